@@ -20,9 +20,9 @@ from mcp_server.cli.terminal import carried_out, print_result, say
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import write_whole
 from mcp_server.model import Verdict
-from mcp_server.operations.arguments import READS, CheckArguments, DiagnoseArguments, Operation
+from mcp_server.operations.arguments import HANDLE, READS, CheckArguments, DiagnoseArguments, Operation
 from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
-from mcp_server.operations.work import HANDLE, open_store
+from mcp_server.operations.work import open_store
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
     new_file,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ from mcp_server.plurals import listed
 
 if TYPE_CHECKING:
     from mcp_server.model import Record
-    from mcp_server.runtime.context import Context
+    from mcp_server.runtime.context import Context as Context
 
+HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")  # names a job in `log`
 
 InputsArgument = str | list[dict[str, Any]]  # specs as the caller wrote them: `inputs_of` checks them
 

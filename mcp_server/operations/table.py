@@ -17,15 +17,12 @@ from mcp_server.errors import ProblemError, here
 from mcp_server.model import CostSymptom, ExportedWorkload, NextStep, PackageWorkload, Record, Workload
 from mcp_server.operations import arguments as args
 from mcp_server.operations import workload as checked
-from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Operation
-from mcp_server.operations.work import HANDLE
 
 if TYPE_CHECKING:
-    from mcp_server.runtime.context import Context
     from mcp_server.tools.inspect_package import Question
 
 
-_declared: list[Operation] = []
+_declared: list[args.Operation] = []
 
 
 def operation(
@@ -33,13 +30,13 @@ def operation(
     *,
     title: str,
     description: str,
-    hints: args.Hints = RUNS_USER_CODE,
+    hints: args.Hints = args.RUNS_USER_CODE,
     examples: tuple[str, ...] = (),
 ) -> Callable[[args.Call], args.Call]:
     """Declare the function as the tool and the command of its name."""
 
     def declare(call: args.Call) -> args.Call:
-        _declared.append(Operation(call.__name__, title, description, arguments, hints, call, examples))
+        _declared.append(args.Operation(call.__name__, title, description, arguments, hints, call, examples))
         return call
 
     return declare
@@ -61,7 +58,7 @@ def operation(
         "aoti-debug diagnose --log crash.log",
     ),
 )
-async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
+async def diagnose(context: args.Context, given: args.DiagnoseArguments) -> Record:
     from mcp_server.diagnosis.diagnose import diagnose as step
 
     log = checked.optional_file("log", given.log)
@@ -79,7 +76,7 @@ async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
 
 
 async def diagnose_slow(
-    context: Context, given: args.DiagnoseArguments, symptom: CostSymptom, workload: Workload | None
+    context: args.Context, given: args.DiagnoseArguments, symptom: CostSymptom, workload: Workload | None
 ) -> Record:
     """Time, and no failure: of a call, a load or a build."""
     from mcp_server.cost.diagnose import diagnose_cost
@@ -90,7 +87,7 @@ async def diagnose_slow(
 
 
 async def diagnose_recorded(
-    context: Context, given: args.DiagnoseArguments, workload: Workload | None
+    context: args.Context, given: args.DiagnoseArguments, workload: Workload | None
 ) -> Record:
     """The diagnosis of a call that `record` kept. Raises ProblemError without the package that it calls."""
     from mcp_server.diagnosis.diagnose import diagnose_recording
@@ -111,13 +108,13 @@ async def diagnose_recorded(
     description="Explains an error text or log without running anything: which error is the root, its "
     "family and fields (file, line, block, thread, index, bound), what it does not prove, guide, next "
     "call. Under 1 s for most logs.",
-    hints=READS,
+    hints=args.READS,
     examples=(
         "aoti-debug explain-error --log crash.log",
         "aoti-debug explain-error --text 'index out of bounds: 0 <= tmp4 < ks1' --package model.pt2",
     ),
 )
-async def explain_error(context: Context, given: args.ExplainArguments) -> Record:
+async def explain_error(context: args.Context, given: args.ExplainArguments) -> Record:
     from mcp_server.tools.explain_error import explain_error as step
 
     return await step(
@@ -136,13 +133,13 @@ async def explain_error(context: Context, given: args.ExplainArguments) -> Recor
     "arch, ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before "
     "anything runs. First for wrong-device, dtype, shape and load errors. Without a package: the "
     "machine. 2-10 s. Next: diagnose, or fix the first mismatch.",
-    hints=READS,
+    hints=args.READS,
     examples=(
         "aoti-debug check-devices --package model.pt2 --inputs batch.pt",
         "aoti-debug check-devices",
     ),
 )
-async def check_devices(context: Context, given: args.CheckArguments) -> Record:
+async def check_devices(context: args.Context, given: args.CheckArguments) -> Record:
     from mcp_server.tools.check_devices import check_devices as step
 
     if given.inputs and not given.package:
@@ -157,14 +154,14 @@ async def check_devices(context: Context, given: args.CheckArguments) -> Record:
     "dataflow, weights, model lines. An overview, or the answer in full to one question (launch, "
     "kernel, ... assertion): which launch and input does an `index out of bounds` text mean? About 1 "
     "s.",
-    hints=READS,
+    hints=args.READS,
     examples=(
         "aoti-debug inspect-package model.pt2",
         "aoti-debug inspect-package model.pt2 --assertion 'index out of bounds: 0 <= tmp4 < ks1'",
         "aoti-debug inspect-package model.pt2 --location model.py:42",
     ),
 )
-async def inspect_package(context: Context, given: args.InspectArguments) -> Record:
+async def inspect_package(context: args.Context, given: args.InspectArguments) -> Record:
     from mcp_server.tools.inspect_package import inspect_package as step
 
     return await step(
@@ -205,7 +202,7 @@ def question_of(given: args.InspectArguments) -> Question | None:
     "varying, and each run's root error. For crashes that move or come and go. Next: diagnose.",
     examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
 )
-async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:
+async def run_deterministic(context: args.Context, given: args.RepeatArguments) -> Record:
     from mcp_server.tools.run_deterministic import run_deterministic as step
 
     return await step(
@@ -223,9 +220,8 @@ async def run_deterministic(context: Context, given: args.RepeatArguments) -> Re
     "values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or diagnose.",
     examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
 )
-async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
+async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Record:
     from mcp_server.tools.dump_kernel_io import dump_kernel_io as step
-    from mcp_server.tools.kernel_io import Choice
 
     if bool(given.package) == bool(given.exported):
         raise ProblemError("give one model", allowed="either package or exported")
@@ -234,7 +230,9 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
     return await step(
         context,
         await in_thread(read, given),
-        Choice(given.launches, given.kernels, given.buffers),
+        launches=given.launches,
+        kernels=given.kernels,
+        buffers=given.buffers,
         save=given.save,
         stop_at_first_bad=given.stop_at_first_bad,
     )
@@ -252,7 +250,7 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
         "aoti-debug decompile model.pt2 --launches 12",
     ),
 )
-async def decompile(context: Context, given: args.DecompileArguments) -> Record:
+async def decompile(context: args.Context, given: args.DecompileArguments) -> Record:
     from mcp_server.tools.decompile import decompile as step
 
     workload = await in_thread(checked.package_workload, given)
@@ -273,7 +271,7 @@ async def decompile(context: Context, given: args.DecompileArguments) -> Record:
         "aoti-debug locate-fault ./cpp_host model.pt2 --package model.pt2",
     ),
 )
-async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
+async def locate_fault(context: args.Context, given: args.LocateArguments) -> Record:
     from mcp_server.tools.locate_fault import locate_fault as step
     from mcp_server.tools.locate_fault import locate_in_program
 
@@ -299,7 +297,7 @@ async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
     "Next: inspect_package with that launch.",
     examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
 )
-async def trace_launches(context: Context, given: args.TraceArguments) -> Record:
+async def trace_launches(context: args.Context, given: args.TraceArguments) -> Record:
     from mcp_server.tools.trace_launches import trace_launches as step
 
     stop_at = given.stop_at if given.stop_at >= 0 else None
@@ -320,7 +318,7 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
         "aoti-debug try-fix model.pt2 -i batch.pt --launch 3 --as finite-mask --expect right.pt",
     ),
 )
-async def try_fix(context: Context, given: args.TryArguments) -> Record:
+async def try_fix(context: args.Context, given: args.TryArguments) -> Record:
     from mcp_server.diagnosis.try_fix import try_fix as step
 
     base = checked.folder_of(given)
@@ -338,7 +336,7 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
     "or reduce.",
     examples=("aoti-debug compare-with-eager model.pt2 --exported program.pt2 --inputs batch.pt",),
 )
-async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
+async def compare_with_eager(context: args.Context, given: args.CompareArguments) -> Record:
     from mcp_server.tools.compare_with_eager import compare_with_eager as step
 
     if not (given.script or given.exported):
@@ -359,7 +357,7 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
     "dump_kernel_io with the package.",
     examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
 )
-async def compile_with_flags(context: Context, given: args.CompileArguments) -> Record:
+async def compile_with_flags(context: args.Context, given: args.CompileArguments) -> Record:
     from mcp_server.tools.compile_with_flags import compile_with_flags as step
 
     return await step(context, await in_thread(checked.exported_workload, given), given.flags)
@@ -373,7 +371,7 @@ async def compile_with_flags(context: Context, given: args.CompileArguments) -> 
     "reports and compiler faults. 1-10 min. Next: run it.",
     examples=("aoti-debug reduce --exported program.pt2 --inputs batch.pt", "aoti-debug reduce serve.py"),
 )
-async def reduce(context: Context, given: args.ReduceArguments) -> Record:
+async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
     from mcp_server.tools.reduce import reduce as step
 
     if given.exported:  # the program has the graph, not the package
@@ -394,7 +392,7 @@ async def reduce(context: Context, given: args.ReduceArguments) -> Record:
         "aoti-debug bisect serve.py",
     ),
 )
-async def bisect(context: Context, given: args.BisectArguments) -> Record:
+async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
     from mcp_server.tools.bisect import bisect as step
 
     alone = given.model_copy(update={"package": ""}) if given.exported else given
@@ -420,18 +418,18 @@ async def bisect(context: Context, given: args.BisectArguments) -> Record:
         "aoti-debug record recorded.pt2 --remove --out plain.pt2",
     ),
 )
-async def record(context: Context, given: args.RecordArguments) -> Record:
-    from mcp_server.recorder.library import RecorderOptions
-    from mcp_server.tools import record as step
+async def record(context: args.Context, given: args.RecordArguments) -> Record:
+    from mcp_server.tools.record import options_of, preload, remove
+    from mcp_server.tools.record import record as step
 
     folder = here()
     out = checked.absolute(given.out, folder) if given.out else None
-    directory = str(checked.absolute(given.directory, folder)) if given.directory else step.default_folder()
-    options = RecorderOptions(directory, given.mode, given.ring_mb, given.budget_mb)
+    directory = checked.absolute(given.directory, folder) if given.directory else None
+    options = options_of(directory, given.mode, given.ring_mb, given.budget_mb)
     if not given.package:
-        return await step.preload(context, out, options)
+        return await preload(context, out, options)
     package = await in_thread(checked.package_file, given.package, folder)
-    return await (step.remove(package, out) if given.remove else step.record(context, package, out, options))
+    return await (remove(package, out) if given.remove else step(context, package, out, options))
 
 
 @operation(
@@ -439,10 +437,10 @@ async def record(context: Context, given: args.RecordArguments) -> Record:
     title="List recorded calls",
     description="Lists what the recorder kept, also while the host runs: processes, calls that failed or "
     "are in flight, and which values were kept. Next: diagnose with recording.",
-    hints=READS,
+    hints=args.READS,
     examples=("aoti-debug recordings /dev/shm/aoti-debug-recordings-1000",),
 )
-async def recordings(_context: Context, given: args.RecordingsArguments) -> Record:
+async def recordings(_context: args.Context, given: args.RecordingsArguments) -> Record:
     from mcp_server.tools.record import recordings as step
 
     return await step(checked.absolute(given.folder, here()))
@@ -453,13 +451,13 @@ async def recordings(_context: Context, given: args.RecordingsArguments) -> Reco
     title="Look at a core file or a hung process",
     description="Says where the threads of a dead process (core file) or a hung one (its number) are in a "
     "package: signal, launch, kernel, generated line, model line. Runs nothing. 2-10 s. Next: diagnose.",
-    hints=READS,
+    hints=args.READS,
     examples=(
         "aoti-debug post-mortem core.1234 --package model.pt2",
         "aoti-debug post-mortem 1234 --package model.pt2",
     ),
 )
-async def post_mortem(context: Context, given: args.PostMortemArguments) -> Record:
+async def post_mortem(context: args.Context, given: args.PostMortemArguments) -> Record:
     from mcp_server.tools.post_mortem import post_mortem as step
 
     folder = here()
@@ -504,6 +502,6 @@ def command_line(step: NextStep) -> str:
     required = sorted(name for name in step.arguments if name in fields and fields[name].is_required())
     words = ["aoti-debug", command_name(step.tool), *(str(step.arguments[name]) for name in required)]
     named = {name: value for name, value in step.arguments.items() if name not in required}
-    if step.tool == "diagnose" and HANDLE.fullmatch(str(named.get("log", ""))):
+    if step.tool == "diagnose" and args.HANDLE.fullmatch(str(named.get("log", ""))):
         named = {"resume": named.pop("log"), **named}
     return shlex.join([*words, *args.option_words(named)])

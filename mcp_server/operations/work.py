@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -18,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from mcp_server.errors import ProblemError, here
 from mcp_server.jobs.store import ANOTHER_STATE, Store, storing, write_whole
 from mcp_server.model import Verdict
-from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
+from mcp_server.operations.arguments import HANDLE, Arguments, DiagnoseArguments, Operation, RunArguments
 from mcp_server.operations.workload import absolute, folder_of, launcher
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from mcp_server.runtime.shared_import import WarmImports
 
 CARD = "asked.json"
-HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")
 
 log = logging.getLogger(__name__)
 

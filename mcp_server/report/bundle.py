@@ -19,7 +19,7 @@ from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import Store, cause
 from mcp_server.model import SUBJECT_FILE, Verdict
-from mcp_server.operations.work import HANDLE
+from mcp_server.operations.arguments import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
 from mcp_server.report.page import TEMPLATES, Source, page
 from mcp_server.report.redact import SECRET_NAME, Redactor, with_texts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio.to_thread
 
 from mcp_server.model import ExportedWorkload, PackageWorkload
@@ -24,8 +26,10 @@ SHOWN = 24
 async def dump_kernel_io(
     context: Context,
     workload: PackageWorkload | ExportedWorkload,
-    choice: Choice | None = None,
     *,
+    launches: Sequence[int] = (),
+    kernels: Sequence[str] = (),
+    buffers: Sequence[str] = (),
     save: bool = False,
     stop_at_first_bad: bool = False,
     shown: int = SHOWN,
@@ -40,7 +44,7 @@ async def dump_kernel_io(
     if isinstance(workload, ExportedWorkload):
         workload = await compiled_package(context, workload)
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
-    chosen = (choice or Choice()).checked(model)
+    chosen = Choice(launches, kernels, buffers).checked(model)
     seen = await observe(context, workload, model, chosen, save=save, stop=stop_at_first_bad)
     return await _result(context, seen, model, chosen, shown)
 

@@ -29,6 +29,10 @@ def default_folder() -> str:
     return str(root / f"aoti-debug-recordings-{os.getuid()}")
 
 
+def options_of(directory: Path | None, mode: str, ring_mb: int, budget_mb: int) -> RecorderOptions:
+    return RecorderOptions(str(directory or default_folder()), mode, ring_mb, budget_mb)
+
+
 def is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
     """Whether a folder lies in memory: CUDA pins no memory of a file on a disk (H100, CUDA 13.0)."""
     path = os.path.realpath(folder)

@@ -41,11 +41,10 @@ pytestmark = pytest.mark.slow
 def dumped(
     directory: Path,
     workload: PackageWorkload | ExportedWorkload,
-    choice: Choice | None = None,
     **options: Any,
 ) -> KernelIO:
     context = Context(directory=directory, python=Path(sys.executable))
-    return served(dump_kernel_io, context, workload, choice, **options)
+    return served(dump_kernel_io, context, workload, **options)
 
 
 def package(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
@@ -82,7 +81,7 @@ def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp
 
 def test_an_operators_index_is_held_against_what_it_indexes(zoo: ZooPackage, tmp_path: Path) -> None:
     """A scatter has no assert that could tell: its index is held against the dimension that it writes."""
-    bad = dumped(tmp_path, package(zoo, "scatter", "bad-index"), Choice(launches=[1])).first_bad
+    bad = dumped(tmp_path, package(zoo, "scatter", "bad-index"), launches=[1]).first_bad
     assert bad is not None and (bad.what, bad.kind, bad.launch) == ("outside", "input", 1)
     assert (bad.element.value, bad.argument) == ("300", "arg1_1") and "0 <= index < 12" in bad.summary
 
@@ -105,8 +104,8 @@ def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_pa
 
 def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> None:
     """Good inputs give statistics of every launch and no finding; tensors are saved as they are seen."""
-    chosen = Choice(launches=[1], buffers=["buf1"])
-    seen = dumped(tmp_path, package(zoo, "logarithm", "inputs"), chosen, save=True)
+    call = package(zoo, "logarithm", "inputs")
+    seen = dumped(tmp_path, call, launches=[1], buffers=["buf1"], save=True)
     assert seen.returned and seen.first_bad is None and seen.failure is None
     assert {a.name for launch in seen.launches for a in launch.arguments} == {"buf1"}
     after = next(a for a in seen.launches[0].arguments if a.when == "after")
@@ -144,17 +143,17 @@ def test_a_package_without_provenance_knows_no_lines(tmp_path: Path, zoo: ZooPac
 @pytest.mark.parametrize(
     ("choice", "reason"),
     [
-        (Choice(launches=[3]), "no such launch.*0 to 2"),
-        (Choice(kernels=["log_mul_sigmoid"]), "no such kernel.*cpp_fused_log_mul_sigmoid_0"),
-        (Choice(buffers=["buf99"]), "no such buffer.*buf"),
+        ({"launches": [3]}, "no such launch.*0 to 2"),
+        ({"kernels": ["log_mul_sigmoid"]}, "no such kernel.*cpp_fused_log_mul_sigmoid_0"),
+        ({"buffers": ["buf99"]}, "no such buffer.*buf"),
     ],
 )
 def test_an_unknown_choice_is_refused_with_near_names(
-    zoo: ZooPackage, tmp_path: Path, choice: Choice, reason: str
+    zoo: ZooPackage, tmp_path: Path, choice: dict[str, list[Any]], reason: str
 ) -> None:
     """A choice that matches nothing is an error, not an empty result."""
     with pytest.raises(ProblemError, match=reason):
-        dumped(tmp_path, package(zoo, "logarithm", "inputs"), choice)
+        dumped(tmp_path, package(zoo, "logarithm", "inputs"), **choice)
 
 
 def test_bounds_are_those_of_the_asserts(zoo: ZooPackage) -> None:

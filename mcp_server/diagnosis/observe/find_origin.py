@@ -35,7 +35,6 @@ from mcp_server.errors import ProblemError
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
-from mcp_server.tools.kernel_io import Choice
 from mcp_server.worker.protocol import Change, Where
 
 MOST_FAULTS = 4
@@ -122,7 +121,7 @@ async def _values(
         seen = await dump_kernel_io(
             context,
             case.package_call,
-            Choice(launches=launches),
+            launches=launches,
             save=True,
             shown=len(launches) * ARGUMENTS,
         )

@@ -21,7 +21,7 @@ from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
-from mcp_server.tools.kernel_io import Choice, KernelIO
+from mcp_server.tools.kernel_io import KernelIO
 from tests.served import served
 from tests.support.origins import build
 from tests.zoo.names import thorough
@@ -168,8 +168,9 @@ def found_again(name: str, fault: Fault, directory: Path) -> Origin:
     view = view_package(package)
     workload = PackageWorkload(package=package, inputs=package.with_name(f"{name}.bad.pt"))
     context = Context(directory=directory, python=default_python({}))
-    kept = Choice(launches=behind(view, fault))
-    seen = anyio.run(partial(dump_kernel_io, context, workload, kept, save=True, shown=1000))
+    seen = anyio.run(
+        partial(dump_kernel_io, context, workload, launches=behind(view, fault), save=True, shown=1000)
+    )
     found = find_origin(view, fault, ProbedValues(seen.launches))
     assert found is not None
     return found
