@@ -272,9 +272,15 @@ async def shared_import(directory: Path, home: WarmImports | None = None) -> Asy
     Fork servers live in `home`, or end with the context.
     """
     if home is None:
+        failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            yield SharedImport(WarmImports(tasks, later_jobs=False), directory)
+            try:
+                yield SharedImport(WarmImports(tasks, later_jobs=False), directory)
+            except Exception as error:  # raised below, where the group does not wrap it
+                failure = error
             tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
         return
     shared = SharedImport(home, directory)
     try:
