@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,7 @@ def argument(name: str) -> str:
 class ProblemError(Exception):
     """The tool could not do its job, and the caller can do something about it.
 
-    A workload that fails is not a problem: that is a result. `next_call` names a tool or a command. `asks` is
-    the argument that a user could supply, from `choices` where there are any.
+    A workload that fails is not a problem: that is a result. `next_call` names a tool or a command.
     """
 
     def __init__(
@@ -31,16 +29,12 @@ class ProblemError(Exception):
         value: object = None,
         allowed: str = "",
         next_call: str = "",
-        asks: str = "",
-        choices: Sequence[str] = (),
     ) -> None:
         super().__init__(what)
         self.what = what
         self.value = value
         self.allowed = allowed
         self.next_call = next_call
-        self.asks = asks
-        self.choices = tuple(choices)
 
     def __str__(self) -> str:
         parts = [self.what if self.value is None else f"{self.what}: {self.value!r}"]

@@ -1,4 +1,4 @@
-"""Clocks for time limits. They stand still while a child waits for a GPU lease."""
+"""The clock of a job: its budget stands still while all of its children wait for a GPU."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import anyio
 
 
 class Clock:
-    """Starts at once. Time spent waiting does not count against its limits."""
+    """Starts at once. Time that the job spent waiting does not count against its limits.
+
+    A child that waits for another child of the same job does not stop it.
+    """
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self._stopped_at: float | None = None
         self._waited = 0.0
         self._limits: dict[anyio.CancelScope, float] = {}  # seconds left when the clock stopped
+        self._children = self._blocked = 0
 
     @property
     def wall_s(self) -> float:
@@ -32,27 +36,6 @@ class Clock:
     def worked_s(self) -> float:
         return self.wall_s - self.waited_s
 
-    def stop(self) -> None:
-        if self._stopped_at is None:
-            self._stopped_at = time.monotonic()
-            for scope in self._limits:
-                self._limits[scope] = scope.deadline - anyio.current_time()
-                scope.deadline = math.inf
-
-    def resume(self) -> None:
-        if self._stopped_at is not None:
-            self._waited, self._stopped_at = self.waited_s, None
-            for scope, left in self._limits.items():
-                scope.deadline = anyio.current_time() + left
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        self.stop()
-        try:
-            yield
-        finally:
-            self.resume()
-
     @contextmanager
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
         """Cancel the body after `seconds` of this clock."""
@@ -64,17 +47,6 @@ class Clock:
                 yield scope
         finally:
             del self._limits[scope]
-
-
-class JobClock(Clock):
-    """The clock of a job with several children. It stands still while all of its children wait.
-
-    A child that waits for another child of the same job does not stop it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._children = self._blocked = 0
 
     def child(self) -> AbstractContextManager[None]:
         return self._added(children=1, blocked=0)
@@ -93,7 +65,13 @@ class JobClock(Clock):
     def _count(self, children: int, blocked: int) -> None:
         self._children += children
         self._blocked += blocked
-        if self._blocked and self._blocked >= self._children:
-            self.stop()
-        else:
-            self.resume()
+        waits = bool(self._blocked) and self._blocked >= self._children
+        if waits and self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+            for scope in self._limits:
+                self._limits[scope] = scope.deadline - anyio.current_time()
+                scope.deadline = math.inf
+        elif not waits and self._stopped_at is not None:
+            self._waited, self._stopped_at = self.waited_s, None
+            for scope, left in self._limits.items():
+                scope.deadline = anyio.current_time() + left

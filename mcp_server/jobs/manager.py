@@ -41,8 +41,6 @@ class Problem(Record):
     value: str | None = None
     allowed: str = ""
     next_call: str = ""
-    asks: str = ""
-    choices: tuple[str, ...] = ()
 
     def error(self) -> ProblemError:
         return ProblemError(**dict(self))

@@ -6,8 +6,8 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child, Program, Starter, decode, oom_kill_count
-from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.command import STACKS_SIGNAL, STOOD_STILL, Command, Finished, child_environment
 from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
 from mcp_server.jobs.output import Capture
@@ -66,28 +65,20 @@ async def run(
     """Run `command`, store its output in `directory`, and return how it ended.
 
     Writes `output.log`, `stdout.log` and `stderr.log`. `start` starts the program under a supervisor. `waits`
-    is notified while the command waits for a GPU; the time limit stands still meanwhile.
+    is notified while the command waits for a GPU, which is no part of its time.
     When this returns or is cancelled, no process of the command is left. A command that fails or cannot be
     started is a result. Raises ProblemError for invalid arguments and for a directory that is not writable.
     """
     if not command.timeout_s > 0:
         raise ProblemError("no time to run in", value=command.timeout_s, allowed="seconds above 0")
     env = child_environment(command.env, command.unset)
-    clock = Clock()
     if not command.gpus:
-        return await _run(command, env, directory, start, clock)
+        return await _run(command, env, directory, start)
     known = await anyio.to_thread.run_sync(known_gpus, abandon_on_cancel=True)
-    names = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"), known)
-    waits = waits or Waits(str(directory))
-    waiting = waits.blocked
-
-    @contextmanager
-    def blocked() -> Iterator[None]:
-        with clock.stopped(), waiting():
-            yield
-
-    async with leased(names, replace(waits, blocked=blocked)) as leases:
-        return await _run(command, env, directory, start, clock, leases)
+    names, asked = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"), known), time.monotonic()
+    async with leased(names, waits or Waits(str(directory))) as leases:
+        waited_s = time.monotonic() - asked
+        return replace(await _run(command, env, directory, start, leases), waited_s=waited_s)
 
 
 async def _run(
@@ -95,40 +86,38 @@ async def _run(
     env: dict[str, str],
     directory: Path,
     start: Starter,
-    clock: Clock,
     leases: Sequence[int] = (),
 ) -> Finished:
     mark = env[MARK] = secrets.token_hex(16)
     with Capture(directory) as capture:
-        began, kills = clock.worked_s, oom_kill_count()
+        began, kills = time.monotonic(), oom_kill_count()
         program = Program(command.argv, command.cwd, env, capture.stdout, capture.stderr, leases)
         child = start(program)
         capture.started()
-        timed_out = await _wait_or_stop(child, capture, command, mark, clock)
-        worked_s = clock.worked_s - began
+        timed_out = await _wait_or_stop(child, capture, command, mark)
+        wall_s = time.monotonic() - began
     limit = ""
     if timed_out:
-        stalled = worked_s < command.timeout_s
+        stalled = wall_s < command.timeout_s
         at_limit = f"did not end within {command.timeout_s:g} s"
-        limit = f"{STOOD_STILL}, and was ended after {worked_s:.0f} s" if stalled else at_limit
+        limit = f"{STOOD_STILL}, and was ended after {wall_s:.0f} s" if stalled else at_limit
     report = child.report()
     ended = decode(report, limit, oom_kills=oom_kill_count() - kills)
     left = f"{report.left} process(es) could not be killed within 5 s" if report.left else ""
     return Finished(
         **{**vars(ended), **capture.paths, "note": "; ".join(filter(None, (ended.note, left)))},
-        wall_s=worked_s,
-        waited_s=clock.waited_s,
+        wall_s=wall_s,
         incomplete=capture.error,
     )
 
 
-async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str, clock: Clock) -> bool:
+async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str) -> bool:
     """Wait for the child to end, or stop it; leave no process of it. Returns whether it was stopped."""
     timed_out = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
         try:
-            with clock.limit(command.timeout_s):
+            with anyio.move_on_after(command.timeout_s):
                 await _wait_for_end_or_stall(child, command.stalled)
             timed_out = not child.has_ended
         finally:

@@ -332,8 +332,6 @@ def open_package(path: Path | str, model_name: str | None = None) -> Package:
             value=name,
             allowed=", ".join(models),
             next_call=f"give {argument('model_name')} {nearest!r}",
-            asks="model_name",
-            choices=tuple(models),
         )
     package = Package(path, container, tuple(models), models[name])
     # Every use needs these texts: damage shows here.

@@ -21,7 +21,7 @@ from mcp_server import worker
 from mcp_server.errors import ProblemError, here, read_json
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Child, Starter
-from mcp_server.jobs.clock import JobClock
+from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.command import Command, Finished
 from mcp_server.jobs.gpus import Lease, Waits
 from mcp_server.jobs.run import run
@@ -138,7 +138,7 @@ ARCHIVES = frozenset({"package", "exported"})
 class CostMeter:
     runs: int = 0
     compiles: int = 0
-    clock: JobClock = field(default_factory=JobClock)
+    clock: Clock = field(default_factory=Clock)
 
     def cost(self) -> Cost:
         return Cost(
@@ -394,7 +394,7 @@ def _raise_refusal(done: WorkerRun) -> None:
     elif failed is not None and failed.during == "importing_torch":
         what = f"torch cannot be imported ({failed.text[:300]})"
     if what:
-        raise ProblemError(what, value=str(done.python), next_call=interpreter_help(), asks="python")
+        raise ProblemError(what, value=str(done.python), next_call=interpreter_help())
 
 
 def check_interpreter(python: Path) -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 from anyio.abc import ObjectReceiveStream
@@ -19,7 +19,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
-from pydantic import BaseModel, Field, ValidationError, create_model
+from pydantic import ValidationError
 
 from mcp_server import brief
 from mcp_server.errors import ProblemError, read_json
@@ -39,7 +39,6 @@ LIMIT = 10_000
 SHORTEST_STRING = 80
 WIDEST_MAPPING = 32
 LONGEST_REASON = 300  # characters
-LONGEST_QUESTION = 1000
 
 Result = dict[str, Any]  # a record as JSON, as the SDK takes it and clients get it
 Progress = Callable[[str], Awaitable[None]]
@@ -147,26 +146,6 @@ class ToolFace:
     answer: Callable[[Any, Progress], Awaitable[Result]]
 
 
-async def ask(problem: ProblemError, context: Context[Any, Any] | None) -> dict[str, Any]:
-    """The user's answer to the question of a problem; empty where nobody can be asked, or nobody answered.
-
-    By form elicitation, of a client that offers it: which model of a package, which Python has torch. Whether
-    the workload may run at all is the client's own question; the tools' annotations tell it what they do.
-    """
-    capabilities = context.client_capabilities if context is not None else None
-    if context is None or not problem.asks or capabilities is None or capabilities.elicitation is None:
-        return {}
-    kind: Any = Literal[problem.choices] if len(problem.choices) > 1 else str
-    description = problem.next_call[:LONGEST_QUESTION]
-    fields: dict[str, Any] = {problem.asks: (kind, Field(description=description))}
-    form: type[BaseModel] = create_model("Answer", **fields)
-    try:
-        answer = await context.elicit(str(problem)[:LONGEST_QUESTION], form)
-    except (MCPError, ValueError):  # no way back to the client, or an unfit answer
-        return {}
-    return answer.data.model_dump() if answer.action == "accept" else {}
-
-
 class ToolServer(MCPServer[Any]):
     """An MCPServer whose tools come from declarations instead of function signatures.
 
@@ -214,14 +193,7 @@ class ToolServer(MCPServer[Any]):
                 known = ", ".join(self._faces)
                 raise ProblemError(f"unknown tool {name!r}{closest(name, self._faces)}", allowed=known)
             face = self._faces[name]
-            try:
-                return await face.answer(validated(face.declaration.arguments, arguments), progress)
-            except ProblemError as problem:
-                answered = await ask(problem, context)
-                if not answered:
-                    raise
-            whole = {**arguments, **answered}
-            return await face.answer(validated(face.declaration.arguments, whole), progress)
+            return await face.answer(validated(face.declaration.arguments, arguments), progress)
 
         return await result_of(name, answer())
 

@@ -87,7 +87,6 @@ async def capture(
                 "torch cannot be imported (No module named 'torch')",
                 value=str(context.python_for(workload)),
                 next_call=interpreter_help(),
-                asks="python",
             )
     rank = read_launcher_output(finished, context.launcher).first
     seen = read_capture(directory)

@@ -68,7 +68,7 @@ OPERATIONS = {
     "cut": Operation("reduction.attempt.operate_cut", **READING),
     "trial": Operation("reduction.attempt.operate_trial", compiles=True, leases=True, **READING),
     "schemas": Operation("decompiled.operate_schemas", **READING),
-    "time_build": Operation("build_time.operate", compiles=True),
+    "time_build": Operation("timing.operate_build", compiles=True),
     "time_call": Operation("timing.operate", runs=True, loads=True, leases=True),
     "time_load": Operation("timing.operate_load", loads=True, leases=True),
     "verify": Operation("decompiled.operate_verify", **RUNNING),

@@ -1,26 +1,33 @@
-"""Times a call as it is, and with one thing changed: pairs in turns, within one process.
+"""Times a call as it is and with one thing changed, a load, and a build of an exported program.
 
-Other processes and clocks differ by more than most changes win (seen: medians of 1.2 and 1.6 ms for the same
-program), so that only pairs of one process are compared.
+Calls are timed in pairs, in turns, within one process. Other processes and clocks differ by more than most
+changes win (seen: medians of 1.2 and 1.6 ms for the same program).
+
+Torch times the parts of its compiler (torch/_dynamo/utils.py `compilation_time_metrics`, 2.8 to 2.15). Those
+timers nest, so PARTS names timers that don't contain one another. The test of vector instructions has none:
+it is timed around `VecISA.check_build` (torch/_inductor/cpu_vec_isa.py).
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import os
 import statistics
 import time
-from typing import Any, Callable, Iterator, List, Tuple
+from typing import Any, Callable, Iterator
 
 import torch
 
 from . import events
 from .compare import compare_all
+from .encode import decode
 from .inputs import flatten, read
-from .loading import load
+from .interpret import FRAME
+from .loading import load, load_exported
 from .process import synchronize
-from .protocol import TimingRequest
+from .protocol import CompileRequest, TimingRequest
 from .report import Report
 from .tensors import only_tensors
 
@@ -64,7 +71,7 @@ def operate(request: TimingRequest, report: Report) -> None:
     for _ in range(WARM):
         as_it_is()
     synchronize()
-    changes: List[Tuple[str, Any, Callable[[], Any]]] = []
+    changes: list[tuple[str, Any, Callable[[], Any]]] = []
     on_cuda = any(each.is_cuda for each in expected)
     if not on_cuda:
         if torch.get_num_threads() > 1:
@@ -83,7 +90,7 @@ def operate(request: TimingRequest, report: Report) -> None:
         report.event(pairs(name, around, as_it_is, changed, expected, budget))
 
 
-def rebuilt(request: TimingRequest, package: str, flat: List[Any], report: Report) -> Callable[[], Any]:
+def rebuilt(request: TimingRequest, package: str, flat: list[Any], report: Report) -> Callable[[], Any]:
     """A call of another build of the model."""
     changed = request.copy()
     changed["package"] = package
@@ -101,7 +108,7 @@ def pairs(
     around: Callable[[], Any],
     plain: Callable[[], Any],
     changed: Callable[[], Any],
-    expected: List[torch.Tensor],
+    expected: list[torch.Tensor],
     budget_s: float,
 ) -> events.PairsTimed:
     """Medians of both, and the quartiles of the ratios of pairs."""
@@ -109,8 +116,8 @@ def pairs(
         same = compare_all(expected, only_tensors(changed())).equal
         changed()
     often = max(int(BLOCK_S / max(timed(plain, 1), 1e-6)), 1)
-    firsts: List[float] = []
-    seconds: List[float] = []
+    firsts: list[float] = []
+    seconds: list[float] = []
     others = busy_of_others()
     began = time.monotonic()
     while len(firsts) < LEAST or (len(firsts) < MOST and time.monotonic() - began < budget_s):
@@ -178,3 +185,73 @@ def operate_load(request: TimingRequest, report: Report) -> None:
     begin = time.perf_counter()
     load_package(request["package"], request.get("model_name", "model"))
     report.event(events.LoadedIn(time.perf_counter() - begin))
+
+
+PARTS = {
+    "tracing": ("create_aot_dispatcher_function",),
+    "passes over the graph": ("_recursive_joint_graph_passes", "_recursive_post_grad_passes"),
+    "lowering": ("GraphLowering.run", "Scheduler.__init__"),
+    "generating code": ("Scheduler.codegen",),
+    "the C++ compiler": ("AotCodeCompiler.compile",),
+}
+TUNING = ("_template_autotuning", "_template_precompiling")
+MOST_LINES = 3
+
+
+def operate_build(request: CompileRequest, report: Report) -> None:
+    """Build into `package_path`; events `lines_traced` and, at the end, `build_timed`."""
+    program = load_exported(request, report)
+    report.event(events.LinesTraced(_lines_traced(program)))
+    configs = decode(request.get("inductor_configs") or {})
+    report.phase("importing_inductor")
+    from torch._dynamo.utils import compilation_time_metrics
+    from torch._inductor import aoti_compile_and_package, cpu_vec_isa
+
+    tests: list[float] = []
+    _time_calls(cpu_vec_isa.VecISA, "check_build", tests)
+    report.phase("compiling", str(configs))
+    compilation_time_metrics.clear()
+    begin = time.monotonic()
+    with torch.no_grad():
+        aoti_compile_and_package(program, package_path=request["package_path"], inductor_configs=configs)
+    seconds = time.monotonic() - begin
+    times = {name: sum(each) for name, each in compilation_time_metrics.items()}
+    tuning = sum(each for name, each in times.items() if name.endswith(TUNING))
+    parts = {part: sum(times.get(name, 0.0) for name in names) for part, names in PARTS.items()}
+    # Both happen inside of these parts.
+    parts["generating code"] = max(parts["generating code"] - sum(tests), 0.0)
+    parts["lowering"] = max(parts["lowering"] - tuning, 0.0)
+    report.event(events.BuildTimed(seconds, sum(tests), tuning, parts))
+
+
+def _lines_traced(program: Any) -> list[events.TracedLine]:
+    """The lines with most nodes. The trace came by as often as the commonest operator of the line."""
+    nodes: dict[Any, Any] = collections.defaultdict(collections.Counter)
+    whole = 0
+    for node in program.graph.nodes:
+        frames = FRAME.findall(node.meta.get("stack_trace") or "")
+        if node.op == "call_function" and frames:
+            file, line, _function, code = frames[-1]
+            nodes[(file, int(line), code.strip())][str(node.target)] += 1
+            whole += 1
+    most = sorted(nodes.items(), key=lambda each: -sum(each[1].values()))[:MOST_LINES]
+    return [
+        events.TracedLine(file, line, code, max(targets.values()), sum(targets.values()) / whole)
+        for (file, line, code), targets in most
+    ]
+
+
+def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:
+    """Add the seconds of each call of a method to a list. A torch without it is left as it is."""
+    original = getattr(owner, name, None)
+    if original is None:
+        return
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        begin = time.monotonic()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            seconds.append(time.monotonic() - begin)
+
+    setattr(owner, name, timed)

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.clock import Clock, JobClock
+from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.manager import JOBS_VARIABLE, Job, JobState, Manager, load, most_at_once
 from mcp_server.jobs.store import (
     SCHEME,
@@ -373,7 +373,7 @@ async def test_a_limit_stands_still_with_the_clock() -> None:
     """A limit of 0.3 s that waited for 0.6 s ends after 0.9 s, and the wait is told apart."""
     clock, began = Clock(), time.monotonic()
     with clock.limit(0.3) as limit:
-        with clock.stopped():
+        with clock.blocked():
             await anyio.sleep(0.6)
         await anyio.sleep(20)
     assert limit.cancelled_caught
@@ -384,7 +384,7 @@ async def test_a_limit_stands_still_with_the_clock() -> None:
 
 def test_a_job_waits_when_none_of_its_children_works() -> None:
     """One child that waits while another works, for the other's lease maybe, stops no budget."""
-    clock = JobClock()
+    clock = Clock()
     with clock.child():
         with clock.child(), clock.blocked():
             assert not still(clock)
