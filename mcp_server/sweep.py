@@ -12,8 +12,7 @@ relative to the file's directory.
 Each case is diagnosed in a process of its own: `python -m mcp_server.sweep ARGUMENTS.json RESULT.json`.
 Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
 
-Cases run on this machine (`Local`) or on an existing Ray cluster (`on_cluster`). Cases with a stored verdict
-are not run again, and lost ones are retried.
+Cases with a stored verdict are not run again, and lost ones are retried.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ import anyio
 import yaml
 from pydantic import Field, ValidationError
 
-from mcp_server.cluster import Cluster
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command
 from mcp_server.jobs.manager import JobState, Manager
@@ -56,7 +54,7 @@ EXAMPLE = "cases: [{package: model.pt2, inputs: call.pt}, {script: serve.py}]"
 
 @dataclass(frozen=True)
 class SweepCase:
-    """One diagnosis of a sweep: validated arguments of `diagnose`, and the number of GPUs to reserve."""
+    """One diagnosis of a sweep: validated arguments of `diagnose`, and the number of GPUs that it uses."""
 
     name: str
     arguments: dict[str, Any]  # of the user's file; `DiagnoseArguments` checked them
@@ -167,7 +165,7 @@ Ending = Literal["verdict", "refused", "lost"]
 
 
 class Attempt(Record):
-    """One attempt at a case. `lost`: its process or node died. `refused`: the arguments were rejected."""
+    """One attempt at a case. `lost`: its process died. `refused`: the arguments were rejected."""
 
     ended: Ending
     where: str
@@ -299,15 +297,14 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
 async def sweep(
     cases: Sequence[SweepCase],
     results: Results,
-    executor: Callable[[], Local | Cluster[SweepCase, AttemptResult]],
+    executor: Local,
     *,
     retries: int = 1,
     on_record: Callable[[CaseRecord], None] = lambda _record: None,
 ) -> Sweep:
     """Diagnose every case that has no stored verdict; `on_record` is called with each new record.
 
-    A case whose process or node died is retried `retries` times. `executor` is only called when there is
-    something to run, so that a fully cached sweep needs no Ray cluster.
+    A case whose process died is retried `retries` times.
     """
     records = {case.name: record for case in cases if (record := results.known(case))}
     reused = len(records)
@@ -327,7 +324,7 @@ async def sweep(
         on_record(record)
 
     while left := [case for case in cases if case.name not in records]:
-        await executor().each(left, done)
+        await executor.each(left, done)
     return Sweep(cases=[records[case.name] for case in cases], reused=reused)
 
 
@@ -365,20 +362,6 @@ class Local:
         async with anyio.create_task_group() as tasks:
             for number in range(min(self.lanes, len(cases))):
                 tasks.start_soon(lane, self.gpus[number % len(self.gpus)] if self.gpus else None)
-
-
-def _attempt(case: SweepCase) -> AttemptResult:
-    # Runs in the Ray worker. Ray has set CUDA_VISIBLE_DEVICES there, so no GPU is named here.
-    return anyio.run(attempt, case)
-
-
-def on_cluster(address: str) -> Cluster[SweepCase, AttemptResult]:
-    """The Ray cluster at `address`. Raises `ProblemError` when Ray is not installed or no cluster answers."""
-    return Cluster(address, _attempt, _lost)
-
-
-def _lost(why: str) -> AttemptResult:
-    return Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why), None
 
 
 def main() -> int:

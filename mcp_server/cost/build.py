@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from mcp_server.cost.load import ISA_OK
-from mcp_server.cost.verdicts import LEAST_WIN, Lever, Win, loss, no_loss, told
+from mcp_server.cost.verdicts import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.errors import ProblemError
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, Verdict, WorkloadBase
 from mcp_server.plurals import counted

@@ -8,6 +8,7 @@ from typing import Literal
 
 from mcp_server.model import Component, Confirmed, Cost, Evidence, Fix, FixRun, Verdict
 
+ISA_OK = "TORCHINDUCTOR_VEC_ISA_OK"  # skips the test of the processor's vector instructions
 LEAST_WIN = 1.15  # of the lower quartile of the paired ratios
 
 

@@ -113,7 +113,7 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
 
     async def work(job: Job) -> Record:
         from mcp_server.runtime.context import Context
-        from mcp_server.runtime.step_cache import StepCache
+        from mcp_server.runtime.steps import StepCache
 
         remember(job.path, operation.name, arguments)
         python = Path(sys.executable)

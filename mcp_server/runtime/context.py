@@ -31,9 +31,8 @@ from mcp_server.package.exported import exported_device, package_device
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.runtime.failure import look_ahead
 from mcp_server.runtime.launchers import ONLY_FIRST, check_started, launched, separate_ranks
-from mcp_server.runtime.progress import in_words
 from mcp_server.runtime.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import
-from mcp_server.runtime.step_cache import StepCache, keep, key_of
+from mcp_server.runtime.steps import StepCache, in_words, keep, key_of
 from mcp_server.worker.events import Event, Failed, Phase, Refused
 from mcp_server.worker.main import OPERATIONS
 from mcp_server.worker.report import members

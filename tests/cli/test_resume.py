@@ -22,8 +22,7 @@ from mcp_server.jobs.supervisor import children_of
 from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload, Verdict, Workload
 from mcp_server.operations.arguments import DiagnoseArguments, validated
 from mcp_server.runtime.context import Context
-from mcp_server.runtime.progress import in_words
-from mcp_server.runtime.step_cache import StepCache
+from mcp_server.runtime.steps import StepCache, in_words
 from mcp_server.server.running import answered
 from tests.conftest import ZooPackage
 from tests.zoo.names import THOROUGH, thorough

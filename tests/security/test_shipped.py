@@ -39,7 +39,7 @@ STARTERS = {
     "mcp_server/jobs/supervisor.py",  # becomes the child
     "mcp_server/worker/run.py",  # the command that judges the outputs, an argument list
     "mcp_server/worker/fork_server.py",  # itself anew, with torch alone
-    "mcp_server/worker/reduction/trials.py",  # a candidate in a fork of the worker
+    "mcp_server/worker/reduction/attempt.py",  # a smaller program, in a process of its own
     "mcp_server/worker/loading.py",  # the script whose program is taken
     "tools/demo_picture.py",  # the demo's command
     "tools/tracked.py",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_server.jobs.command import Command, Ending, Finished
-from mcp_server.runtime.step_cache import CARD, WHOLE_BYTES, StepCache, keep, key_of
+from mcp_server.runtime.steps import CARD, WHOLE_BYTES, StepCache, keep, key_of
 
 BASE = Command(argv=("python", "-u", "main.py"), cwd=Path("/"), env={"A": "1"})
 
