@@ -354,23 +354,13 @@ def sweep(
             min=0, metavar="NUMBER", show_default=False, help="Cases at a time here. Default: one per GPU."
         ),
     ] = 0,
-    retries: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=9,
-            metavar="NUMBER",
-            show_default=False,
-            help="Further tries, 0 to 9, for a case whose process died. Default: 1.",
-        ),
-    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Diagnose many packages, inputs or scripts in one go. Run it again to continue where it stopped.
 
     \b
     Exit codes:
-      0 nothing wrong    1 a fault in some case    2 a case was lost or refused
+      0 nothing wrong    1 a fault in some case    2 a case was refused
       3 some case inconclusive, none faulty
     """
     import anyio
@@ -379,7 +369,7 @@ def sweep(
     from rich.table import Table
 
     from mcp_server.render import plain
-    from mcp_server.sweep import COLUMNS, Local, Results, as_markdown, read_plan, row, totals
+    from mcp_server.sweep import COLUMNS, Results, as_markdown, read_plan, row, totals
     from mcp_server.sweep import sweep as run
 
     plan = read_plan(cases)
@@ -398,7 +388,7 @@ def sweep(
             bar.advance(task)
             bar.console.print(plain("  ".join(filter(None, row(record)[:4]))), soft_wrap=True)
 
-        found = anyio.run(lambda: run(plan, results, Local(jobs), retries=retries, on_record=report))
+        found = anyio.run(lambda: run(plan, results, jobs=jobs, on_record=report))
     found = found.model_copy(update={"report": out / "sweep.md"})
     write_whole(out / MARK, found.model_dump_json(indent=1))
     write_whole(out / "sweep.md", as_markdown(found))
@@ -415,7 +405,7 @@ def sweep(
 
 
 def exit_of(found: Sweep) -> Exit:
-    """The code of the worst case: lost or refused, then a fault, then an open question."""
+    """The code of the worst case: refused, then a fault, then an open question."""
     codes = {OF_OUTCOME[case.verdict.outcome] if case.verdict else Exit.PROBLEM for case in found.cases}
     return next((code for code in (Exit.PROBLEM, Exit.FAULT, Exit.INCONCLUSIVE) if code in codes), Exit.OK)
 

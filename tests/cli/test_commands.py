@@ -114,7 +114,7 @@ WRONG = [
     ("diagnose reco.py -i bad.pt", "--inputs does not apply to a script", "with package or exported"),
     ("diagnse reco.py", "no such command 'diagnse'", "try: aoti-debug --help"),
     ("inspect-package", "missing argument 'PACKAGE'", "try: aoti-debug inspect-package --help"),
-    ("sweep cases.yaml --out o --retries x", "--retries", "try: aoti-debug sweep --help"),
+    ("sweep cases.yaml --out o --jobs x", "--jobs", "try: aoti-debug sweep --help"),
 ]
 
 

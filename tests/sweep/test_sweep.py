@@ -1,4 +1,4 @@
-"""Sweeps: the file of cases, verdicts that are kept, and lost cases."""
+"""Sweeps: the file of cases, and verdicts that are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mcp_server.cli.main import Exit
 from mcp_server.cli.main import run as main_run
 from mcp_server.errors import ProblemError
 from mcp_server.sweep import (
-    Local,
     Results,
     Sweep,
     SweepCase,
@@ -23,19 +22,6 @@ from mcp_server.sweep import (
     sweep,
 )
 
-# Kills the process of the sweep that diagnoses it, the first time.
-KILLER = """
-    import os, signal
-    from pathlib import Path
-    marker = Path(__file__).with_suffix(".done")
-    if not marker.exists():
-        marker.touch()
-        pid = os.getppid()
-        while b"mcp_server.sweep" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(pid, signal.SIGKILL)
-"""
-
 
 def plan(directory: Path, text: str) -> tuple[SweepCase, ...]:
     """The cases of a file with this text."""
@@ -44,17 +30,8 @@ def plan(directory: Path, text: str) -> tuple[SweepCase, ...]:
     return read_plan(path)
 
 
-def killer(directory: Path) -> Path:
-    """A program that ends its own diagnosis once, and then does nothing."""
-    script = directory / "killer.py"
-    script.write_text(textwrap.dedent(KILLER))
-    return script
-
-
-def swept(directory: Path, text: str, retries: int = 1) -> Sweep:
-    return anyio.run(
-        lambda: sweep(plan(directory, text), Results(directory / "out"), Local(2), retries=retries)
-    )
+def swept(directory: Path, text: str) -> Sweep:
+    return anyio.run(lambda: sweep(plan(directory, text), Results(directory / "out"), jobs=2))
 
 
 LOGS = """
@@ -71,26 +48,8 @@ def test_verdicts_are_taken_up_again(tmp_path: Path) -> None:
     assert [case.ended for case in first.cases] == ["verdict", "refused"]
     assert (first.reused, second.reused) == (0, 1)
     assert second.cases[0] == first.cases[0]
-    assert "does not exist" in second.cases[1].attempts[0].why
-    assert exit_of(second) == Exit.PROBLEM
-
-
-@pytest.mark.slow
-def test_a_lost_case_is_tried_again_and_told(tmp_path: Path) -> None:
-    """The death of the process that diagnoses costs one attempt, and the report says of what."""
-    text = f"cases: [{{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}]"
-    found = swept(tmp_path, text)
-    (case,) = found.cases
-    assert [attempt.ended for attempt in case.attempts] == ["lost", "verdict"]
-    assert "SIGKILL" in case.attempts[0].why and "SIGKILL" in as_markdown(found)
-
-
-@pytest.mark.slow
-def test_without_retries_a_lost_case_stays_lost(tmp_path: Path) -> None:
-    """It has no verdict, and the next sweep tries it."""
-    text = f"cases: [{{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}]"
-    assert swept(tmp_path, text, retries=0).cases[0].ended == "lost"
-    assert swept(tmp_path, text, retries=0).cases[0].ended == "verdict"
+    assert "does not exist" in second.cases[1].why
+    assert exit_of(second) == Exit.PROBLEM and "gone: refused: " in as_markdown(second)
 
 
 def test_gpus_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
