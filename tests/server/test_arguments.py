@@ -36,7 +36,6 @@ from mcp_server.operations.workload import paired_model, symptom_of, workload_of
 from mcp_server.server.app import make_server
 from mcp_server.server.resources import GUIDES
 from mcp_server.tools.fault_methods import Tool
-from tests.conftest import ZooPackage
 from tests.server import sample
 from tests.server.clients import ERAS, Era, data_of
 

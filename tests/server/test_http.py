@@ -24,6 +24,7 @@ from mcp_server.server.http import TOKEN_VARIABLE, read_token
 from tests.server.clients import ERAS, Era, data_of
 from tests.support.http import COMMAND, serving
 from tests.support.processes import HELLO, call, left, wait_for
+from tests.zoo.names import nightly
 
 # The server on HTTP: who is let in, what is refused, and that it ends with its jobs.
 

@@ -102,8 +102,6 @@ def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
     assert said in str(refused.value) and (refused.value.allowed or "no file" in said)
 
 
-
-
 def test_a_sweep_json_of_somebody_else_is_not_written_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
