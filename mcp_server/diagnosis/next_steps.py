@@ -24,7 +24,6 @@ from mcp_server.operations.arguments import ReduceArguments, option_words
 from mcp_server.plurals import quoted
 from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
-from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
 Arguments = dict[str, Any]  # of any tool, as JSON
 
@@ -227,8 +226,8 @@ def command_for(step: str, case: DiagnosisState) -> str:
     arguments = call_arguments(case)
     if step in ON_THE_CALL:
         return _line(*ON_THE_CALL[step], *package_words(arguments)) if arguments else ""
-    if step in ("script", "run_program_with_input_checks"):
-        return _program(workload, CHECK_INPUTS if step != "script" else {})
+    if step == "script":
+        return _program(workload)
     if step == "repeat_call" and arguments:
         return _line("run-deterministic", *package_words(arguments))
     if step in ("compare_with_eager", "interpret") and case.program_path is not None and arguments:
@@ -274,15 +273,15 @@ def package_words(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return (arguments["package"], *option_words(options))
 
 
-def _program(workload: Workload | None, more: Mapping[str, str]) -> str:
-    """The user's own program, in its directory, as it was run, without the hook; with `more` variables."""
+def _program(workload: Workload | None) -> str:
+    """The user's own program, in its directory, as it was run, without the hook."""
     if isinstance(workload, ScriptWorkload):
         argv = [str(workload.python or "python"), str(workload.script), *workload.args]
     elif isinstance(workload, CommandWorkload):
         argv = workload.argv
     else:
         return ""
-    line = _in_environment({**workload.env, **more}, argv)
+    line = _in_environment(workload.env, argv)
     return f"cd {shlex.quote(str(workload.cwd))} && {line}" if workload.cwd is not None else line
 
 

@@ -35,7 +35,7 @@ class Instrument(Enum):
     EXPORTED_PROGRAM = ("read_exported",)
     EAGER = ("interpret", "compare_with_eager")
     OPERATOR_WATCH = ("watch_operators",)
-    RUNTIME_CHECK = ("run_with_input_checks", "run_program_with_input_checks")
+    RUNTIME_CHECK = ("run_with_input_checks",)
     REPEATED_CALL = ("repeat_call",)
     COMPILER = ("bisect",)
     OWN_SOURCE = ("decompile",)

@@ -36,7 +36,6 @@ OTHERWISE = {
     "capture",
     "compare_with_eager",
     "run_alone",
-    "run_program_with_input_checks",
     *ASKED_AGAIN,
 }  # have tests of their own
 WITHOUT = {"note", "intervention", "read_exported", "read_source"}

@@ -8,14 +8,14 @@ import pytest
 
 from mcp_server.diagnosis.causes import environment
 from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
-from mcp_server.diagnosis.observe.program import CheckedProgram, may_be_a_host, named_package
+from mcp_server.diagnosis.observe.program import may_be_a_host, named_package
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.command import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
-from tests.diagnosis.support import LOG, capture, phase, run, suspect
+from tests.diagnosis.support import LOG, capture, phase, run
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
@@ -97,17 +97,6 @@ def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:
     both = CommandWorkload(argv=["./run.sh", "model.pt2", "other.pt2"], cwd=tmp_path)
     assert named_package(both) is None
     assert not may_be_a_host(CommandWorkload(argv=["./none.sh"], cwd=tmp_path))
-
-
-def test_a_host_that_ends_well_is_asked_through_the_checks_of_its_package() -> None:
-    """Its numbers may be wrong for an input of another dtype, which only these checks see."""
-    case = DiagnosisState(CommandWorkload(argv=["./host"]))
-    case.capture, case.may_be_a_host = capture(), True
-    assert CheckedProgram().gain(case, []) == 0.0
-    case.host_package = Path("model.pt2")
-    assert CheckedProgram().gain(case, []) > 0.0
-    bad_index = suspect("a", "index_out_of_bounds", "x")
-    assert CheckedProgram().gain(case, [bad_index]) > 0.0  # it may be an index of another dtype
 
 
 @pytest.mark.parametrize(("text", "found"), [("Failed to extract zip file", ["likely"]), ("no model", [])])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
 from mcp_server.diagnosis.components import component, first_line, leaf_of, lines_reading, name_of, seen
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, trial_in_words
@@ -24,7 +23,6 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.plurals import quoted
-from mcp_server.tools.explain_error import as_sentence
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
 
@@ -83,39 +81,6 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         fix=Fix(text="pass what the guard asks for, or export with dynamic shapes that allow this call"),
         harmful=case.failed,
     )
-
-
-def detect_refused_in_host(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs that the package's own checks refuse in a program that calls it from another language.
-
-    A size out of its range may be a false alarm, as everywhere.
-    """
-    if "run_program_with_input_checks" not in case.done or "checked" not in case.runs:
-        return
-    for error in case.runs["checked"].log.errors:
-        category = error.candidates[0] if error.candidates else None
-        if "input_check" not in error.family.tags or category is None:
-            continue
-        index = error.fields.get("input", "")
-        fix = Fix(text=log_text.action(error, category))
-        if error.family.id == "input_stride":
-            fix = Fix(text="pass a contiguous copy", before="tensor", after="tensor.contiguous()")
-        yield Suspect(
-            category=category,
-            guilty=component(
-                "input",
-                f"input {index}",
-                case.failing_locations,
-                value=log_text.named(category, error).value,
-                index=int(index) if index.isdigit() else None,
-            ),
-            summary=f"{as_sentence(error)} The package is called from a process that is not Python, "
-            "and the package's own checks refuse it.",
-            level=CausalLevel.CALL,
-            evidence=(seen("run_program_with_input_checks", quoted(error.text), f"checked:{error.line}"),),
-            fix=fix,
-            observed=category != "shape_out_of_range",
-        )
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:

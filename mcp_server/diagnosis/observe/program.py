@@ -1,4 +1,4 @@
-"""Running the user's program: once under the hook, then alone or with the input checks of AOTInductor."""
+"""Running the user's program: once under the hook, then alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import filecmp
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.interventions import source
-from mcp_server.diagnosis.observe import DECIDES, NEEDED, SEARCHES, Observation, limit_of
+from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
@@ -28,7 +28,6 @@ from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture, workload_argv
 from mcp_server.tools.requests import failing_phase, plan_replay, run_request
-from mcp_server.tools.run_deterministic import CHECK_INPUTS
 from mcp_server.worker.protocol import ReplayRequest
 
 # Shares of what the budget leaves.
@@ -148,70 +147,27 @@ class RunAlone(Observation):
         return self.best if freed and case.capture is not None and case.capture.finished.ok else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        await _run_program(case, context, "alone", {})
-
-
-async def _run_program(case: DiagnosisState, context: Context, label: str, env: Mapping[str, str]) -> None:
-    """Run the whole program without the hook, with further variables; the result is `case.runs[label]`."""
-    workload = case.workload
-    assert isinstance(workload, ScriptWorkload | CommandWorkload)
-    limit = limit_of(case, share=SHARE_OF_PROGRAM)
-    command = Command(
-        argv=workload_argv(context, workload),
-        cwd=workload.cwd or here(),
-        env={**workload.env, **env},
-        timeout_s=limit.seconds,
-        gpus=gpus_of(None),
-    )
-    finished = await context.run(command, label, runs=1)
-    limit.check(finished, "the program")
-    case.runs[label] = see(label, finished)
+        workload = case.workload
+        assert isinstance(workload, ScriptWorkload | CommandWorkload)
+        limit = limit_of(case, share=SHARE_OF_PROGRAM)
+        command = Command(
+            argv=workload_argv(context, workload),
+            cwd=workload.cwd or here(),
+            env=dict(workload.env),
+            timeout_s=limit.seconds,
+            gpus=gpus_of(None),
+        )
+        finished = await context.run(command, "alone", runs=1)
+        limit.check(finished, "the program")
+        case.runs["alone"] = see("alone", finished)
 
 
 OF_TORCH = re.compile(rb"aot_inductor|AOTIModel|AOTInductor|libtorch")
-
-
 STARTS_OTHERS = re.compile(rb"\b(?:subprocess|popen|execv|posix_spawn|os\.system)", re.IGNORECASE)
-
-
 MOST_TEXT = 1 << 24  # bytes of a program that are searched
-
-
 SHELL_WORDS = re.compile(r"[\w./+@%-]+")
-
-
 MOST_WORDS = 1000  # of a shell script that are looked for as programs
-
-
 PACKAGE_NAME = re.compile(rb"[\w./+@%-]+\.pt2\b")
-
-
-class CheckedProgram(Observation):
-    """Run the whole program with AOTInductor's own input checks.
-
-    A host in another language that the program starts is not watched, and its calls cannot be made again:
-    the package itself says there what it was not compiled for.
-    """
-
-    name = "run_program_with_input_checks"
-    seconds = 30.0
-    best = SEARCHES
-    alone = True
-
-    def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
-        capture = case.capture
-        if capture is None or capture.finished.ending == "timeout":
-            return 0.0
-        if capture.finished.ok and not (case.host_package and isinstance(case.workload, CommandWorkload)):
-            return 0.0
-        if case.call is not None and case.failure_of("plain") != "none":
-            return 0.0  # the call that fails is known, or is still to be made
-        # Of a host's values nothing is known: an index that is out of its bound may be one of another dtype.
-        known = any(each.harmful and not each.weak for each in open_suspects) and case.host_package is None
-        return self.best if case.may_be_a_host and not known else 0.0
-
-    async def act(self, case: DiagnosisState, context: Context) -> None:
-        await _run_program(case, context, "checked", CHECK_INPUTS)
 
 
 def may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
