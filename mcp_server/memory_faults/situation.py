@@ -17,11 +17,12 @@ from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.symbols import known_sizes, plain, resolve_bound, scalar_values
 from mcp_server.package.terms.asserts import find_asserts
-from mcp_server.package.terms.linear import Address, Limit, Linear, address_of
+from mcp_server.package.terms.linear import Address, Limit, address_of
 from mcp_server.package.terms.program import Access, indexed_by, read_program
 from mcp_server.package.terms.sizes import evaluate_whole, reached
 from mcp_server.package.terms.term import Apply, Element, Term, elements, itemsize_of
 from mcp_server.package.terms.triton_source import constants_of
+from mcp_server.package.terms.whole import constant
 from mcp_server.package.view import PackageView
 
 FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # launches that run code outside the package
@@ -380,7 +381,7 @@ def _room(
     count = span(missed) if missed is not None else 0
     found = {"minimum": seen.minimum, "maximum": seen.maximum} if seen is not None else {}
     if count and factor is not None and factor > 0:
-        allowed = Limit.of_elements(count).of_element(factor, Linear(moved)).numbers({})
+        allowed = Limit.of_elements(count).of_element(factor, constant(moved)).numbers({})
         assert allowed is not None, "no name is in it"
         low, high = allowed
         low = -(high + 1) if wraps else low

@@ -250,7 +250,7 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
         # `2*x + 1, x being a value of input 0 (ids)`
         letters = dict(zip(form.loads, "xyzuvw", strict=False))
         labels = {source.load: source.label for source in candidate.sources}
-        formula = form.linear.renamed(lambda name: letters.get(name) or _size_in_words(name, candidate))
+        formula = form.linear.text("*", lambda name: letters.get(name) or _size_in_words(name, candidate))
         elements = [f"{letters[n]} being a value of {labels[form.loads[n]]}" for n in letters]
         facts.append(", ".join([f"the index is {formula}", *elements]))
     for source in candidate.sources:

@@ -100,7 +100,7 @@ def _bound(candidate: Candidate) -> IndexBound | None:
     """
     line = candidate.kernel.source.split("\n")[candidate.check.line - 1]
     places = [over_loops(load.index) for load in elements(candidate.value)]
-    whole = all(at is not None and not at.constant and [n for _, n in at.terms] == [1] for at in places)
+    whole = all(at is not None and not at.constant and [*at.factors.values()] == [1] for at in places)
     if len(candidate.sources) != 1 or _CONDITION.search(line) or not whole:
         return None
     (source,) = candidate.sources
@@ -110,9 +110,9 @@ def _bound(candidate: Candidate) -> IndexBound | None:
     if (ends := source.allowed.numbers({})) is not None:
         return IndexBound(name, launch, ends[0], ends[1] + 1)
     scalars = {a.name for a in candidate.launch.arguments if not a.is_tensor}
-    sizes = {term for end in (source.allowed.low, source.allowed.high) for term, _ in end.terms}
+    sizes = {*source.allowed.low.factors, *source.allowed.high.factors}
     if len(sizes) == 1 and sizes <= scalars:
-        return IndexBound(name, launch, None, None, sizes.pop(), source.allowed)
+        return IndexBound(name, launch, None, None, *sizes, source.allowed)
     return None
 
 

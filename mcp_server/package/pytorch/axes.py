@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server.package.pytorch.whole import Whole, constant, divided, named
-from mcp_server.package.terms import Apply, Number, Position, Range, Size, Term, parts
+from mcp_server.package.terms import Apply, Position, Range, Size, Term, parts
 from mcp_server.package.terms.term import free_positions, is_float
+from mcp_server.package.terms.whole import Whole, constant, divided, named, whole_of
 
 _DIVIDE = frozenset({"floordiv", "truncdiv", "div"})
 _MODULUS = frozenset({"mod", "remainder"})
@@ -102,32 +102,16 @@ class Axes:
 
     def whole(self, term: Term, place: Place) -> Whole | None:
         """A term as a sum over sizes and axes; None where it loads something or is none."""
-        if is_float(term.dtype) or term.dtype == "bool":
-            return None
-        match term:
-            case Number(value=value):
-                return constant(int(value))
-            case Size(name=name):
-                return self.sizes.get(name)
-            case Position(name=name):
-                loop = place.get(plain_name(name))
-                return loop.value if loop is not None else None
-            case Apply(op="cast", args=(inner,)):
-                return self.whole(inner, place)
-            case Apply(op="neg", args=(inner,)):
-                found = self.whole(inner, place)
-                return None if found is None else constant(0) - found
-            case Apply(op=op, args=(left, right)):
-                return self._combined(op, self.whole(left, place), self.whole(right, place))
-        return None
 
-    def _combined(self, op: str, left: Whole | None, right: Whole | None) -> Whole | None:
-        if left is None or right is None:
-            return None
-        if op == "add":
-            return left + right
-        if op == "sub":
-            return left - right
+        def atom(each: Term) -> Whole | None:
+            if isinstance(each, Size) and not is_float(each.dtype):
+                return self.sizes.get(each.name)
+            loop = place.get(plain_name(each.name)) if isinstance(each, Position) else None
+            return loop.value if loop is not None else None
+
+        return whole_of(term, atom, self._combined)
+
+    def _combined(self, op: str, left: Whole, right: Whole) -> Whole | None:
         if op == "mul":
             return left * right
         if op in _DIVIDE | _MODULUS and (right - constant(1)).is_positive_or_zero():

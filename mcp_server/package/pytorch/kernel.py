@@ -15,7 +15,6 @@ from mcp_server.package.pytorch.expressions import Value
 from mcp_server.package.pytorch.memory import Memory, Structures
 from mcp_server.package.pytorch.values import Values
 from mcp_server.package.pytorch.views import Step, Tensor, is_whole, listed, typical, view
-from mcp_server.package.pytorch.whole import Whole
 from mcp_server.package.terms import (
     Check,
     Element,
@@ -30,6 +29,7 @@ from mcp_server.package.terms import (
     read_program,
 )
 from mcp_server.package.terms.term import unwrapped
+from mcp_server.package.terms.whole import Whole
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from mcp_server.package.pytorch.axes import NotRead
 from mcp_server.package.pytorch.launch import Launches, Node, WrittenLaunch, branches, variables
 from mcp_server.package.pytorch.tensors import Call, Scope
 from mcp_server.package.pytorch.text import DEDENT, assembled, indented, quoted, with_blanks
-from mcp_server.package.pytorch.whole import TooLarge
 from mcp_server.package.symbols import Symbol
 from mcp_server.package.terms.blocks import Block
+from mcp_server.package.terms.whole import TooLarge
 from mcp_server.package.view import PackageView
 from mcp_server.worker.events import Schema
 

@@ -14,10 +14,10 @@ from mcp_server.package.launches import Argument, Buffer, Launch
 from mcp_server.package.pytorch.axes import Axes, NotRead
 from mcp_server.package.pytorch.runtime import HELPERS
 from mcp_server.package.pytorch.views import Step, Tensor, contiguous, strided, tupled, view
-from mcp_server.package.pytorch.whole import Whole, constant, named
 from mcp_server.package.signature import CompiledDim
 from mcp_server.package.symbols import Symbol, origins
 from mcp_server.package.terms import size_term
+from mcp_server.package.terms.whole import Whole, constant, named
 from mcp_server.package.view import PackageView
 
 Layout = tuple[tuple[Whole, ...], tuple[Whole, ...], str]

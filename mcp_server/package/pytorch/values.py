@@ -10,7 +10,6 @@ from mcp_server.package.pytorch.expressions import Operators, Value, literal, op
 from mcp_server.package.pytorch.idioms import known_function, rolled, summands
 from mcp_server.package.pytorch.memory import Memory, Structures
 from mcp_server.package.pytorch.views import Step, Tensor, view
-from mcp_server.package.pytorch.whole import Whole, constant, product
 from mcp_server.package.terms import (
     Apply,
     Element,
@@ -25,6 +24,7 @@ from mcp_server.package.terms import (
     parts,
 )
 from mcp_server.package.terms.term import free_positions, promoted, unwrapped
+from mcp_server.package.terms.whole import Whole, constant, product
 
 LONG = 90  # characters of an expression that gets a name
 MOST_LISTED = 64  # elements of a constant that are written out

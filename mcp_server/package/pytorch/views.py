@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from mcp_server.package.pytorch.whole import Whole, constant, product
+from mcp_server.package.terms.whole import Whole, constant, product
 
 _TYPICAL = 97  # a size by which symbolic strides are ordered
 

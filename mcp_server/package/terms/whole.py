@@ -1,4 +1,4 @@
-"""Whole numbers over sizes and axes: sums of products, exact where the sizes are positive.
+"""Whole numbers over sizes, loops and elements: sums of products, exact where the sizes are positive.
 
 A quotient or remainder that is no such sum is a name of its own, `(s77 // 16)`.
 """
@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from mcp_server.package.terms.term import Apply, Number, Term, is_float
+
 Product: TypeAlias = tuple[str, ...]
 """The factors of a product, sorted; empty for a constant."""
 
 _NAME = re.compile(r"[A-Za-z_@][\w@]*")
+_ATOM = re.compile(r"@?\w+|\(.*\)")
 _MOST = 400  # products of a sum
 
 
@@ -33,6 +36,20 @@ class Whole:
         if not self.terms:
             return 0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
+
+    @property
+    def constant(self) -> int:
+        """The part without a name."""
+        return dict(self.terms).get((), 0)
+
+    @property
+    def factors(self) -> dict[str, int]:
+        """The numbers by which names that stand alone are multiplied."""
+        return {product[0]: count for product, count in self.terms if len(product) == 1}
+
+    def value(self, values: Mapping[str, int]) -> int | None:
+        """The value for these values of the names; None if one has none."""
+        return self.replaced({name: constant(value) for name, value in values.items()}).number
 
     @property
     def names(self) -> frozenset[str]:
@@ -100,16 +117,21 @@ class Whole:
             found.append((tuple(rest), times // count))
         return summed(found)
 
-    def __str__(self) -> str:
-        if not self.terms:
-            return "0"
+    def text(self, times: str = " * ", name_of: Callable[[str], str] = str) -> str:
+        """The sum in words; `name_of` gives the name of a factor."""
         text = ""
         for product, count in sorted(self.terms, key=lambda each: (not each[0], each[0])):
-            factors = list(product) if abs(count) == 1 and product else [str(abs(count)), *product]
+            factors = [name_of(atom) for atom in product]
+            if abs(count) != 1 or not product:
+                plain = (each if _ATOM.fullmatch(each) else f"({each})" for each in factors)
+                factors = [str(abs(count)), *plain]
             sign = "-" if count < 0 else "+"
-            joined = " * ".join(factors)
+            joined = times.join(factors)
             text = f"{text} {sign} {joined}" if text else f"{'-' if count < 0 else ''}{joined}"
-        return text
+        return text or "0"
+
+    def __str__(self) -> str:
+        return self.text()
 
     @property
     def is_atom(self) -> bool:
@@ -162,3 +184,44 @@ def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
             return quotient, remainder
     inner, outer = (f"({each})" if not each.is_atom else str(each) for each in (remainder, by))
     return quotient + named(f"({inner} // {outer})"), named(f"({inner} % {outer})")
+
+
+def whole_of(
+    term: Term,
+    atom: Callable[[Term], Whole | None],
+    combined: Callable[[str, Whole, Whole], Whole | None],
+) -> Whole | None:
+    """A term as a sum; None if it is none.
+
+    `atom` gives the sum for a part that is no sum of others, `combined` that of two operands other than a
+    sum or a difference.
+    """
+    known: dict[Term, Whole | None] = {}  # a shared subterm is read once
+
+    def visit(each: Term) -> Whole | None:
+        if each not in known:
+            found = read(each)
+            known[each] = atom(each) if found is None else found
+        return known[each]
+
+    def read(each: Term) -> Whole | None:
+        if is_float(each.dtype) or each.dtype == "bool":
+            return None
+        match each:
+            case Number(value=value):
+                return constant(int(value))
+            case Apply(op="cast", args=(inner,)) if not is_float(inner.dtype):
+                return visit(inner)
+            case Apply(op="neg", args=(inner,)):
+                found = visit(inner)
+                return None if found is None else Whole() - found
+            case Apply(op=op, args=(first, second)):
+                left, right = visit(first), visit(second)
+                if left is None or right is None:
+                    return None
+                if op in ("add", "sub"):
+                    return left + right if op == "add" else left - right
+                return combined(op, left, right)
+        return None
+
+    return visit(term)
