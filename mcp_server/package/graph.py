@@ -1,52 +1,22 @@
-"""The dataflow of a package as boxes and arrows, and as Mermaid text, which GitHub and most editors draw."""
+"""The dataflow of a package as Mermaid text, which GitHub and most editors draw."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Literal
 
 from mcp_server.package.dataflow import Step, united
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
-NodeKind = Literal["launch", "transfer", "input", "constant", "output", "memory"]
 NODE_LIMIT = 300
+# How Mermaid writes the outline of each kind of box.
+_STEP, _INPUT, _CONSTANT, _MEMORY = '["{}"]', '(["{}"])', '[("{}")]', '("{}")'
+_UNSAFE = re.compile(r"[^\w .,:;+*/()\[\]=→…-]")
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One box. `marked`: part of the requested slice. `asked`: one of the requested launches."""
-
-    id: str
-    kind: NodeKind
-    lines: tuple[str, ...]
-    marked: bool = False
-    asked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Arrow:
-    """An edge from writer to reader; `label` names the tensor."""
-
-    source: str
-    target: str
-    label: str
-    marked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """The graph to draw, nodes in execution order. `left_out` counts omitted launches."""
-
-    nodes: tuple[Node, ...]
-    arrows: tuple[Arrow, ...]
-    left_out: int = 0
-
-
-def dataflow_graph(view: PackageView, launches: Collection[int] = ()) -> Graph:
-    """The dataflow of a package with the slice through `launches` marked.
+def dataflow_text(view: PackageView, launches: Collection[int] = ()) -> str:
+    """A flowchart of a package with the slice through `launches` marked.
 
     With more than `NODE_LIMIT` steps only the slice is drawn, cut to the steps nearest to `launches` in
     execution order.
@@ -56,32 +26,32 @@ def dataflow_graph(view: PackageView, launches: Collection[int] = ()) -> Graph:
     whole = len(flow.steps) <= NODE_LIMIT
     shown = marked if marked.steps and not whole else flow.everything()
     steps = _nearest(shown.steps, launches)
-    kept = {step.order for step in steps}
-    special = {step.order for step in marked.steps}
-    nodes: dict[str, Node] = {}
-    arrows: dict[Arrow, None] = {}
+    kept, special = ({step.order for step in each} for each in (steps, marked.steps))
+    boxes: dict[str, tuple[str, list[str]]] = {}
+    drawn = {f"s{order}" for order in kept & special}
+    arrows: dict[tuple[str, str, str], None] = {}
     for edge in shown.edges:
         reader, writer = edge.reader.order, edge.writer
         if reader not in kept or (writer is not None and writer.order not in kept):
             continue
-        highlighted = reader in special and (writer is None or writer.order in special)
-        if writer is not None:
-            source = f"s{writer.order}"
-        else:  # an input, a constant or fresh memory
+        source = f"s{writer.order}" if writer is not None else ""
+        if writer is None:  # an input, a constant or fresh memory
             # One box for each reader: the arrows from a tensor with many readers would fill the picture.
             root = flow.root(edge.name)
             source = f"t_{root.name}@{reader}"
-            kind: NodeKind = root.kind if root.kind == "input" or root.kind == "constant" else "memory"
-            nodes[source] = Node(source, kind, (view.label(root.name),), highlighted)
-        arrows[Arrow(source, f"s{reader}", edge.name, highlighted)] = None
-    boxes = [_step_node(view, s, s.order in special, s.launch in launches) for s in steps]
+            outline = {"input": _INPUT, "constant": _CONSTANT}.get(root.kind, _MEMORY)
+            boxes[source] = outline, [view.label(root.name)]
+            drawn |= {source} if reader in special else set()
+        arrows[source, f"s{reader}", edge.name] = None
+    boxes |= {f"s{step.order}": (_STEP, _label(view, step)) for step in steps}
     for index, name in sorted(view.wrapper.run.outputs.items()):
-        writers = [step.order for step in flow.last_writers(name) if step.order in kept]
-        marked_output = not special.isdisjoint(writers)
-        boxes.append(Node(f"o{index}", "output", (f"output {index}",), marked_output))
-        for order in writers:
-            arrows[Arrow(f"s{order}", f"o{index}", name, order in special)] = None
-    return Graph((*nodes.values(), *boxes), tuple(arrows), len(flow.steps) - len(steps))
+        boxes[f"o{index}"] = _INPUT, [f"output {index}"]
+        for writer in flow.last_writers(name):
+            if writer.order in kept:
+                arrows[f"s{writer.order}", f"o{index}", name] = None
+                drawn |= {f"o{index}"} if writer.order in special else set()
+    asked = {f"s{step.order}" for step in steps if step.launch in launches}
+    return _written(boxes, list(arrows), drawn, asked, len(flow.steps) - len(steps))
 
 
 def _nearest(steps: tuple[Step, ...], launches: Collection[int]) -> tuple[Step, ...]:
@@ -93,44 +63,33 @@ def _nearest(steps: tuple[Step, ...], launches: Collection[int]) -> tuple[Step, 
     return tuple(steps[place] for place in sorted(order[:NODE_LIMIT]))
 
 
-def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node:
+def _label(view: PackageView, step: Step) -> list[str]:
     node = step.node
     if not isinstance(node, Launch):
-        moved = f"{node.reads or ''} → {node.writes}"
-        return Node(f"s{step.order}", "transfer", (node.callee, moved), marked)
+        return [node.callee, f"{node.reads or ''} → {node.writes}"]
     locations = view.provenance(node).locations
     name = re.sub(r"^(?:triton_|aoti_torch_(?:cuda|cpu)_|cpp_fused_)", "", node.kernel)
     name = name if len(name) <= 28 else f"{name[:16]}…{name[-11:]}"
-    lines = [f"{node.index}  {name}"]
-    lines += [f"{where.file.rpartition('/')[2]}:{where.line}" for where in locations[:1]]
-    return Node(f"s{step.order}", "launch", tuple(lines), marked, asked)
+    return [f"{node.index}  {name}", *(f"{at.file.rpartition('/')[2]}:{at.line}" for at in locations[:1])]
 
 
-# How Mermaid writes the outline of each kind of box.
-_OUTLINES: dict[NodeKind, str] = {
-    "launch": '["{}"]',
-    "transfer": '["{}"]',
-    "input": '(["{}"])',
-    "constant": '[("{}")]',
-    "output": '(["{}"])',
-    "memory": '("{}")',
-}
-_UNSAFE = re.compile(r"[^\w .,:;+*/()\[\]=→…-]")
-
-
-def mermaid(graph: Graph) -> str:
-    """The text of a flowchart. Names come from the package: what Mermaid could read as markup is left out."""
-    numbers = {node.id: f"n{place}" for place, node in enumerate(graph.nodes)}
+def _written(
+    boxes: dict[str, tuple[str, list[str]]],
+    arrows: list[tuple[str, str, str]],
+    marked: set[str],
+    asked: set[str],
+    left_out: int,
+) -> str:
+    """The text. Names come from the package: what Mermaid could read as markup is left out."""
+    numbers = {name: f"n{place}" for place, name in enumerate(boxes)}
     lines = ["flowchart TD"]
-    for node in graph.nodes:
-        label = "<br/>".join(_UNSAFE.sub("", line) for line in node.lines)
-        lines.append(f"  {numbers[node.id]}{_OUTLINES[node.kind].format(label)}")
-    lines += [
-        f"  {numbers[a.source]} -->|{_UNSAFE.sub('', a.label)}| {numbers[a.target]}" for a in graph.arrows
-    ]
-    for name, style in (("marked", "stroke:#c2410c,stroke-width:3px"), ("asked", "fill:#fdba74")):
-        if found := [numbers[node.id] for node in graph.nodes if getattr(node, name)]:
-            lines += [f"  classDef {name} {style}", f"  class {','.join(found)} {name}"]
-    if graph.left_out:
-        lines.append(f"  %% {graph.left_out} more launches are not shown")
+    for name, (outline, label) in boxes.items():
+        lines.append(f"  {numbers[name]}{outline.format('<br/>'.join(_UNSAFE.sub('', s) for s in label))}")
+    lines += [f"  {numbers[a]} -->|{_UNSAFE.sub('', text)}| {numbers[b]}" for a, b, text in arrows]
+    styles = (("marked", "stroke:#c2410c,stroke-width:3px", marked), ("asked", "fill:#fdba74", asked))
+    for kind, style, names in styles:
+        if found := [number for name, number in numbers.items() if name in names]:
+            lines += [f"  classDef {kind} {style}", f"  class {','.join(found)} {kind}"]
+    if left_out:
+        lines.append(f"  %% {left_out} more launches are not shown")
     return "\n".join(lines) + "\n"

@@ -14,7 +14,7 @@ from mcp_server.package.assertion import explain, propose, read_assertion
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Buffer, Launch
 from mcp_server.package.symbols import names_in, plain, resolve_bound
-from mcp_server.package.terms.asserts import find_asserts
+from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.view import PackageView
 
 Fact = dict[str, Any]

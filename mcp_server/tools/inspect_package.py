@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query
-from mcp_server.package.graph import dataflow_graph, mermaid
+from mcp_server.package.graph import dataflow_text
 from mcp_server.package.prover import Finding, find_kernel_defects, largest_sizes
 from mcp_server.package.query import Fact
 from mcp_server.package.view import PackageView, view_package
@@ -133,7 +133,7 @@ def _inspect(
     picture: Artifact | None = None
     if graph:
         path = context.fresh("graph") / "dataflow.mmd"
-        path.write_text(mermaid(dataflow_graph(view, tuple(answer.marked))), encoding="utf-8")
+        path.write_text(dataflow_text(view, tuple(answer.marked)), encoding="utf-8")
         picture = context.artifact(path, "the dataflow of run_impl, as Mermaid text")
     page: list[Fact] = []
     used, following = 0, None

@@ -30,8 +30,8 @@ from mcp_server.package.members import ZipContainer, refuse_unsafe
 from mcp_server.package.problems import PackageError
 from mcp_server.package.prover import find_kernel_defects
 from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signature, read_treespec
-from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.commands import read_recorded, safe_flags

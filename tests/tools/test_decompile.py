@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mcp_server.package.pytorch.program import write_program
-from mcp_server.package.terms import read_program
+from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ROOT, ZooPackage, torch_environment
 from tests.package.archives import Members, changed, name_ending

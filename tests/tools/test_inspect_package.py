@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.graph import dataflow_graph, mermaid
+from mcp_server.package.graph import dataflow_text
 from mcp_server.package.problems import PackageError
 from mcp_server.package.query import FOLDING, Fact
 from mcp_server.package.view import view_package
@@ -193,24 +193,26 @@ def test_the_picture(zoo: ZooPackage, ask: Ask) -> None:
     assert found.graph is not None
     text = found.graph.path.read_text()
     assert text.startswith("flowchart TD\n")
-    graph = dataflow_graph(view_package(zoo("attention")), [2])
-    marked = {node.lines[0].split()[0] for node in graph.nodes if node.marked and node.kind == "launch"}
-    assert marked == {"0", "1", "2", "3", "4"}
-    assert [node.lines[0].split()[0] for node in graph.nodes if node.asked] == ["2"]
+    boxes = dict(re.findall(r'^  (n\d+)\["(\d+)  ', text, re.M))
+    drawn = {kind: set(names.split(",")) for names, kind in re.findall(r"^  class (\S+) (\w+)$", text, re.M)}
+    assert {boxes[name] for name in drawn["marked"] & boxes.keys()} == {"0", "1", "2", "3", "4"}
+    assert [boxes[name] for name in drawn["asked"]] == ["2"]
 
 
 def test_names_of_a_package_are_no_markup(tmp_path: Path) -> None:
     """Whatever a name holds, each line of the text is one of ours."""
     wrapper = make_wrapper(3).replace("table_weight", "x_weight")
     (tmp_path / "made.wrapper.cpp").write_text(wrapper, encoding="utf-8")
-    text = mermaid(dataflow_graph(view_package(tmp_path), [1]))
+    text = dataflow_text(view_package(tmp_path), [1])
     form = r"flowchart TD|  n\d+[\[(].*[\])]|  n\d+ -->\|.*\| n\d+|  class(?:Def)? .*|  %% .*"
     assert all(re.fullmatch(form, line) for line in text.splitlines())
 
 
 def test_a_large_graph_is_cut_to_what_was_asked(made: Path) -> None:
     """Of 400 launches no more are drawn than fit, and the rest is counted."""
-    graph = dataflow_graph(view_package(made), [5])
-    launches = [node for node in graph.nodes if node.kind == "launch"]
-    assert len(launches) + graph.left_out == 400
+    text = dataflow_text(view_package(made), [5])
+    launches = re.findall(r'^  n\d+\["\d+  ', text, re.M)
+    left_out = re.search(r"%% (\d+) more launches", text)
+    assert left_out is not None
+    assert len(launches) + int(left_out[1]) == 400
     assert 0 < len(launches) <= 300

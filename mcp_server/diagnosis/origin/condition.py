@@ -18,7 +18,7 @@ from mcp_server.diagnosis.origin.expression import Expression, Leaf, by_tensor, 
 from mcp_server.diagnosis.origin.walk import Given, value_of
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, outside, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
-from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, is_float, parts
+from mcp_server.package.terms.term import SIGNS, Apply, Element, Fold, Scalar, Term, is_float, parts
 
 _PIECES = 600
 _WHOLE = Interval(-(1 << 48), 1 << 48)
@@ -32,21 +32,10 @@ TINY = {"float64": 2.2250738585072014e-308, "float16": 6.103515625e-05}
 TINY_32 = 1.1754943508222875e-38
 
 
-@dataclass(frozen=True)
-class Allowed:
-    """What a value may be: from `low` to `high`, both included, and no NaN."""
-
-    low: Scalar
-    high: Scalar
-
-    def holds(self, value: Scalar) -> bool:
-        return self.low <= value <= self.high
-
-    @staticmethod
-    def between(low: Scalar | None, high: Scalar | None, dtype: str) -> Allowed:
-        """From `low` to `high`; None stands for the limit of the type."""
-        limit = limits(dtype)
-        return Allowed(limit.low if low is None else low, limit.high if high is None else high)
+def between(low: Scalar | None, high: Scalar | None, dtype: str) -> Interval:
+    """What a value may be, both ends included, and no NaN; None stands for the limit of the type."""
+    limit = limits(dtype)
+    return Interval(limit.low if low is None else low, limit.high if high is None else high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +50,7 @@ class Question:
     variable: str
     dtype: str
     others: dict[str, Interval]
-    allowed: Allowed
+    allowed: Interval
     at: Callable[[Scalar], Scalar]
 
     @property
@@ -255,7 +244,7 @@ def _in_general(points: _Points, good: list[tuple[int, int]], name: str) -> Cond
 
 
 def condition_of(
-    expressions: Sequence[Expression], allowed: Allowed, blamed: Counter[ElementKey]
+    expressions: Sequence[Expression], allowed: Interval, blamed: Counter[ElementKey]
 ) -> Condition | None:
     """When the first expression is bad, as one element of an input varies and the others stay.
 
@@ -266,7 +255,7 @@ def condition_of(
         return None
     term = culprit_of(main.term, main.evaluator()) or main.term
     if term is not main.term:
-        expressions, allowed = [main], Allowed.between(None, None, term.dtype)
+        expressions, allowed = [main], between(None, None, term.dtype)
     varied = [(name, leaf) for name, leaf in main.leaves.items() if is_input(leaf)]
     varied.sort(key=lambda pair: -blamed[tensor_of(pair[1], main.walker), pair[1].index or ()])
     for name, leaf in varied:
@@ -287,7 +276,7 @@ def condition_at(
     expressions: Sequence[Expression],
     term: Term,
     leaf: Leaf,
-    allowed: Allowed,
+    allowed: Interval,
     name: str,
     bad: Scalar | None,
 ) -> Condition | None:
@@ -315,9 +304,6 @@ def condition_at(
         return None
 
 
-# Operators that are written between their operands.
-SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "mod": "%"}
-SIGNS |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _QUIET = frozenset({"where", "cast"})  # pass on what others made
 
 
@@ -400,7 +386,7 @@ def applied_text(term: Apply, evaluator: Evaluator) -> str:
     """An operation with the values of its operands: `acos(-1.0000001)`, `0 / 0`."""
     given = [exactly(evaluator.value(argument), argument.dtype) for argument in term.args]
     sign = SIGNS.get(term.op)
-    return f"{given[0]} {sign} {given[1]}" if sign else f"{term.op}({', '.join(given)})"
+    return f"{given[0]} {sign[0]} {given[1]}" if sign else f"{term.op}({', '.join(given)})"
 
 
 def exactly(value: Scalar, dtype: str) -> str:

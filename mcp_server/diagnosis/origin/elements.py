@@ -30,6 +30,7 @@ from mcp_server.diagnosis.origin.walk import (
 )
 from mcp_server.package.launches import Argument
 from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.term import Apply, Element, Fold, parts, uncast
 
 # Operators whose result depends on the element at its place, on those up to it, or on a row and a column.
@@ -170,8 +171,7 @@ def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
             yield Leaf(source, matrix.value(index), known)
 
 
-# The largest finite number of each type (torch.finfo(...).max).
-LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+_SHORT = ("float16", "bfloat16", "float32")  # the types that a sum may be too large for
 _MOST_ELEMENTS = 1 << 14
 _MOST_ROWS = 64
 
@@ -189,7 +189,7 @@ def overflow_of(walker: Walker, source: Source) -> Overflow | None:
 def _of_product(walker: Walker, made: Produced) -> Overflow | None:
     product = product_at(walker, made)
     result = walker.values.tensor(made.launch.index, made.argument, "after")
-    if product is None or result is None or result.dtype not in LARGEST:
+    if product is None or result is None or result.dtype not in _SHORT:
         return None
     found = product.factors()
     total = math.fsum(value for value, _, _ in found) + product.bias
@@ -198,14 +198,14 @@ def _of_product(walker: Walker, made: Produced) -> Overflow | None:
     if not text or not weight:
         return Overflow(text=text) if text else None
     left = walker.back(Place(made.launch, product.left.argument, product.left.tensor.offset((0, 0)))).source
-    bound = (LARGEST[result.dtype] - abs(product.bias)) / weight
+    bound = (limits(result.dtype).high - abs(product.bias)) / weight
     return _kept(Overflow(text=text), [left], bound, _rows_of_infinities(result), walker)
 
 
 def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
     """A conversion of a finite number, perhaps a sum of elements, to a type that cannot hold it."""
     for each in parts(computed.term):
-        if not isinstance(each, Apply) or each.op != "cast" or each.dtype not in LARGEST:
+        if not isinstance(each, Apply) or each.op != "cast" or each.dtype not in _SHORT:
             continue
         value = value_of(each.args[0], computed.evaluator)
         if not isinstance(value, float) or not math.isfinite(value):
@@ -220,7 +220,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
         text = _too_large(f"a {summed.kind} of {len(read)} elements is", value, each.dtype)
         if text and isinstance(uncast(summed.body), Element):
             sources = [walker.back(Computed(computed.launch, element, at)).source for element, at in read]
-            bound = LARGEST[each.dtype] / (len(read) if summed.kind == "sum" else 1)
+            bound = limits(each.dtype).high / (len(read) if summed.kind == "sum" else 1)
             rows = [source.index[0] for source in sources[:1] if isinstance(source, Given) and source.index]
             return _kept(Overflow(text=text), sources, bound, rows, walker)
         if text:
@@ -251,6 +251,7 @@ def _rows_of_infinities(result: Tensor) -> list[int]:
 
 def _too_large(what: str, total: float, dtype: str) -> str:
     """A sentence that the number is too large for its type; empty if it is not."""
-    if not LARGEST[dtype] < abs(total) < math.inf:
+    largest = limits(dtype).high
+    if not largest < abs(total) < math.inf:
         return ""
-    return f"{what} {shown(total)}, too large for {dtype}, which ends at {shown(LARGEST[dtype])}".strip()
+    return f"{what} {shown(total)}, too large for {dtype}, which ends at {shown(largest)}".strip()

@@ -14,8 +14,8 @@ from mcp_server.diagnosis.origin import (
     Origin,
 )
 from mcp_server.diagnosis.origin.condition import (
-    Allowed,
     ElementKey,
+    between,
     condition_of,
     culprit_of,
     explained,
@@ -279,7 +279,7 @@ class _Finder:
         launch = None if isinstance(source, Given) else source.launch
         found = list(offending(expression)) if self.seen else []
         read = operands(expression, seen=self.seen)
-        allowed = Allowed.between(bound.low, bound.high, expression.term.dtype)
+        allowed = between(bound.low, bound.high, expression.term.dtype)
         own = (self.launch.index, launch.index if launch else None)
         is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
         too_large = overflow_of(self.walker, source) if not finite(value) and not explanation else None

@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mcp_server.diagnosis.origin import Correction, Operation
-from mcp_server.diagnosis.origin.condition import SIGNS, Allowed, applied_text, culprit_at, exactly
+from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, exactly
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
 from mcp_server.package.kernel_code import places_of
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import DOMAINS, Domain, Evaluator, outside
-from mcp_server.package.terms.interval import Bounds
+from mcp_server.package.terms.interval import Bounds, Interval
 from mcp_server.package.terms.program import Check, Store, indexed_by, read_program
 from mcp_server.package.terms.term import (
+    SIGNS,
     Apply,
     Element,
     Fold,
@@ -190,7 +191,7 @@ def _context(term: Term, place: int) -> tuple[str, str]:
             case Apply(op=op, args=args):
                 for position, argument in enumerate(args):
                     if isinstance(argument, Number):
-                        sign = f"{SIGNS[op]} " if op in SIGNS and position else ""
+                        sign = f"{SIGNS[op][0]} " if op in SIGNS and position else ""
                         numbers.append((sign, argument.dtype))
                     else:
                         visit(argument)
@@ -288,7 +289,7 @@ def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
     x = operand or ("n" if domain.nonzero else "x")
     code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
     if domain.nonzero:
-        code = f"1 / {x}" if op == "reciprocal" else f"a {SIGNS[op]} {x}"
+        code = f"1 / {x}" if op == "reciprocal" else f"a {SIGNS[op][0]} {x}"
         action = "divide by 1 where the divisor is 0"
     elif op == "pow":
         code, action = f"torch.pow({x}, y)", "keep the base of the power at 0 or above"
@@ -336,7 +337,7 @@ def may_leave_domain(line: str, op: str) -> bool:
     operand = _only_operand(line.strip(), op)
     if operand is not None:
         return not _is_kept(operand, DOMAINS[op])
-    return {**SIGNS, "reciprocal": "/"}.get(op, f"{op}(") in line
+    return ("/" if op == "reciprocal" else SIGNS[op][0] if op in SIGNS else f"{op}(") in line
 
 
 def guarded_line(line: str, op: str) -> str:
@@ -403,7 +404,7 @@ _BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", 
 _LARGEST = 1 << 31  # an end beyond it is the type's, not the expression's
 
 
-def why_of_model(term: Term, value: Scalar, allowed: Allowed, made_here: str) -> str:
+def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
     """Why an index out of its bound is the fault of its expression; empty where its operands may be at fault.
 
     `made_here` is the tensor that is indexed, if the model computes it.
@@ -433,7 +434,7 @@ def correction_of(
     source: Computed,
     expression: Expression,
     value: Scalar,
-    allowed: Allowed,
+    allowed: Interval,
     usual: Difference,
 ) -> Correction | None:
     """The edit of a C++ kernel: the siblings' constant, else the end of the range that was missed."""

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server.package.terms import Apply, Position, Range, Size, Term, parts
-from mcp_server.package.terms.term import free_positions, is_float
+from mcp_server.package.terms.term import Apply, Position, Range, Size, Term, free_positions, is_float, parts
 from mcp_server.package.terms.whole import Whole, constant, divided, named, whole_of
 
 _DIVIDE = frozenset({"floordiv", "truncdiv", "div"})

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place
 from mcp_server.package.pytorch.memory import Memory
 from mcp_server.package.pytorch.views import Step
-from mcp_server.package.terms import Term
 from mcp_server.package.terms.evaluate import MATH
-from mcp_server.package.terms.term import SIGNS, is_float, promoted
+from mcp_server.package.terms.term import SIGNS, Term, is_float, promoted
 from mcp_server.package.terms.whole import Whole
 
 CASTS = {"float32": "float()", "float64": "double()", "int64": "long()", "int32": "int()", "bool": "bool()"}

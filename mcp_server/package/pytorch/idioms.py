@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from mcp_server.package.terms import (
+from mcp_server.package.terms.syntax import read_cpp
+from mcp_server.package.terms.term import (
+    UNROLLED,
     Apply,
     Element,
     Fold,
@@ -20,12 +22,13 @@ from mcp_server.package.terms import (
     Range,
     Size,
     Term,
+    is_float,
+    key,
     parts,
     rebuilt,
     say,
+    unrolled,
 )
-from mcp_server.package.terms.syntax import read_cpp
-from mcp_server.package.terms.term import UNROLLED, is_float, key, unrolled
 from mcp_server.package.terms.translate import Translator
 
 _TO_LAST = r"\[(?::, )+None\]"

@@ -15,20 +15,8 @@ from mcp_server.package.pytorch.expressions import Value
 from mcp_server.package.pytorch.memory import Memory, Structures
 from mcp_server.package.pytorch.values import Values
 from mcp_server.package.pytorch.views import Step, Tensor, is_whole, listed, typical, view
-from mcp_server.package.terms import (
-    Check,
-    Element,
-    Fold,
-    Number,
-    Range,
-    Size,
-    Source,
-    Store,
-    Term,
-    parts,
-    read_program,
-)
-from mcp_server.package.terms.term import unwrapped
+from mcp_server.package.terms.program import Check, Source, Store, read_program
+from mcp_server.package.terms.term import Element, Fold, Number, Range, Size, Term, parts, unwrapped
 from mcp_server.package.terms.whole import Whole
 
 

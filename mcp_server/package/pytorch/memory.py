@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from mcp_server.package.pytorch.axes import NotRead, plain_name
 from mcp_server.package.pytorch.views import Tensor
-from mcp_server.package.terms import Apply, Element, Fold, Number, Position, Size, Store, Term, Unread
+from mcp_server.package.terms.program import Store
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread
 
 
 class Memory:

@@ -16,7 +16,7 @@ from mcp_server.package.pytorch.runtime import HELPERS
 from mcp_server.package.pytorch.views import Step, Tensor, contiguous, strided, tupled, view
 from mcp_server.package.signature import CompiledDim
 from mcp_server.package.symbols import Symbol, origins
-from mcp_server.package.terms import size_term
+from mcp_server.package.terms.sizes import size_term
 from mcp_server.package.terms.whole import Whole, constant, named
 from mcp_server.package.view import PackageView
 

@@ -10,20 +10,21 @@ from mcp_server.package.pytorch.expressions import Operators, Value, literal, op
 from mcp_server.package.pytorch.idioms import known_function, rolled, summands
 from mcp_server.package.pytorch.memory import Memory, Structures
 from mcp_server.package.pytorch.views import Step, Tensor, view
-from mcp_server.package.terms import (
+from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
+from mcp_server.package.terms.term import (
     Apply,
     Element,
-    Evaluator,
     Fold,
     Number,
     Position,
     Size,
     Term,
-    UnknownValue,
     Unread,
+    free_positions,
     parts,
+    promoted,
+    unwrapped,
 )
-from mcp_server.package.terms.term import free_positions, promoted, unwrapped
 from mcp_server.package.terms.whole import Whole, constant, product
 
 LONG = 90  # characters of an expression that gets a name

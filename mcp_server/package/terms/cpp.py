@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from mcp_server.package.terms.asserts import IndexAssert
 from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
 from mcp_server.package.terms.program import (
     Access,
@@ -25,6 +24,7 @@ from mcp_server.package.terms.program import (
     place_of,
 )
 from mcp_server.package.terms.reader import Reader
+from mcp_server.package.terms.sizes import IndexAssert
 from mcp_server.package.terms.syntax import Call, Item, Name, NotRead, Operation, Syntax, read_cpp
 from mcp_server.package.terms.term import (
     Apply,

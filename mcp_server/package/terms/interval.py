@@ -11,25 +11,18 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcp_server.package.terms.evaluate import FUNCTIONS, UnknownValue, applied, rounded
+from mcp_server.package.terms.evaluate import DOMAINS, FUNCTIONS, Domain, UnknownValue, applied, rounded
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Scalar, Size, Term, is_float
 
 INF = math.inf
-_ALL = (-INF, INF)
-# Operators that rise with their operand where they are defined (inclusive ends); NaN elsewhere.
-_RISING: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("exp", "exp2", "expm1", "tanh", "sinh", "atan", "asinh", "erf", "sigmoid"), _ALL),
-    **dict.fromkeys(("floor", "ceil", "trunc", "round", "sign"), _ALL),
-    **dict.fromkeys(("sqrt", "log", "log2", "log10"), (0.0, INF)),
-    **dict.fromkeys(("asin", "atanh"), (-1.0, 1.0)),
-    "log1p": (-1.0, INF),
-    "acosh": (1.0, INF),
-}
-_FALLING: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("neg", "erfc", "bitnot"), _ALL),
-    "acos": (-1.0, 1.0),
-    "rsqrt": (0.0, INF),
-}
+# Operators that rise or fall with their operand where they are defined (`DOMAINS`); NaN elsewhere.
+_RISING = frozenset(
+    {
+        *("exp", "exp2", "expm1", "tanh", "sinh", "atan", "asinh", "erf", "sigmoid", "sqrt", "log", "log2"),
+        *("log10", "log1p", "asin", "atanh", "acosh", "floor", "ceil", "trunc", "round", "sign"),
+    }
+)
+_FALLING = frozenset({"neg", "erfc", "bitnot", "acos", "rsqrt"})
 _LIMITS = {
     "bool": (0, 1),
     "uint8": (0, 255),
@@ -230,11 +223,12 @@ def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Int
         return Interval(-1.0, 1.0, nan or not all(map(math.isfinite, (first.low, first.high))))
     if op == "mod" and not nan and not is_float(dtype) and last.low > 0:
         return first if first.low >= 0 and first.high < last.low else Interval(0, last.high - 1)
-    if domain := _RISING.get(op) or _FALLING.get(op):
-        inside = Interval(max(first.low, domain[0]), min(first.high, domain[1]))
+    if op in _RISING | _FALLING:
+        domain = DOMAINS.get(op, Domain(op))
+        inside = Interval(max(first.low, domain.low), min(first.high, domain.high))
         if inside.empty:
             return _NO_NUMBER
-        nan |= first.low < domain[0] or first.high > domain[1]
+        nan |= first.low < domain.low or first.high > domain.high
         return _hull([applied(op, [end], dtype) for end in (inside.low, inside.high)], nan)
     divides = op in ("div", "floordiv", "truncdiv") and (last.low > 0 or last.high < 0)
     if op not in ("minimum", "maximum", "add", "sub", "mul") and not divides:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.terms.program import Access, Check, Definition, Program, Source, Store
+from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.terms.term import Number, Range, Term, Unread, free_positions, say
 from mcp_server.package.terms.translate import Translator, operator
 

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcp_server.package.terms.evaluate import MATH
+from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Operation, Syntax
 from mcp_server.package.terms.term import (
     DTYPES,
     Apply,
     Number,
+    Scalar,
     Term,
     Unread,
     is_address,
@@ -235,12 +237,9 @@ def type_of(text: str) -> str | None:
 def _limit(what: str, template: str) -> Term:
     """A constant of `std::numeric_limits`."""
     dtype = dtype_of(template) or "float32"
-    values: dict[str, float] = {"infinity": math.inf, "quiet_NaN": math.nan}
-    if is_float(dtype):
-        values |= {"max": 3.4028234663852886e38, "lowest": -3.4028234663852886e38}
-    if dtype in ("int64", "int32"):
-        top = 1 << (int(dtype[3:]) - 1)
-        values |= {"max": top - 1, "min": -top, "lowest": -top}
+    values: dict[str, Scalar] = {"infinity": math.inf, "quiet_NaN": math.nan}
+    span = limits(dtype)
+    values |= {"max": span.high, "lowest": span.low} | ({} if is_float(dtype) else {"min": span.low})
     return Number(values[what], dtype) if what in values else Unread(what)
 
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mcp_server.package.terms.asserts import IndexAssert
 from mcp_server.package.terms.program import Check, Definition, Program, Source
+from mcp_server.package.terms.sizes import IndexAssert
 from mcp_server.package.terms.term import (
     Apply,
     Element,

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.origin.condition import (
-    Allowed,
     Question,
     applied_text,
     condition,
@@ -32,6 +31,7 @@ from mcp_server.diagnosis.origin.of_model import (
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator
+from mcp_server.package.terms.interval import Interval
 from mcp_server.package.terms.program import Check
 from mcp_server.package.terms.term import Element, Fold, Number, Position, Range, Scalar, Term, key
 from mcp_server.package.terms.translate import cast, chosen, operator
@@ -155,10 +155,10 @@ def test_the_constant_that_most_layers_have(others: tuple[float, ...], odd: obje
     assert ((found.old, found.new) if found.odd else None) == odd
 
 
-FINITE = Allowed(-3.4028234663852886e38, 3.4028234663852886e38)
+FINITE = Interval(-3.4028234663852886e38, 3.4028234663852886e38)
 
 
-def question(term: Term, dtype: str, allowed: Allowed) -> Question:
+def question(term: Term, dtype: str, allowed: Interval) -> Question:
     return Question(term, "x", dtype, {}, allowed, lambda x: value(term, x))
 
 
@@ -167,18 +167,18 @@ CLAMPED = (
     "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
     "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
 )
-CONDITIONS: dict[str, tuple[str, Scalar, Allowed, str, str]] = {
-    "clamped": (CLAMPED, 731, Allowed(0, 63), "int64", "is 64 for x >= 500 and 63 for 499"),
+CONDITIONS: dict[str, tuple[str, Scalar, Interval, str, str]] = {
+    "clamped": (CLAMPED, 731, Interval(0, 63), "int64", "is 64 for x >= 500 and 63 for 499"),
     "parted by a choice": (
         f"x < 16 ? x : 16 + static_cast<int64_t>({FAR})",
-        *(200, Allowed(0, 31), "int64", "is 32 or more for x >= 128 and 31 for 127"),
+        *(200, Interval(0, 31), "int64", "is 32 or more for x >= 128 and 31 for 127"),
     ),
     "log": ("std::log(x)", -1.0, FINITE, "float32", "is not finite for x <= 0"),
     "exp": ("std::exp(x)", 100.0, FINITE, "float32", "is inf for x >= 88.72284"),
-    "wraps far outside": ("x * 4 + 4", 5, Allowed(0, 19), "int64", "is 20 or more for x >= 4 and 16 for 3"),
+    "wraps far outside": ("x * 4 + 4", 5, Interval(0, 19), "int64", "is 20 or more for x >= 4 and 16 for 3"),
     "not monotone": (
         "static_cast<int64_t>(std::sin(c10::convert<float>(x)) * 10.0f)",
-        *(2, Allowed(0, 5), "int64", ""),
+        *(2, Interval(0, 5), "int64", ""),
     ),
 }
 
@@ -195,7 +195,7 @@ def test_the_condition_of_a_bad_value(name: str) -> None:
 
 def test_every_point_of_a_loop_counts() -> None:
     """A window of four rows: the last row decides, also where the first is the faulty one."""
-    points = [question(read(f"x * 4 + {1 + row}"), "int64", Allowed(0, 19)) for row in range(4)]
+    points = [question(read(f"x * 4 + {1 + row}"), "int64", Interval(0, 19)) for row in range(4)]
     found = condition(points, "x", 5)
     assert found is not None
     assert (found.low, found.good) == (4, 3)
@@ -224,9 +224,9 @@ def whole_terms(draw: st.DrawFn, depth: int = 3) -> Term:
 @given(whole_terms(), st.integers(-5, 5), st.integers(6, 60), st.integers(-300, 300))
 def test_ranges_and_conditions_are_true(term: Term, low: int, high: int, bad: int) -> None:
     """Of the values around zero, those in the ranges are good and no other; a condition has bad ones."""
-    ranges = good_ranges(question(term, "int64", Allowed(low, high)))
+    ranges = good_ranges(question(term, "int64", Interval(low, high)))
     is_bad = not low <= value(term, bad) <= high
-    found = condition([question(term, "int64", Allowed(low, high))], "x", bad) if is_bad else None
+    found = condition([question(term, "int64", Interval(low, high))], "x", bad) if is_bad else None
     for x in range(-300, 300, 3):
         good = low <= value(term, x) <= high
         assert ranges is None or good == any(start <= x <= end for start, end in ranges), x
@@ -256,7 +256,7 @@ def test_an_expression_is_accused_of_what_is_its_own(
     text: str, dtype: str, value: int, made_here: str, why: str
 ) -> None:
     """Its own limits, an end that is not closed, a size of the model's; a value far beyond is the input's."""
-    found = why_of_model(read(text, dtype), value, Allowed(0, 32), made_here)
+    found = why_of_model(read(text, dtype), value, Interval(0, 32), made_here)
     assert why in found and bool(found) == bool(why)
 
 

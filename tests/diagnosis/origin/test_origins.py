@@ -16,8 +16,8 @@ from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.interpreter import default_python
 from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import read_assertion
-from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
