@@ -10,8 +10,7 @@ from pathlib import Path
 from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
-from mcp_server.diagnosis.origin.idiom import idiom_of, operand_text
-from mcp_server.diagnosis.origin.of_model import guarded_lines, may_leave_domain
+from mcp_server.diagnosis.origin.lines import guarded_lines, idiom_of, may_leave_domain, operand_text
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix

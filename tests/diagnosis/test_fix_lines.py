@@ -9,7 +9,7 @@ import pytest
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import Leaf, cast, exchange, keep_in_range, replace_element
 from mcp_server.diagnosis.kept_files import change_code
-from mcp_server.diagnosis.origin.idiom import idiom_of
+from mcp_server.diagnosis.origin.lines import idiom_of
 from mcp_server.diagnosis.words import at_call_site
 from mcp_server.model import Fix
 from mcp_server.worker.protocol import Change

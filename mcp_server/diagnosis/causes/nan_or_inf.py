@@ -19,8 +19,7 @@ from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
-from mcp_server.diagnosis.origin.idiom import idiom_of
-from mcp_server.diagnosis.origin.of_model import guarded_line
+from mcp_server.diagnosis.origin.lines import guarded_line, idiom_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import first_made

@@ -15,7 +15,7 @@ import anyio.to_thread
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, Trial
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention
 from mcp_server.diagnosis.origin import Operation, Origin
-from mcp_server.diagnosis.origin.of_model import guarded_code
+from mcp_server.diagnosis.origin.lines import guarded_code
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package

@@ -6,22 +6,22 @@ code around the same expression.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from mcp_server.diagnosis.origin import Correction, Operation
 from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, exactly
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
+from mcp_server.diagnosis.origin.lines import guarded_code
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
 from mcp_server.package.kernel_code import places_of
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
-from mcp_server.package.terms.evaluate import DOMAINS, Domain, Evaluator, outside
+from mcp_server.package.terms.evaluate import Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds, Interval
 from mcp_server.package.terms.program import Check, Store, indexed_by, read_program
 from mcp_server.package.terms.term import (
@@ -281,123 +281,6 @@ def operation_of(walker: Walker, found: Outside) -> Operation:
         action=action,
         value=exactly(found.evaluator.value(term), term.dtype),
     )
-
-
-def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
-    """An operation of a model: as it is, with its operand kept in the domain, and that change in words."""
-    domain = DOMAINS[op]
-    x = operand or ("n" if domain.nonzero else "x")
-    code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
-    if domain.nonzero:
-        code = f"1 / {x}" if op == "reciprocal" else f"a {SIGNS[op][0]} {x}"
-        action = "divide by 1 where the divisor is 0"
-    elif op == "pow":
-        code, action = f"torch.pow({x}, y)", "keep the base of the power at 0 or above"
-    before, _, after = code.rpartition(x)
-    return code, f"{before}{_kept(x, domain)}{after}", action
-
-
-def _in_domain(domain: Domain) -> str:
-    """`above 0`, `at 0 or above`, `within -1..1`."""
-    words = domain.words()
-    if math.isinf(domain.high):
-        return words if domain.is_open else f"at {words}"
-    return words if domain.is_open else f"within {words}"
-
-
-def _kept(x: str, domain: Domain) -> str:
-    """`torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`; an open end is the next number inside."""
-    if domain.nonzero:
-        return f"torch.where({x} == 0, 1, {x})"
-    low, high = f"{domain.low:g}", f"{domain.high:g}"
-    if domain.is_open:
-        half = f"torch.finfo({x}.dtype).eps / 2"
-        low = f"{low} + {half}" if domain.low else f"torch.finfo({x}.dtype).tiny"
-        high = f"{high} - {half}"
-    return f"{x}.clamp_min({low})" if math.isinf(domain.high) else f"{x}.clamp({low}, {high})"
-
-
-def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
-    """All lines in which operation `op` can leave its domain: as they are, and guarded.
-
-    None if one of them cannot be guarded, or if no line has the operation.
-    """
-    before, after = [], []
-    for code in dict.fromkeys(code.strip() for code in codes if may_leave_domain(code, op)):
-        guarded = guarded_line(code, op)
-        if not guarded:
-            return None
-        before.append(code)
-        after.append(guarded)
-    return ("\n".join(before), "\n".join(after)) if before else None
-
-
-def may_leave_domain(line: str, op: str) -> bool:
-    """Whether a line of the model has this operation, on an operand that is not clamped where it stands."""
-    operand = _only_operand(line.strip(), op)
-    if operand is not None:
-        return not _is_kept(operand, DOMAINS[op])
-    return ("/" if op == "reciprocal" else SIGNS[op][0] if op in SIGNS else f"{op}(") in line
-
-
-def guarded_line(line: str, op: str) -> str:
-    """A line of the model with the operand of its only operation `op` kept in the domain; empty if unsure."""
-    domain, line = DOMAINS[op], line.strip()
-    operand = _only_operand(line, op)
-    if operand is None or not line.isascii():
-        return ""
-    x = ast.unparse(operand)
-    if not domain.nonzero and isinstance(operand, ast.BinOp | ast.UnaryOp):
-        x = f"({x})"
-    kept = _kept(x, domain)
-    if domain.nonzero and not isinstance(operand, ast.Name | ast.Attribute):
-        kept = f"torch.where((divisor := {x}) == 0, 1, divisor)"
-    return f"{line[: operand.col_offset]}{kept}{line[operand.end_col_offset :]}"
-
-
-def _only_operand(line: str, op: str) -> ast.expr | None:
-    """The operand of operation `op` in a line; None unless the line has exactly one."""
-    try:
-        found = [each for node in ast.walk(ast.parse(line)) if (each := _operand(node, op)) is not None]
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    return found[0] if len(found) == 1 else None
-
-
-_MOVES = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "transpose", "contiguous"})
-
-
-def _is_kept(operand: ast.expr, domain: Domain) -> bool:
-    """Whether an operand is clamped to the domain where it stands: `count.clamp(min=1)[:, None]`."""
-    match operand:
-        case ast.Subscript(value=inner):
-            return _is_kept(inner, domain)
-        case ast.Call(func=ast.Attribute(attr=name, value=inner)) if name in _MOVES:
-            return _is_kept(inner, domain)
-        case ast.Call(func=ast.Attribute(attr="clamp" | "clamp_min"), args=args, keywords=named):
-            low = next((each.value for each in named if each.arg == "min"), args[0] if args else None)
-            if not isinstance(low, ast.Constant) or not isinstance(low.value, int | float):
-                return False
-            if domain.nonzero:
-                return low.value > 0
-            above = low.value > domain.low if domain.is_open else low.value >= domain.low
-            return above and math.isinf(domain.high)
-    return False
-
-
-def _operand(node: ast.AST, op: str) -> ast.expr | None:
-    """The operand that decides whether a node that is this operation is defined."""
-    match node:
-        case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
-            return right
-        case ast.BinOp(op=ast.Mod() | ast.FloorDiv(), right=right) if op in ("floordiv", "mod", "remainder"):
-            return right
-        case ast.Call(func=ast.Attribute(attr=name, value=receiver), args=args) if name == op:
-            of_torch = isinstance(receiver, ast.Name) and receiver.id == "torch"
-            operands = args if of_torch else [receiver, *args]
-            place = DOMAINS[op].operand
-            return operands[place] if place < len(operands) else None
-    return None
 
 
 _BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", "cos", "erf"})

@@ -108,6 +108,8 @@ class Axes:
             loop = place.get(plain_name(each.name)) if isinstance(each, Position) else None
             return loop.value if loop is not None else None
 
+        if is_float(term.dtype) or term.dtype == "bool":
+            return None
         return whole_of(term, atom, self._combined)
 
     def _combined(self, op: str, left: Whole, right: Whole) -> Whole | None:

@@ -205,12 +205,10 @@ def whole_of(
         return known[each]
 
     def read(each: Term) -> Whole | None:
-        if is_float(each.dtype) or each.dtype == "bool":
-            return None
         match each:
-            case Number(value=value):
-                return constant(int(value))
-            case Apply(op="cast", args=(inner,)) if not is_float(inner.dtype):
+            case Number(value=int() as value) if not isinstance(value, bool):
+                return constant(value)
+            case Apply(op="cast", args=(inner,)) if not is_float(each.dtype) and not is_float(inner.dtype):
                 return visit(inner)
             case Apply(op="neg", args=(inner,)):
                 found = visit(inner)

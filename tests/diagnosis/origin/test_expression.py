@@ -19,11 +19,10 @@ from mcp_server.diagnosis.origin.condition import (
     culprit_of,
     good_ranges,
 )
+from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines
 from mcp_server.diagnosis.origin.of_model import (
     Sibling,
     difference,
-    guarded_line,
-    guarded_lines,
     of_bound,
     outside_of,
     why_of_model,

@@ -1,0 +1,220 @@
+"""A line of the model as a careful engineer would write it, where an operation in it left its domain.
+
+`guarded_line` keeps any operand in its domain. Some lines have an idiom that says more: `torch.xlogy(p, p)`
+for `p * p.log()`, `torch.log_softmax` for the logarithm of a softmax, a divisor with a name of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mcp_server.package.terms.evaluate import DOMAINS, Domain
+from mcp_server.package.terms.term import SIGNS
+
+_ZERO_TIMES_INFINITY = "0 * -inf"  # in the explanation of an origin
+
+
+@dataclass(frozen=True)
+class Idiom:
+    """The line as it is and as it should be, and what that does in words."""
+
+    before: str
+    after: str
+    text: str
+
+
+def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
+    """The idiom for a line of one statement whose operation `op` is at fault; None where there is none."""
+    line = line.strip()
+    tree = _parsed(line)
+    if tree is None or len(tree.body) != 1:
+        return None
+    rewriter = _Rewriter(op, _ZERO_TIMES_INFINITY in explanation)
+    made = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree)))
+    if len(rewriter.texts) != 1:
+        return None
+    return Idiom(line, "\n".join([*rewriter.first, made]), rewriter.texts[0])
+
+
+def _parsed(line: str) -> ast.Module | None:
+    try:
+        return ast.parse(line)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@dataclass
+class _Rewriter(ast.NodeTransformer):
+    """Puts the idiom in place of each expression that has one. `zero`: the NaN was 0 times an infinity.
+
+    `texts` has what each idiom does, `first` the statements before the line.
+    """
+
+    op: str
+    zero: bool
+    texts: list[str] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self._idiom(node) or self.generic_visit(node)
+
+    def _idiom(self, node: ast.AST) -> ast.expr | None:
+        match node:
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if self.op == "log":
+                # `a * b.log()` is 0 in the limit of a = b = 0, and NaN as it is written.
+                for factor, logarithm in ((left, right), (right, left)):
+                    operand = _operand(logarithm, self.op)
+                    same = operand is not None and ast.unparse(factor) == ast.unparse(operand)
+                    if operand is not None and (self.zero or same) and _softmax(operand) is None:
+                        self.texts.append("use torch.xlogy, which is 0 where its first argument is 0")
+                        return _call("torch.xlogy", factor, operand)
+            case ast.BinOp(left=left, op=ast.Div(), right=divisor) if self.op == "div":
+                if isinstance(divisor, ast.Name | ast.Attribute):
+                    return None
+                self.texts.append("divide by 1 where the divisor is 0")
+                self.first.append(f"divisor = {ast.unparse(divisor)}")
+                name = ast.Name("divisor", ast.Load())
+                zero = ast.Compare(name, [ast.Eq()], [ast.Constant(0)])
+                return ast.BinOp(left, ast.Div(), _call("torch.where", zero, ast.Constant(1), name))
+            case ast.Call() if self.op == "log" and (softmax := _softmax(_operand(node, "log"))):
+                self.texts.append("use log_softmax, which does not underflow to log(0)")
+                assert isinstance(softmax.func, ast.Attribute), "so it was found"
+                func = ast.Attribute(softmax.func.value, "log_softmax", ast.Load())
+                return ast.Call(func, softmax.args, softmax.keywords)
+        return None
+
+
+def _softmax(node: ast.expr | None) -> ast.Call | None:
+    """The node as a call of softmax; None if it is not one."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="softmax")):
+            return node
+    return None
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.parse(name, mode="eval").body, list(arguments), [])
+
+
+def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
+    """An operation of a model: as it is, with its operand kept in the domain, and that change in words."""
+    domain = DOMAINS[op]
+    x = operand or ("n" if domain.nonzero else "x")
+    code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
+    if domain.nonzero:
+        code = f"1 / {x}" if op == "reciprocal" else f"a {SIGNS[op][0]} {x}"
+        action = "divide by 1 where the divisor is 0"
+    elif op == "pow":
+        code, action = f"torch.pow({x}, y)", "keep the base of the power at 0 or above"
+    before, _, after = code.rpartition(x)
+    return code, f"{before}{_kept(x, domain)}{after}", action
+
+
+def _in_domain(domain: Domain) -> str:
+    """`above 0`, `at 0 or above`, `within -1..1`."""
+    words = domain.words()
+    if math.isinf(domain.high):
+        return words if domain.is_open else f"at {words}"
+    return words if domain.is_open else f"within {words}"
+
+
+def _kept(x: str, domain: Domain) -> str:
+    """`torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`; an open end is the next number inside."""
+    if domain.nonzero:
+        return f"torch.where({x} == 0, 1, {x})"
+    low, high = f"{domain.low:g}", f"{domain.high:g}"
+    if domain.is_open:
+        half = f"torch.finfo({x}.dtype).eps / 2"
+        low = f"{low} + {half}" if domain.low else f"torch.finfo({x}.dtype).tiny"
+        high = f"{high} - {half}"
+    return f"{x}.clamp_min({low})" if math.isinf(domain.high) else f"{x}.clamp({low}, {high})"
+
+
+def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
+    """All lines in which operation `op` can leave its domain: as they are, and guarded.
+
+    None if one of them cannot be guarded, or if no line has the operation.
+    """
+    before, after = [], []
+    for code in dict.fromkeys(code.strip() for code in codes if may_leave_domain(code, op)):
+        guarded = guarded_line(code, op)
+        if not guarded:
+            return None
+        before.append(code)
+        after.append(guarded)
+    return ("\n".join(before), "\n".join(after)) if before else None
+
+
+def may_leave_domain(line: str, op: str) -> bool:
+    """Whether a line of the model has this operation, on an operand that is not clamped where it stands."""
+    operand = _only_operand(line.strip(), op)
+    if operand is not None:
+        return not _is_kept(operand, DOMAINS[op])
+    return ("/" if op == "reciprocal" else SIGNS[op][0] if op in SIGNS else f"{op}(") in line
+
+
+def guarded_line(line: str, op: str) -> str:
+    """A line of the model with the operand of its only operation `op` kept in the domain; empty if unsure."""
+    domain, line = DOMAINS[op], line.strip()
+    operand = _only_operand(line, op)
+    if operand is None or not line.isascii():
+        return ""
+    x = ast.unparse(operand)
+    if not domain.nonzero and isinstance(operand, ast.BinOp | ast.UnaryOp):
+        x = f"({x})"
+    kept = _kept(x, domain)
+    if domain.nonzero and not isinstance(operand, ast.Name | ast.Attribute):
+        kept = f"torch.where((divisor := {x}) == 0, 1, divisor)"
+    return f"{line[: operand.col_offset]}{kept}{line[operand.end_col_offset :]}"
+
+
+def operand_text(line: str, op: str) -> str:
+    """The operand of `op` in a line, as written there; empty unless it calls `op` exactly once."""
+    operand = _only_operand(line.strip(), op, ast.Call)
+    return ast.unparse(operand) if operand is not None else ""
+
+
+def _only_operand(line: str, op: str, kind: type[ast.AST] = ast.AST) -> ast.expr | None:
+    """The operand of operation `op` in a line; None unless the line has exactly one."""
+    nodes = (node for node in ast.walk(_parsed(line) or ast.Module([], [])) if isinstance(node, kind))
+    found = [each for node in nodes if (each := _operand(node, op)) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+_MOVES = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "transpose", "contiguous"})
+
+
+def _is_kept(operand: ast.expr, domain: Domain) -> bool:
+    """Whether an operand is clamped to the domain where it stands: `count.clamp(min=1)[:, None]`."""
+    match operand:
+        case ast.Subscript(value=inner):
+            return _is_kept(inner, domain)
+        case ast.Call(func=ast.Attribute(attr=name, value=inner)) if name in _MOVES:
+            return _is_kept(inner, domain)
+        case ast.Call(func=ast.Attribute(attr="clamp" | "clamp_min"), args=args, keywords=named):
+            low = next((each.value for each in named if each.arg == "min"), args[0] if args else None)
+            if not isinstance(low, ast.Constant) or not isinstance(low.value, int | float):
+                return False
+            if domain.nonzero:
+                return low.value > 0
+            above = low.value > domain.low if domain.is_open else low.value >= domain.low
+            return above and math.isinf(domain.high)
+    return False
+
+
+def _operand(node: ast.AST | None, op: str) -> ast.expr | None:
+    """The operand that decides whether a node that is this operation is defined."""
+    match node:
+        case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
+            return right
+        case ast.BinOp(op=ast.Mod() | ast.FloorDiv(), right=right) if op in ("floordiv", "mod", "remainder"):
+            return right
+        case ast.Call(func=ast.Attribute(attr=name, value=receiver), args=args) if name == op:
+            module = isinstance(receiver, ast.Name) and receiver.id in ("torch", "math", "F")
+            operands = args if module else [receiver, *args]
+            place = DOMAINS[op].operand if op in DOMAINS else 0
+            return operands[place] if place < len(operands) else None
+    return None
