@@ -33,10 +33,9 @@ def read_accesses(kernel: Source) -> tuple[Access, ...]:
 
 def terms_of(access: Access) -> tuple[Term, ...]:
     """All terms that decide where and when an access is made."""
-    tests = (access.test,) if access.test is not None else ()
-    ends = (end for each in access.ranges for end in (each.start, each.stop))
-    roots = (*(part for part, _ in access.place.parts), *tests, *ends)
-    return tuple(dict.fromkeys(each for root in roots for each in parts(root, inside_indices=True)))
+    return tuple(
+        dict.fromkeys(each for root in access.decided_by for each in parts(root, inside_indices=True))
+    )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
 from mcp_server.package.terms.program import (
@@ -18,6 +19,7 @@ from mcp_server.package.terms.program import (
     AccessKind,
     Check,
     Definition,
+    Place,
     Program,
     Source,
     Store,
@@ -182,14 +184,15 @@ class _Reader(Reader):
             found = (value for index, value in reversed(self.local[place.parameter]) if index in ("", wanted))
             return next(found, Unread(place.parameter))
         with self.where(mask):
-            self._access("load", pointer, masked=mask is not None)
+            where = self._where(place) | {"masked": mask is not None}
+            self.accesses.append(Access(kind="load", **where))
         value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
         return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
 
-    def _access(self, kind: AccessKind, pointer: Term, *, masked: bool = False) -> None:
-        code = self.lines[self.line - 1].strip()
-        place, ranges, test = place_of(pointer), self.ranges(), self.test()
-        self.accesses.append(Access(kind, place, ranges, test, self.line, masked, code))
+    def _where(self, place: Place) -> dict[str, Any]:
+        """What is known of any access at this place of the text."""
+        line, code = self.line, self.lines[self.line - 1].strip()
+        return {"place": place, "ranges": self.ranges(), "test": self.test(), "line": line, "code": code}
 
     # Blocks
 
@@ -230,13 +233,13 @@ class _Reader(Reader):
                 scope.names[name] = Number(0, "int64")
                 self.run(node)
                 return
-            first = len(self.stores), len(self.accesses)
+            first = len(self.accesses)
             self.loops.append(Range(name, self.read(match["start"]), self.read(match["stop"])))
             scope.depth += 1
             scope.names[name] = Position(name, dtype)
             self.run(node)
             self.loops.pop()
-            self.settle(name, *first)
+            self.settle(name, first)
 
     def _if(self, node: Node) -> Term | None:
         """Read a branch; the test, if there may be an `else`."""
@@ -389,9 +392,8 @@ class _Reader(Reader):
             return
         value, mode = _added(place.parameter, place.index, value, mode)
         stored = cast(value, pointer.dtype.removeprefix("*"))
-        test = self.test()
-        self.stores.append(Store(place.parameter, place.index, stored, self.ranges(), self.line, mode, test))
-        self._access("store" if mode == "plain" else "update", pointer)
+        kind: AccessKind = "store" if mode == "plain" else "update"
+        self.accesses.append(Store(kind=kind, value=stored, mode=mode, **self._where(place)))
 
     def _assign(self, name: str, type_: str | None, value: str) -> None:
         if match := _ACCUMULATOR.match(name):
@@ -420,7 +422,8 @@ class _Reader(Reader):
                     scope.names[name] = Unread(name)
             if name in self.parameters and is_address(self.look(name).dtype):
                 value = Unread(text[:120], self.parameters[name] or "float32")
-                self.stores.append(Store(name, Unread(name, "int64"), value, self.ranges(), line))
+                where = self._where(Place(name, 1, ((Unread(name, "int64"), 1),))) | {"line": line}
+                self.accesses.append(Store(kind="store", value=value, **where))
 
     def _check(self, found: IndexAssert, text: str) -> None:
         excepted = _EXCEPT.search(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from math import gcd, prod
 from typing import Literal, Protocol
@@ -65,7 +65,7 @@ class Source(Hashable, Protocol):
     def grid(self) -> Sequence[str]: ...
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Place:
     """An address: `parts` behind a parameter, each an index and the bytes that it counts in.
 
@@ -84,7 +84,7 @@ class Place:
         """Whether a loaded element decides the address."""
         return any(_is_loaded(part) for part, _ in self.parts)
 
-    @property
+    @cached_property
     def index(self) -> Term:
         """The index from the parameter's first element; `Unread` if a part counts in another unit."""
         if any(size != self.itemsize for _, size in self.parts) or not self.parameter or self.others:
@@ -122,12 +122,12 @@ def place_of(pointer: Term) -> Place:
     return Place(names[0], size, ((Unread("address", "int64", rest), size),), names[1:])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Access:
     """A load, a store or an update (a store that adds, an atomic operation), at a 1-based line of the source.
 
     It is made for all of `ranges` where `test` holds. `masked`: it has a mask of its own. `code` is the call,
-    or in C++ the line.
+    or in C++ the line. What is not a load is a `Store`.
     """
 
     kind: AccessKind
@@ -137,41 +137,36 @@ class Access:
     line: int
     masked: bool = False
     code: str = ""
+    value: Term | None = None
 
     @property
     def parameter(self) -> str:
         return self.place.parameter
 
     @property
-    def is_understood(self) -> bool:
-        """Whether the place, loops and test of the access were all understood."""
-        ends = [end for each in self.ranges for end in (each.start, each.stop)]
-        tests = [self.test] if self.test is not None else []
-        where = [part for part, _ in self.place.parts]
-        return bool(self.parameter) and not self.place.others and all(map(understood, where + tests + ends))
+    def index(self) -> Term:
+        return self.place.index
 
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Store:
-    """`parameter[index] = value` for all of `ranges` where `test` holds; `line` is 1-based.
-
-    `mode` is plain or add.
-    """
-
-    parameter: str
-    index: Term
-    value: Term
-    ranges: tuple[Range, ...]
-    line: int
-    mode: str = "plain"
-    test: Term | None = None
+    @property
+    def decided_by(self) -> tuple[Term, ...]:
+        """The terms that decide where and when the access is made."""
+        tests = (self.test,) if self.test is not None else ()
+        ends = (end for each in self.ranges for end in (each.start, each.stop))
+        return (*(part for part, _ in self.place.parts), *tests, *ends)
 
     @property
     def is_understood(self) -> bool:
-        """Whether all of the code behind the store was read."""
-        ends = [end for each in self.ranges for end in (each.start, each.stop)]
-        tests = [self.test] if self.test is not None else []
-        return all(map(understood, [self.index, self.value, *ends, *tests]))
+        """Whether the place, loops and test of the access were all understood, and what it stores."""
+        terms = (*self.decided_by, *([self.value] if self.value is not None else []))
+        return bool(self.parameter) and not self.place.others and all(map(understood, terms))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Store(Access):
+    """`parameter[index] = value` for all of `ranges` where `test` holds. `mode` is plain or add."""
+
+    value: Term
+    mode: str = "plain"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -203,11 +198,14 @@ class Program:
     used later.
     """
 
-    stores: tuple[Store, ...] = ()
-    checks: tuple[Check, ...] = ()
     accesses: tuple[Access, ...] = ()
+    checks: tuple[Check, ...] = ()
     definitions: tuple[Definition, ...] = ()
     unread: tuple[int, ...] = ()
+
+    @cached_property
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(each for each in self.accesses if isinstance(each, Store))
 
     @property
     def is_understood(self) -> bool:
@@ -218,8 +216,8 @@ class Program:
 
     def stores_to(self, parameter: str, before: int | None = None) -> tuple[Store, ...]:
         """The stores to a tensor, the last one first; only those above a line if given."""
-        found = [s for s in self.stores if s.parameter == parameter and (before is None or s.line < before)]
-        return tuple(reversed(found))
+        mine = [each for each in self.stores if parameter in (each.parameter, *each.place.others)]
+        return tuple(each for each in reversed(mine) if before is None or each.line < before)
 
     def check_at(self, line: int) -> Check | None:
         """The check on a 1-based line of the kernel's source."""

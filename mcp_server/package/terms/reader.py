@@ -23,7 +23,6 @@ class Reader(Translator):
         self.line = 0
         self.loops: list[Range] = []
         self.tests: list[Term] = []
-        self.stores: list[Store] = []
         self.checks: list[Check] = []
         self.accesses: list[Access] = []
         self.definitions: list[Definition] = []
@@ -36,8 +35,8 @@ class Reader(Translator):
     @property
     def program(self) -> Program:
         """The program from all that was recorded."""
-        made = tuple(self.stores), tuple(self.checks), tuple(self.accesses)
-        return Program(*made, tuple(self.definitions), tuple(self.unread))
+        made = self.accesses, self.checks, self.definitions, self.unread
+        return Program(*map(tuple, made))
 
     @contextmanager
     def where(self, test: Term | None) -> Iterator[None]:
@@ -60,17 +59,20 @@ class Reader(Translator):
             total = operator("and", (total, each))
         return None if isinstance(total, Number) and total.value else total
 
-    def settle(self, loop: str, store: int, access: int) -> None:
+    def settle(self, loop: str, first: int) -> None:
         """Mark the stores of a loop that may read what another turn of it stored.
 
-        `store` and `access` are the numbers of the loop's first store and access. A turn that loads and
-        stores only at one place, which depends on the loop, reads no value of another turn.
+        `first` is the number of the loop's first access. A turn that loads and stores only at one place,
+        which depends on the loop, reads no value of another turn.
         """
-        loads, loop = [e for e in self.accesses[access:] if e.kind == "load"], loop.removesuffix("_tail")
-        for number, each in enumerate(self.stores[store:], store):
+        inside, loop = self.accesses[first:], loop.removesuffix("_tail")
+        loads = [each for each in inside if each.kind == "load"]
+        for number, each in enumerate(inside, first):
+            if not isinstance(each, Store):
+                continue
             above = [e for e in loads if e.parameter == each.parameter and e.line <= each.line]
-            places = {say(e.place.index).replace("_tail", "") for e in above}  # `x0_tail` is `x0` as well
+            places = {say(e.index).replace("_tail", "") for e in above}  # `x0_tail` is `x0` as well
             moves = loop in {name.removesuffix("_tail") for name in free_positions(each.index)}
             apart = moves and places <= {say(each.index).replace("_tail", "")}
             if above and not apart and each.mode == "plain":
-                self.stores[number] = replace(each, value=Unread(each.parameter, each.value.dtype))
+                self.accesses[number] = replace(each, value=Unread(each.parameter, each.value.dtype))

@@ -203,7 +203,7 @@ class _Reader(Functions):
         }
         # This first reading only finds the names that grow by the same step in each turn.
         records: list[list[Any]]
-        records = [self.stores, self.checks, self.accesses, self.definitions, self.unread]
+        records = [self.accesses, self.checks, self.definitions, self.unread]
         kept = [len(each) for each in records]
         after = self._turn(loop, body, {**before, **carried, name: variable})
         for record, count in zip(records, kept, strict=True):
@@ -215,7 +215,7 @@ class _Reader(Functions):
         }
         grown = {each: _moved(before[each], turn, step) for each, step in steps.items()}
         after = self._turn(loop, body, {**before, **carried, **grown, name: variable})
-        self.settle(turn.name, kept[0], kept[2])
+        self.settle(turn.name, kept[0])
         self.names = before
         for each in _stored(body):
             if each in steps:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
-from mcp_server.package.terms.program import Access, AccessKind, Source, Store, place_of
+from mcp_server.package.terms.program import Access, Place, Source, Store, place_of
 from mcp_server.package.terms.reader import Reader
 from mcp_server.package.terms.sizes import size_term
 from mcp_server.package.terms.syntax import Call, Literal, Name, NotRead, Syntax, read_python
@@ -115,7 +116,8 @@ class Functions(Reader):
     def loaded(self, pointer: Term, mask: Term | None = None, other: Term | None = None) -> Term:
         place = place_of(pointer)
         with self.where(mask):
-            self._access("load", pointer, mask is not None, self.call)
+            where = self._where(place, mask, self.call)
+            self.accesses.append(Access(kind="load", **where))
         if not place.parameter:
             return Unread("load", "int64", (pointer,))
         value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
@@ -307,11 +309,13 @@ class Functions(Reader):
         blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(axis)
         return Range(name, Number(0, "int64"), blocks or Unread("grid"))
 
-    def _access(self, kind: AccessKind, pointer: Term, masked: bool, call: ast.Call | None) -> None:
-        place, test = place_of(pointer), self.test()
+    def _where(self, place: Place, mask: Term | None, call: ast.Call | None) -> dict[str, Any]:
+        """What is known of any access at this place of the text."""
+        test = self.test()
         terms = (*(part for part, _ in place.parts), *([test] if test is not None else []))
         line, code = (call.lineno, self._text(call)) if call is not None else (self.line, "")
-        self.accesses.append(Access(kind, place, self.ranges(*terms), test, line, masked, code))
+        known = {"place": place, "ranges": self.ranges(*terms), "test": test, "line": line}
+        return known | {"code": code, "masked": mask is not None}
 
     def _text(self, node: ast.Call) -> str:
         lines = self.lines[node.lineno - 1 : node.end_lineno]
@@ -327,17 +331,13 @@ class Functions(Reader):
         pointer, mask = self.term(at), self._mask(call, 2)
         mode = "add" if how == "atomic_add" else "plain"
         stored = self.term(value) if how in ("store", "atomic_add") else Unread(how)
-        place = place_of(pointer)
+        stored = cast(stored, pointer.dtype.removeprefix("*")) if is_address(pointer.dtype) else Unread(how)
+        place, kind = place_of(pointer), "store" if how == "store" else "update"
         with self.where(mask):
-            self._access("store" if how == "store" else "update", pointer, mask is not None, call.node)
-            test = self.test()
+            where = {"kind": kind, **self._where(place, mask, call.node)}
+        self.accesses.append(Store(value=stored, mode=mode, **where))
         if not place.parameter:
             self.unread.append(self.line)
-            return
-        stored = cast(stored, pointer.dtype.removeprefix("*")) if is_address(pointer.dtype) else Unread(how)
-        ranges = self.ranges(place.index, *([test] if test is not None else []))
-        for name in (place.parameter, *place.others):
-            self.stores.append(Store(name, place.index, stored, ranges, self.line, mode, test))
 
 
 def ceiling(total: Term, step: Term) -> Term:
