@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 import anyio  # noqa: E402
 from programs import PROGRAMS, Program  # noqa: E402
 
-from mcp_server.memory_faults.records import Fault  # noqa: E402
+from mcp_server.memory_faults import Fault  # noqa: E402
 from mcp_server.model import PackageWorkload  # noqa: E402
 from mcp_server.package.view import view_package  # noqa: E402
 from mcp_server.probes.cache import Cache  # noqa: E402

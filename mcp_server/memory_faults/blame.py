@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mcp_server.memory_faults.records import AddressPart, Blame, BlamedKind, MissedArgument
+from mcp_server.memory_faults import AddressPart, Blame, BlamedKind, MissedArgument
 from mcp_server.memory_faults.situation import FOREIGN, Situation, find_parts, span
 from mcp_server.model import Category
 from mcp_server.package.launches import Launch

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import JournalLaunch
+from mcp_server.memory_faults import Fault, FaultLaunch, MissedArgument, summarise
 from mcp_server.memory_faults.blame import BlameRules
-from mcp_server.memory_faults.records import Fault, FaultLaunch, MissedArgument, summarise
 from mcp_server.memory_faults.situation import FOREIGN, Evidence, Situation, SourceAccess, locate
 from mcp_server.package.assertion import Assertion
 from mcp_server.package.launches import Launch

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mcp_server.logs.crash_reports import Access as Reported
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, TensorFacts
-from mcp_server.memory_faults.records import AddressPart, MissedArgument, Side
+from mcp_server.memory_faults import AddressPart, MissedArgument, Side
 from mcp_server.package.assertion import generated_line
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch
@@ -18,10 +18,10 @@ from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.symbols import known_sizes, plain, resolve_bound, scalar_values
 from mcp_server.package.terms.linear import Address, Limit, address_of
 from mcp_server.package.terms.program import Access, indexed_by, read_program
-from mcp_server.package.terms.sizes import evaluate_whole, find_asserts, reached
+from mcp_server.package.terms.sizes import evaluate_whole, find_asserts, index_at, reached
 from mcp_server.package.terms.term import Apply, Element, Term, elements, itemsize_of
 from mcp_server.package.terms.triton_source import constants_of
-from mcp_server.package.terms.whole import constant
+from mcp_server.package.terms.whole import Whole, constant
 from mcp_server.package.view import PackageView
 
 FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # launches that run code outside the package
@@ -271,7 +271,7 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
     element = index = declared = None
     if address is not None and side in ("before", "after", "inside"):
         element = (address - tensor.pointer) // itemsize_of(tensor.dtype)
-        index = logical_index(element, tensor.shape, tensor.stride)
+        index = index_at(element, tensor.shape, tensor.stride, beyond=True)
     # The wrapper's sizes of the variable in this call. Numbers of elements are compared because a launch may
     # get a view with another number of dimensions.
     first = next((a for a in situation.launch.tensors if a.target == variable), None)
@@ -294,22 +294,6 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
         holds_bytes=end - start,
         declared_shape=declared,
     )
-
-
-def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Convert an element offset to an index. The dimension of largest stride may exceed its size.
-
-    None when a dimension of more than one element has no positive stride, or when the offset falls between
-    elements.
-    """
-    if any(step <= 0 and size > 1 for size, step in zip(shape, stride, strict=True)):
-        return None
-    index = [0] * len(shape)
-    rest = element
-    for dim in sorted(range(len(shape)), key=lambda d: -stride[d]):
-        if shape[dim] > 1:
-            index[dim], rest = divmod(rest, stride[dim])
-    return None if rest else tuple(index)
 
 
 def find_parts(situation: Situation, access: SourceAccess, missed: TensorFacts | None) -> list[AddressPart]:
@@ -380,7 +364,7 @@ def _room(
     count = span(missed) if missed is not None else 0
     found = {"minimum": seen.minimum, "maximum": seen.maximum} if seen is not None else {}
     if count and factor is not None and factor > 0:
-        allowed = Limit.of_elements(count).of_element(factor, constant(moved)).numbers({})
+        allowed = Limit(Whole(), constant(count - 1)).of_element(factor, constant(moved)).numbers({})
         assert allowed is not None, "no name is in it"
         low, high = allowed
         low = -(high + 1) if wraps else low

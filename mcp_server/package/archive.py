@@ -28,21 +28,10 @@ from mcp_server.package.members import (
 )
 from mcp_server.package.problems import Defect, PackageError, check_is_zip, no_model
 from mcp_server.package.signature import CompiledInput, Signature, read_signature
+from mcp_server.package.terms.translate import dtype_of
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 
 _FIELD = re.compile(r"constants_info_\[(?P<number>\d{1,6})\]\.(?P<field>\w+) = (?P<value>.*?);\s*$", re.M)
-_ATEN = {
-    "at::kFloat": "float32",
-    "at::kDouble": "float64",
-    "at::kHalf": "float16",
-    "at::kBFloat16": "bfloat16",
-    "at::kLong": "int64",
-    "at::kInt": "int32",
-    "at::kShort": "int16",
-    "at::kChar": "int8",
-    "at::kByte": "uint8",
-    "at::kBool": "bool",
-}
 _INCLUDED = re.compile(r":\s*AOTInductorModelBase\([^{]*?,\s*(true|false)\)\s*\{", re.S)
 DEFAULT_MODEL = "model"
 _CAPABILITY = re.compile(r"DeviceProperties\(type='cuda'[^)]*?\bcc=(\d+)")
@@ -122,13 +111,13 @@ def read_constants(wrapper: str) -> tuple[CompiledConstant, ...]:
             tuple(map(int, re.findall(r"-?\d{1,19}", fields[name])))
             for name in ("shape", "stride", "data_size")
         )
-        name, dtype = fields["name"].strip('"'), fields["dtype"]
+        name, dtype = fields["name"].strip('"'), fields["dtype"].removeprefix("cached_torch_dtype_")
         constants.append(
             CompiledConstant(
                 index=index,
                 name=name,
                 fqn=fields["original_fqn"].strip('"') or name,
-                dtype=_ATEN.get(dtype) or dtype.replace("cached_torch_dtype_", ""),
+                dtype=dtype_of(dtype.removeprefix("at::k").lower()) or dtype,
                 shape=shape,
                 stride=stride,
                 bytes=size[0] if size else 0,

@@ -22,7 +22,6 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, indexing_first
 from mcp_server.package.symbols import Bound, plain, resolve_bound
 from mcp_server.package.terms.linear import (
-    Allowed,
     IndexForm,
     Limit,
     allowed_elements,
@@ -80,7 +79,7 @@ class IndexSource:
     label: str
     producers: tuple[int, ...]
     inputs: tuple[str, ...]
-    allowed: Allowed | None = None
+    allowed: Limit | None = None
 
     @property
     def direct(self) -> bool:

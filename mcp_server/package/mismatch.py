@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from mcp_server.model import Category, Fix, Record
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
@@ -94,7 +94,7 @@ class Mismatch(Record):
 
     category: Category
     aspect: Aspect
-    severity: Severity
+    severity: Severity = "fatal"
     sentence: str
     expected: str
     got: str
@@ -113,28 +113,10 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _mismatch(
-    aspect: Aspect,
-    sentence: str,
-    expected: str,
-    got: str,
-    fix: Fix,
-    severity: Severity = "fatal",
-    *,
-    input_index: int | None = None,
-    dim: int | None = None,
-) -> Mismatch:
-    return Mismatch(
-        category=_CATEGORIES.get(aspect, "input_mismatch"),
-        aspect=aspect,
-        severity=severity,
-        sentence=sentence,
-        expected=expected,
-        got=got,
-        fix=fix,
-        input_index=input_index,
-        dim=dim,
-    )
+def _mismatch(aspect: Aspect, sentence: str, expected: str, got: str, fix: Fix, **more: Any) -> Mismatch:
+    category = _CATEGORIES.get(aspect, "input_mismatch")
+    found = {"sentence": sentence, "expected": expected, "got": got, "fix": fix, **more}
+    return Mismatch(category=category, aspect=aspect, **found)
 
 
 def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Mismatch]:
@@ -398,7 +380,7 @@ def _out_of_range(
     sentence = f"{where} is {got}, outside the compiled range {limits}{of}{doubt}"
     severity: Severity = "suspicious" if soft else "fatal"
     return _mismatch(
-        "range", sentence, limits, str(got), fix, severity, input_index=item.index, dim=dim.index
+        "range", sentence, limits, str(got), fix, severity=severity, input_index=item.index, dim=dim.index
     )
 
 
@@ -425,7 +407,7 @@ def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -
         strides,
         str(tensor.strides),
         fix,
-        "suspicious" if harmless else "fatal",
+        severity="suspicious" if harmless else "fatal",
         input_index=item.index,
         dim=wrong[0],
     )

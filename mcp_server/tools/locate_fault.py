@@ -14,8 +14,8 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Finished
 from mcp_server.logs.captured import CapturedCall
+from mcp_server.memory_faults import Fault
 from mcp_server.memory_faults.join import bare_fault, join_fault
-from mcp_server.memory_faults.records import Fault
 from mcp_server.model import Artifact, Cost, PackageWorkload, Record
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.package.view import view_package

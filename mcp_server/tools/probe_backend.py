@@ -19,7 +19,7 @@ from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import Assertion, Candidate, generated_line
 from mcp_server.package.launches import Launch, shim_operator
 from mcp_server.package.symbols import plain
-from mcp_server.package.terms.linear import Allowed, over_loops
+from mcp_server.package.terms.linear import Limit, over_loops
 from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.terms.term import elements
 from mcp_server.package.view import PackageView
@@ -56,7 +56,7 @@ class IndexBound:
     low: int | None
     high: int | None
     size: str = ""
-    allowed: Allowed | None = None
+    allowed: Limit | None = None
 
     def at(self, value: int) -> IndexBound:
         """The bound for the size in this call."""
@@ -112,7 +112,7 @@ def _bound(candidate: Candidate) -> IndexBound | None:
     scalars = {a.name for a in candidate.launch.arguments if not a.is_tensor}
     sizes = {*source.allowed.low.factors, *source.allowed.high.factors}
     if len(sizes) == 1 and sizes <= scalars:
-        return IndexBound(name, launch, None, None, *sizes, source.allowed)
+        return IndexBound(name, launch, None, None, sizes.pop(), source.allowed)
     return None
 
 

@@ -12,7 +12,7 @@ from mcp_server.diagnosis.interventions.base import Effect, SideEffects
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence, confirmed_by, fix_of
-from mcp_server.memory_faults.records import Fault, MissedArgument
+from mcp_server.memory_faults import Fault, MissedArgument
 from mcp_server.model import Category, Cost, Fix
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import GivenTensor, Mismatch

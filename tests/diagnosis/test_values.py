@@ -16,7 +16,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence, health_summary, is_bystander
 from mcp_server.logs.log import read_log
-from mcp_server.memory_faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
+from mcp_server.memory_faults import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
 from mcp_server.model import Artifact, Cost
 from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault

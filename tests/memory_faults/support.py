@@ -16,8 +16,8 @@ from mcp_server.logs.journal import (
     TensorFacts,
     read_journal_file,
 )
+from mcp_server.memory_faults import Fault
 from mcp_server.memory_faults.join import join_fault
-from mcp_server.memory_faults.records import Fault
 from mcp_server.memory_faults.situation import Evidence
 from mcp_server.package.archive import Package
 from mcp_server.package.members import FLAT_MODEL, DirectoryContainer, flat_model

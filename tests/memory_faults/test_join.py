@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from mcp_server.logs.crash_reports import Access, NativeFrame, NativeReport, Tool
 from mcp_server.logs.journal import Journal, TensorFacts
+from mcp_server.memory_faults import Fault
 from mcp_server.memory_faults.join import join_fault
-from mcp_server.memory_faults.records import Fault
-from mcp_server.memory_faults.situation import FOREIGN, Evidence, ValueRange, logical_index
+from mcp_server.memory_faults.situation import FOREIGN, Evidence, ValueRange
+from mcp_server.package.terms.sizes import index_at
 from tests.memory_faults.support import (
     BASE,
     FAULTS,
@@ -183,18 +184,18 @@ def test_the_kernel_in_a_native_stack(function: str, kernel: str) -> None:
     )
 )
 def test_the_index_of_a_contiguous_element_is_found_again(case: tuple[list[int], tuple[int, ...]]) -> None:
-    """logical_index inverts the offset that strides give, for every element of a dense tensor."""
+    """`index_at` inverts the offset that strides give, for every element of a dense tensor."""
     shape, index = case
     stride = [1] * len(shape)
     for dim in range(len(shape) - 2, -1, -1):
         stride[dim] = stride[dim + 1] * shape[dim + 1]
     offset = sum(i * s for i, s in zip(index, stride, strict=True))
-    assert logical_index(offset, tuple(shape), tuple(stride)) == index
+    assert index_at(offset, tuple(shape), tuple(stride), beyond=True) == index
 
 
 def test_an_expanded_dimension_has_no_index() -> None:
     """Stride 0 maps many elements to one address."""
-    assert logical_index(3, (4, 4), (0, 1)) is None
+    assert index_at(3, (4, 4), (0, 1), beyond=True) is None
 
 
 # The join on recordings of one H200 (torch 2.11): programs with a known fault, or none.

@@ -13,7 +13,7 @@ from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
-from mcp_server.memory_faults.records import Blame, Fault, MissedArgument
+from mcp_server.memory_faults import Blame, Fault, MissedArgument
 from mcp_server.model import Category, Component, ComponentKind, Fix
 from mcp_server.package.prover import Finding, FindingKind
 from mcp_server.package.terms.term import itemsize_of

@@ -7,39 +7,19 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import (
-    Correction,
-    OddConstant,
-    OffendingElement,
-    Origin,
-)
-from mcp_server.diagnosis.origin.condition import (
-    ElementKey,
-    between,
-    condition_of,
-    culprit_of,
-    explained,
-    finite,
-)
+from mcp_server.diagnosis.origin import Correction, OddConstant, OffendingElement, Origin
+from mcp_server.diagnosis.origin.condition import ElementKey, between, condition_of, explained, finite
 from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of
-from mcp_server.diagnosis.origin.expression import (
-    Closing,
-    Expression,
-    label_of,
-    operands,
-    shown,
-)
+from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of, operands, shown
 from mcp_server.diagnosis.origin.of_model import (
     Difference,
     Outside,
+    compared,
     correction_of,
-    difference,
     layer_of,
-    of_bound,
     operation_of,
     outside_of,
     read_by,
-    siblings,
     tables_of,
     why_of_model,
 )
@@ -61,7 +41,7 @@ from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.program import Check, Program, index_checks, places, read_program, used
-from mcp_server.package.terms.term import Element, Number, Range, Scalar, Term, number, parts, understood
+from mcp_server.package.terms.term import Element, Range, Scalar, parts, understood
 from mcp_server.package.view import PackageView
 from mcp_server.tools.kernel_io import FirstBad
 
@@ -288,7 +268,7 @@ class _Finder:
         left: Outside | None = None
         correction: Correction | None = None
         if isinstance(source, Computed):
-            usual = self._compared(source, check)
+            usual = compared(self.view, source, check)
             left = outside_of(self.walker, source) if check is None else None
             if is_index and value is not None and not explanation:
                 of_model = "it differs from its siblings" if usual.text else ""
@@ -341,21 +321,6 @@ class _Finder:
             name = f"{operator_label(source.launch, self.view)}({labels})"
         return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name)), value
 
-    def _compared(self, source: Computed, check: Check | None) -> Difference:
-        """How the expression of a launch differs from the other layers'."""
-        term: Term = source.term
-        checked = check is not None and term is check.value
-        others = siblings(self.view, source.launch, term, checked)
-        made = None if others or check else culprit_of(term, source.evaluator)
-        if made is not None:
-            term, others = made, siblings(self.view, source.launch, made, checked, inside=True)
-        atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
-        found = difference(term, others, atens)
-        if checked and check is not None and not found.text:
-            rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
-            found = difference(term, of_bound(others, check), atens, f"with {rows} rows")
-        return found
-
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
     """Whether a check fails at one point. Raises `UnknownValue` where that is not known."""
@@ -405,7 +370,6 @@ def _with_elements(origin: Origin, more: list[list[OffendingElement]], blamed: C
     found = {_element_key(each): each for elements in (origin.elements, *more) for each in elements}
     count = max(len(found), origin.element_count)
     ordered = sorted(
-        found.values(),
-        key=lambda each: (each.kind != "input", -blamed[_element_key(each)], each.label),
+        found.values(), key=lambda each: (each.kind != "input", -blamed[_element_key(each)], each.label)
     )
     return origin.model_copy(update={"elements": ordered[:_SHOWN], "element_count": count})

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mcp_server.diagnosis.origin import Correction, Operation
-from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, exactly
+from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, culprit_of, exactly
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.lines import guarded_code
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
@@ -178,6 +178,22 @@ def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str], whic
         return Difference(f"{text} (and {len(more)} more constants)")
     (new, alike), *_ = usual
     return Difference(text, own[place], new, len(others), alike)
+
+
+def compared(view: PackageView, source: Computed, check: Check | None) -> Difference:
+    """How the expression of a launch differs from the other layers'; `check` is what fails."""
+    term: Term = source.term
+    checked = check is not None and term is check.value
+    others = siblings(view, source.launch, term, checked)
+    made = None if others or check else culprit_of(term, source.evaluator)
+    if made is not None:
+        term, others = made, siblings(view, source.launch, made, checked, inside=True)
+    atens = (*source.launch.kernel.split("_"), *view.provenance(source.launch).pre_grad)
+    found = difference(term, others, atens)
+    if checked and check is not None and not found.text:
+        rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
+        found = difference(term, of_bound(others, check), atens, f"with {rows} rows")
+    return found
 
 
 def _context(term: Term, place: int) -> tuple[str, str]:

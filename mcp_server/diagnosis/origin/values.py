@@ -16,6 +16,7 @@ from typing import Literal
 
 from mcp_server.errors import read_json
 from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.terms.sizes import index_at
 from mcp_server.package.terms.term import Scalar
 from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
 
@@ -57,13 +58,7 @@ class Tensor:
 
     def index(self, offset: int) -> tuple[int, ...] | None:
         """The index that lies at an offset from the pointer; None when no element does."""
-        found = [0] * len(self.shape)
-        rest = offset
-        for axis in sorted(range(len(self.shape)), key=lambda axis: -self.stride[axis]):
-            if self.stride[axis] > 0 and self.shape[axis] > 1:
-                found[axis] = min(rest // self.stride[axis], self.shape[axis] - 1)
-                rest -= found[axis] * self.stride[axis]
-        return tuple(found) if rest == 0 and offset >= 0 and 0 not in self.shape else None
+        return index_at(offset, self.shape, self.stride)
 
     def value(self, index: tuple[int, ...]) -> Scalar | None:
         """The element at an index; None when it lies outside, or is not known."""

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place
-from mcp_server.package.pytorch.memory import Memory
-from mcp_server.package.pytorch.views import Step
+from mcp_server.package.pytorch.views import Memory, Step
 from mcp_server.package.terms.evaluate import MATH
 from mcp_server.package.terms.term import SIGNS, Term, is_float, promoted
 from mcp_server.package.terms.whole import Whole

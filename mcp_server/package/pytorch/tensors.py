@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mcp_server.package.launches import Argument, Buffer, Launch
 from mcp_server.package.pytorch.axes import Axes, NotRead
-from mcp_server.package.pytorch.runtime import HELPERS
+from mcp_server.package.pytorch.text import HELPERS
 from mcp_server.package.pytorch.views import Step, Tensor, contiguous, strided, tupled, view
 from mcp_server.package.signature import CompiledDim
 from mcp_server.package.symbols import Symbol, origins

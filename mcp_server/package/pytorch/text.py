@@ -1,4 +1,7 @@
-"""The text of a program: functions, the class with its methods, and the file around them."""
+"""The text of a program: functions, the class with its methods, the file around them.
+
+Besides torch it needs a few short functions, of which it gets those that it calls.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from mcp_server.package.pytorch.idioms import put_together
-from mcp_server.package.pytorch.runtime import helpers_for
 from mcp_server.package.pytorch.weights import CODES
 
 INDENT = "    "
@@ -97,3 +99,148 @@ def quoted(text: str) -> str:
 def printable(text: str) -> str:
     """Without control characters, so that a comment stays one line."""
     return "".join(each if each.isprintable() else " " for each in text)
+
+
+HELPERS = {
+    "strided": '''
+def strided(tensor, size, stride, offset=0):
+    """Elements of the tensor's memory, wherever they lie."""
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+''',
+    "laid_out": '''
+def laid_out(tensor, stride):
+    """The tensor with these strides: itself, or a copy."""
+    if tensor.stride() == stride:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+''',
+    "flat": '''
+def flat(tensor):
+    """The tensor's memory from its first element on."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    return tensor.as_strided((count,), (1,), tensor.storage_offset())
+''',
+    "take": '''
+def take(tensor, index, where=True, strict=True):
+    """Elements at flat indices where a test holds; unless `strict`, those outside are not used."""
+    memory = flat(tensor)
+    index, where = (torch.as_tensor(each, device=memory.device) for each in (index, where))
+    index, where = torch.broadcast_tensors(index, where)
+    index = torch.where(where, index, 0)
+    if not strict:
+        index = index.clamp(0, max(len(memory) - 1, 0))
+    if index.numel() and not 0 <= index.min() <= index.max() < len(memory):
+        raise IndexError(f"elements {int(index.min())} to {int(index.max())} of {len(memory)} are read")
+    return memory[index] if len(memory) else memory.new_zeros(index.shape)
+''',
+    "put": '''
+def put(tensor, index, value, add=False, where=True):
+    """Write (or add) elements at flat indices where a test holds."""
+    memory = flat(tensor)
+    index, value, where = (torch.as_tensor(each, device=memory.device) for each in (index, value, where))
+    index, value, where = torch.broadcast_tensors(index, value.to(tensor.dtype), where)
+    index, value = index[where], value[where]
+    if index.numel() and not 0 <= index.min() <= index.max() < len(memory):
+        raise IndexError(f"elements {int(index.min())} to {int(index.max())} of {len(memory)} are written")
+    memory.index_put_((index,), value, accumulate=add)
+''',
+    "check": '''
+def check(value, lower, upper, launch, where=True):
+    """What the kernel asserts of an index: lower <= value < upper."""
+    bad = torch.zeros_like(value, dtype=torch.bool)
+    if lower is not None:
+        bad = bad | (value < lower)
+    if upper is not None:
+        bad = bad | (value >= upper)
+    bad = bad & where
+    if bad.any():
+        at = bad.nonzero()[0].tolist()
+        found = value.expand(bad.shape)[tuple(at)].item()
+        raise IndexError(f"{launch}: index {found} at {at} is not in {lower} <= index < {upper}")
+''',
+    "empty": '''
+def empty(size, stride, dtype):
+    """Memory that no launch has written yet: NaN, or a number that nobody takes for a right one."""
+    tensor = torch.empty_strided(size, stride, dtype=dtype, device=device)
+    return tensor.fill_(float("nan") if dtype.is_floating_point else True if dtype == torch.bool else 77)
+''',
+    "philox": '''
+def philox(seed, offset, gpu):
+    """Two words of Philox 4x32 with 10 rounds; a CPU takes 32 bits of the seed."""
+    mask = 2**32 - 1
+    seed, offset = (torch.as_tensor(each, device=device).long() for each in (seed, offset))
+    a, b, c, d = offset & mask, 0, 0, 0
+    low, high = seed & mask, seed >> 32 & mask if gpu else 0
+    for _ in range(10):
+        one, two = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (two >> 32 & mask) ^ b ^ low, two & mask, (one >> 32 & mask) ^ d ^ high, one & mask
+        low, high = (low + 0x9E3779B9) & mask, (high + 0xBB67AE85) & mask
+    return a, b
+''',
+    "uniform": '''
+def uniform(word, gpu):
+    """A word as a number from 0 to 1, by its sign bit as GPU and CPU do it."""
+    word = torch.where(word < 2**31, word, 2**32 - 1 - word) if gpu else word & 0x7FFFFFFF
+    return word.float() * 4.6566127342e-10
+''',
+    "rand": '''
+def rand(seed, offset, gpu=False):
+    """What the kernel draws from 0 to 1."""
+    return uniform(philox(seed, offset, gpu)[0], gpu)
+''',
+    "randn": '''
+def randn(seed, offset, gpu=False):
+    """What the kernel draws from the normal distribution."""
+    one, two = (uniform(word, gpu) for word in philox(seed, offset, gpu))
+    one, two = (one.clamp(min=1e-7), two) if gpu else (1 - one, (1 - two).double())
+    return ((-2.0 * one.log()).to(two.dtype).sqrt() * (6.283185307179586 * two).cos()).float()
+''',
+    "randint64": '''
+def randint64(seed, offset, low, high, gpu=False):
+    """The whole number that the kernel draws from `low` to `high`."""
+    one, two = philox(seed, offset, gpu)
+    if not 0 < high - low < 2**31:
+        raise NotImplementedError(f"random numbers from {low} to {high}")
+    return ((two % (high - low)) * (2**32 % (high - low)) + one) % (high - low) + low
+''',
+    "attention": '''
+def attention(operator, query, key, value, *given, **named):
+    """The operator of a GPU; on another device what it computes, in the operator's layout."""
+    if query.is_cuda:
+        return operator(query, key, value, *given, **named)
+    schema = operator.default._schema
+    named |= zip((each.name for each in schema.arguments[3:]), given)
+    if named.get("dropout_p"):
+        raise NotImplementedError("attention with dropout, whose random numbers only the GPU has")
+    bias, causal, scale = named.get("attn_bias"), named.get("is_causal", False), named.get("scale")
+    result = F.scaled_dot_product_attention(query, key, value, bias, is_causal=causal, scale=scale)
+    result = result.transpose(1, 2).contiguous().transpose(1, 2)
+    return (result, *[None] * (len(schema.returns) - 1))
+''',
+    "load_weights": '''
+def load_weights(path):
+    """The tensors of a safetensors file, mapped and not copied."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    memory = torch.from_file(str(path), shared=False, size=os.path.getsize(path), dtype=torch.uint8)
+    found = {}
+    for name, each in header.items():
+        if name != "__metadata__":
+            start, end = (8 + size + at for at in each["data_offsets"])
+            found[name] = memory[start:end].view(DTYPES[each["dtype"]]).view(each["shape"])
+    return found
+''',
+}
+_NEEDS = {
+    **dict.fromkeys(("take", "put"), ("flat",)),
+    **dict.fromkeys(("rand", "randn"), ("philox", "uniform")),
+    "randint64": ("philox",),
+}
+
+
+def helpers_for(text: str) -> str:
+    """The helpers that a program calls."""
+    wanted = {name for name in HELPERS if re.search(rf"(?<![.\w]){name}\(", text)}
+    wanted |= {inner for name in wanted for inner in _NEEDS.get(name, ())}
+    return "\n\n".join(HELPERS[name].strip("\n") + "\n" for name in HELPERS if name in wanted)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from mcp_server.package.pytorch.axes import Axes, NotRead, Place, plain_name
 from mcp_server.package.pytorch.expressions import Operators, Value, literal, operand
 from mcp_server.package.pytorch.idioms import known_function, rolled, summands
-from mcp_server.package.pytorch.memory import Memory, Structures
-from mcp_server.package.pytorch.views import Step, Tensor, view
+from mcp_server.package.pytorch.views import Memory, Step, Structures, Tensor, view
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.term import (
     Apply,

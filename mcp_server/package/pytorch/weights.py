@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.package.archive import CompiledConstant, Package
+from mcp_server.package.terms.sizes import reached
 from mcp_server.package.terms.term import itemsize_of
 
 CODES = {
@@ -41,8 +42,8 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
     found.sort(key=lambda each: -itemsize_of(each[0].dtype))  # so that each is aligned for its type
     header, at = {}, 0
     for constant, _ in found:
-        size = elements_of(constant) * itemsize_of(constant.dtype)
-        shape = [elements_of(constant)]
+        size = reached(constant.shape, constant.stride)[1] * itemsize_of(constant.dtype)
+        shape = [reached(constant.shape, constant.stride)[1]]
         header[constant.fqn] = {
             "dtype": CODES[constant.dtype],
             "shape": shape,
@@ -56,13 +57,6 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
         for _, copy in found:
             copy(out)
     return missing
-
-
-def elements_of(constant: CompiledConstant) -> int:
-    """How many elements its memory has, gaps between strides included."""
-    if not all(constant.shape):
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(constant.shape, constant.stride, strict=True))
 
 
 def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[BinaryIO], None] | None]]:
@@ -79,7 +73,7 @@ def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[Bin
     elif place != "no_weights":
         member = None
     for constant in constants:
-        size = elements_of(constant) * itemsize_of(constant.dtype)
+        size = reached(constant.shape, constant.stride)[1] * itemsize_of(constant.dtype)
         yield constant, _copied(package, member.name, at, size) if member is not None else None
         at += constant.bytes  # as the loader steps: rounded up to 64, but not where all are on CUDA
 

@@ -35,9 +35,7 @@ _NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
 def linear(
-    term: Term,
-    opaque: Callable[[Term], bool] = lambda _term: False,
-    sizes: Mapping[str, int] = _NO_SIZES,
+    term: Term, opaque: Callable[[Term], bool] = lambda _term: False, sizes: Mapping[str, int] = _NO_SIZES
 ) -> Whole | None:
     """A term as a sum over the names of elements, sizes and `opaque` terms; None if it is not linear.
 
@@ -168,12 +166,25 @@ def read_form(value: Term, loads: Sequence[Element]) -> IndexForm | None:
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """The inclusive range of elements that pass, times `factor`. A negative `factor` swaps the ends."""
+class Limit:
+    """The allowed values of an index, an address or an element, times `factor`: sums of sizes, both included.
+
+    A negative `factor` swaps the ends.
+    """
 
     low: Whole
     high: Whole
-    factor: int
+    factor: int = 1
+
+    @staticmethod
+    def of_check(lower: str | None, upper: str | None) -> Limit | None:
+        """The limit set by an assertion `lower <= index < upper`; None if an end is not a sum of sizes."""
+        least, end = (_bound(text) for text in (lower or "0", upper))
+        return Limit(least, end - constant(1)) if least is not None and end is not None else None
+
+    def of_element(self, factor: int, rest: Whole) -> Limit:
+        """The limit of an element for which `factor * element + rest` keeps this one."""
+        return Limit(self.low - rest, self.high - rest, factor)
 
     def numbers(self, values: Mapping[str, int]) -> tuple[int, int] | None:
         """Both ends, inclusive; None while a name has no value."""
@@ -193,30 +204,7 @@ class Allowed:
         return (low, high) if self.factor > 0 else (high, low)
 
 
-@dataclass(frozen=True)
-class Limit:
-    """The allowed values of an index or an address: `low` to `high`, both included, as sums of sizes."""
-
-    low: Whole
-    high: Whole
-
-    @staticmethod
-    def of_check(lower: str | None, upper: str | None) -> Limit | None:
-        """The limit set by an assertion `lower <= index < upper`; None if an end is not a sum of sizes."""
-        least, end = (_bound(text) for text in (lower or "0", upper))
-        return Limit(least, end - constant(1)) if least is not None and end is not None else None
-
-    @staticmethod
-    def of_elements(count: int) -> Limit:
-        """The limit that keeps an index within `count` elements."""
-        return Limit(Whole(), constant(count - 1))
-
-    def of_element(self, factor: int, rest: Whole) -> Allowed:
-        """The range of the element for which `factor * element + rest` stays within the limit."""
-        return Allowed(self.low - rest, self.high - rest, factor)
-
-
-def allowed_elements(form: IndexForm, load: Element, limit: Limit | None) -> Allowed | None:
+def allowed_elements(form: IndexForm, load: Element, limit: Limit | None) -> Limit | None:
     """The range of the element of `load` within which the index passes; None if there are other elements."""
     elements = [name for name in form.linear.factors if name in form.loads]
     if elements != [name_of(load)] or limit is None:

@@ -35,8 +35,8 @@ class Reader(Translator):
     @property
     def program(self) -> Program:
         """The program from all that was recorded."""
-        made = self.accesses, self.checks, self.definitions, self.unread
-        return Program(*map(tuple, made))
+        made = tuple(self.accesses), tuple(self.checks), tuple(self.definitions)
+        return Program(*made, tuple(self.unread))
 
     @contextmanager
     def where(self, test: Term | None) -> Iterator[None]:

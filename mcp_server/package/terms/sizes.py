@@ -67,6 +67,26 @@ def reached(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + 1
 
 
+def index_at(
+    offset: int, sizes: Sequence[int], strides: Sequence[int], *, beyond: bool = False
+) -> tuple[int, ...] | None:
+    """The index that lies at an offset from a tensor's pointer; None when no element does.
+
+    `beyond`: the dimension of largest stride may exceed its size. There is no index then where a dimension of
+    more than one element has no positive stride.
+    """
+    if beyond and any(step <= 0 and size > 1 for size, step in zip(sizes, strides, strict=True)):
+        return None
+    found, rest = [0] * len(sizes), offset
+    for axis in sorted(range(len(sizes)), key=lambda axis: -strides[axis]):
+        if strides[axis] > 0 and sizes[axis] > 1:
+            most = rest // strides[axis]
+            found[axis] = most if beyond else min(most, sizes[axis] - 1)
+            rest -= found[axis] * strides[axis]
+    inside = beyond or (offset >= 0 and 0 not in sizes)
+    return tuple(found) if rest == 0 and inside else None
+
+
 def _value(term: Term, values: Mapping[str, int]) -> Fraction:
     match term:
         case Number(value=number):

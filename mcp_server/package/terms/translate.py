@@ -33,11 +33,13 @@ Lookup = Callable[[str], Term]
 _TYPES = {
     "float": "float32",
     "double": "float64",
-    "half": "float16",
-    "Half": "float16",
+    **dict.fromkeys(("half", "Half"), "float16"),
     "BFloat16": "bfloat16",
     "long": "int64",
     "int": "int32",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
     "int1": "bool",
 }
 _SPELLINGS = {

@@ -187,9 +187,7 @@ def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
 
 
 def whole_of(
-    term: Term,
-    atom: Callable[[Term], Whole | None],
-    combined: Callable[[str, Whole, Whole], Whole | None],
+    term: Term, atom: Callable[[Term], Whole | None], combined: Callable[[str, Whole, Whole], Whole | None]
 ) -> Whole | None:
     """A term as a sum; None if it is none.
 
