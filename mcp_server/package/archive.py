@@ -111,13 +111,13 @@ def read_constants(wrapper: str) -> tuple[CompiledConstant, ...]:
             tuple(map(int, re.findall(r"-?\d{1,19}", fields[name])))
             for name in ("shape", "stride", "data_size")
         )
-        name, dtype = fields["name"].strip('"'), fields["dtype"].removeprefix("cached_torch_dtype_")
+        name, dtype = fields["name"].strip('"'), fields["dtype"].rpartition("cached_torch_dtype_")[2]
         constants.append(
             CompiledConstant(
                 index=index,
                 name=name,
                 fqn=fields["original_fqn"].strip('"') or name,
-                dtype=dtype_of(dtype.removeprefix("at::k").lower()) or dtype,
+                dtype=dtype_of(dtype.removeprefix("at::k").lower()) or dtype.rstrip(")"),
                 shape=shape,
                 stride=stride,
                 bytes=size[0] if size else 0,
