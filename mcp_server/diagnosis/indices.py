@@ -18,9 +18,10 @@ from mcp_server.logs.facts import ErrorFact
 from mcp_server.package.assertion import Candidate, IndexSource, read_assertion
 from mcp_server.package.launches import Launch
 from mcp_server.package.symbols import scalar_values
+from mcp_server.package.terms.accesses import slice_read
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.linear import affine
-from mcp_server.package.terms.program import read_program, slice_read
+from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.sizes import evaluate_whole
 from mcp_server.tools.probe_backend import operator_bounds
 from mcp_server.worker.protocol import InputSlice

@@ -21,6 +21,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, indexing_first
 from mcp_server.package.symbols import Bound, plain, resolve_bound
+from mcp_server.package.terms.accesses import indexed_by
 from mcp_server.package.terms.linear import (
     IndexForm,
     Limit,
@@ -29,7 +30,7 @@ from mcp_server.package.terms.linear import (
     position_limit,
     read_form,
 )
-from mcp_server.package.terms.program import Check, indexed_by, read_program
+from mcp_server.package.terms.program import Check, read_program
 from mcp_server.package.terms.sizes import IndexAssert, find_asserts, read_condition, without_broadcast
 from mcp_server.package.terms.term import (
     Apply,

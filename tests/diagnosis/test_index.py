@@ -16,8 +16,9 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument, Suspect
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.package.mismatch import GivenTensor
+from mcp_server.package.terms.accesses import slice_read
 from mcp_server.package.terms.linear import affine
-from mcp_server.package.terms.program import Check, slice_read
+from mcp_server.package.terms.program import Check
 from mcp_server.package.terms.syntax import read_cpp
 from mcp_server.package.terms.term import Element, Number, Position, Range, Size, Term
 from mcp_server.package.terms.translate import Translator

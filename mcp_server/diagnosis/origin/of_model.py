@@ -21,9 +21,10 @@ from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leav
 from mcp_server.package.kernel_code import places_of
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
+from mcp_server.package.terms.accesses import indexed_by
 from mcp_server.package.terms.evaluate import Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds, Interval
-from mcp_server.package.terms.program import Check, Store, indexed_by, read_program
+from mcp_server.package.terms.program import Check, Store, read_program
 from mcp_server.package.terms.term import (
     SIGNS,
     Apply,

@@ -1,23 +1,44 @@
-"""The lanes in which a kernel makes an access: the address in the types that the code computes in.
+"""What is accessed where: the elements of a check, the checks of an access, and the lanes that make it.
 
-A lane is one combination of the loop variables. Those that are tried are the ends of each loop, and of the
-digits into which `//` and `%` take it apart: a sum of multiples of nested digits has its extremes there.
-Where a mask cuts such an end off, the last lane that it leaves is tried.
+A package that was compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and
+neither has a kernel of the user's: `index_checks` makes them from accesses at a loaded place.
+
+A lane is one combination of the loop variables, with the address in the types that the code computes in.
+Those that are tried are the ends of each loop, and of the digits into which `//` and `%` take it apart: a sum
+of multiples of nested digits has its extremes there. Where a mask cuts such an end off, the last lane that it
+leaves is tried.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise, product
-from math import prod
+from math import gcd, prod
 
-from mcp_server.package.terms.evaluate import FUNCTIONS, Evaluator, UnknownValue, rounded
+from mcp_server.package.terms.evaluate import FUNCTIONS, Evaluator, Read, UnknownValue, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, limits
-from mcp_server.package.terms.program import Access, Source, places, read_program
-from mcp_server.package.terms.term import Apply, Position, Scalar, Size, Term, is_float, parts
+from mcp_server.package.terms.program import Access, Check, Program, Source, read_program
+from mcp_server.package.terms.sizes import reached
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Number,
+    Position,
+    Range,
+    Scalar,
+    Size,
+    Term,
+    elements,
+    is_float,
+    parts,
+    understood,
+)
 
+_MOST = 1 << 17
+_MOST_ACCESSES = 16  # of one tensor
+_NEAR = 40  # lines below a check in which its index is used
 _MOST_LANES = 4096
 _MOST_MASKED = 64
 _MOST_ENDS = 256  # of one loop variable
@@ -169,3 +190,154 @@ class Spans:
         spans = [(self.bounds.of(part), size) for part, size in self.access.place.parts]
         low = sum(span.low * size for span, size in spans)
         return low < first or sum(span.high * size for span, size in spans) + self.access.place.itemsize > end
+
+
+def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """The loop variables that a term depends on."""
+    names = {each.name for each in parts(term, inside_indices=True) if isinstance(each, Position)}
+    return tuple(each for each in ranges if each.name in names)
+
+
+def places(
+    ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
+) -> tuple[list[dict[str, int]], bool]:
+    """At most `most` combinations of the loop variables, and whether these are all."""
+    evaluator = Evaluator({}, sizes)
+    total = prod(len(evaluator.span(each)) for each in ranges)
+    found = islice(evaluator.places(ranges, max(total, 1)), most)
+    return list(found), total <= most
+
+
+def position_of(
+    index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
+) -> dict[str, int] | None:
+    """The last values of the loop variables at which an index is `offset`, or None. Raises `UnknownValue`.
+
+    An index is nearly always a sum of multiples of the variables: its strides are tried first.
+    """
+    relevant = used(index, ranges)
+
+    def at(place: Mapping[str, int]) -> int:
+        return int(Evaluator(place, sizes, read).value(index))
+
+    if not any(isinstance(each, Element) for each in parts(index)):
+        evaluator = Evaluator({}, sizes, read)
+        spans = {each.name: evaluator.span(each) for each in relevant}
+        if not all(spans.values()):
+            return None
+        base = {name: span.start for name, span in spans.items()}
+        first = at(base)
+        strides = {name: at({**base, name: s[1]}) - first for name, s in spans.items() if len(s) > 1}
+        rest, found = offset - first, dict(base)
+        for name in sorted(strides, key=lambda name: -abs(strides[name])):
+            if strides[name]:
+                steps = min(max(rest // strides[name], 0), len(spans[name]) - 1)
+                found[name] = spans[name][steps]
+                rest -= steps * strides[name]
+        if at(found) == offset:
+            return found
+    every, complete = places(relevant, sizes)
+    if not complete:
+        raise UnknownValue("too many elements")
+    return next((place for place in reversed(every) if at(place) == offset), None)
+
+
+def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list[tuple[int, str]]:
+    """Line and tensor of each access below an index check whose place the checked value decides."""
+    value = check.value
+    decisive = {value}
+    while isinstance(value, Apply) and value.op == "cast":  # the check may be on a converted copy
+        (value,) = value.args
+        decisive.add(value)
+    position = value.name if isinstance(value, Position) else None
+    found = (
+        (access.line, access.parameter)
+        for access in program.accesses
+        if check.line < access.line <= check.line + _NEAR
+        and access.parameter in tensors
+        and any(
+            each in decisive or (isinstance(each, Position) and each.name == position)
+            for part, _ in access.place.parts
+            for each in parts(part)
+        )
+    )
+    return list(dict.fromkeys(found))
+
+
+def index_checks(
+    program: Program, parameter: str, shape: Sequence[int], stride: Sequence[int]
+) -> tuple[Check, ...]:
+    """For each access to `parameter` at a loaded index: that the index lies within its dimension.
+
+    `shape` and `stride` are those of the tensor, in elements. Where the index does not belong to one
+    dimension, the whole offset is checked against all that the tensor reaches.
+    """
+    found: dict[tuple[Term, tuple[str, ...]], Check] = {}
+    for access in program.accesses:
+        place = access.place.index
+        if access.parameter != parameter or not elements(place):
+            continue
+        value, size = _index_and_size(place, shape, stride)
+        if understood(value) and len(found) < _MOST_ACCESSES:
+            names = tuple(each.name for each in access.ranges)
+            ends = (Number(0, "int64"), Number(size, "int64"))
+            found.setdefault((value, names), Check(access.line, value, *ends, access.ranges, access.test))
+    return tuple(found.values())
+
+
+def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range | None:
+    """The slice of flat elements of a tensor that a check reads; None if they do not form a slice.
+
+    Raises `UnknownValue` if the code or the sizes do not tell.
+    """
+    terms = parts(check.value, inside_indices=True)
+    loads = [each for each in terms if isinstance(each, Element) and each.parameter == parameter]
+    if len(loads) != 1 or elements(loads[0].index):
+        raise UnknownValue(parameter)
+    evaluator = Evaluator({}, sizes)
+    spans = {each.name: evaluator.span(each) for each in used(loads[0].index, check.ranges)}
+    if not all(spans.values()):
+        raise UnknownValue("a loop without a turn")
+    base = {name: span[0] for name, span in spans.items()}
+
+    def at(place: Mapping[str, int]) -> int:
+        return int(Evaluator(place, sizes).value(loads[0].index))
+
+    first, last = at(base), at({name: span[-1] for name, span in spans.items()})
+    long = {name: span for name, span in spans.items() if len(span) > 1}
+    steps = {name: at({**base, name: span[1]}) - first for name, span in long.items()}
+    if last != first + sum(steps[name] * (len(span) - 1) for name, span in long.items()):
+        raise UnknownValue("no sum of multiples of the loops")
+    stride = gcd(*steps.values()) or 1
+    read = prod(len(long[name]) for name, step in steps.items() if step)
+    whole = last >= first and read == (last - first) // stride + 1
+    return range(first, last + 1, stride) if whole else None
+
+
+def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
+    """The loaded index in a place and the size of its dimension; else the place and the whole extent."""
+    indices = [each for each in _summands(place) if elements(each)]
+    if len(indices) == 1:
+        factor, index = _scaled(indices[0])
+        sizes = [size for size, step in zip(shape, stride, strict=True) if step == factor and size > 1]
+        if sizes:
+            return index, sizes[0]
+    return place, reached(shape, stride)[1]
+
+
+def _summands(term: Term) -> list[Term]:
+    match term:
+        case Apply(op="add", args=args):
+            return [each for argument in args for each in _summands(argument)]
+    return [term]
+
+
+def _scaled(term: Term) -> tuple[int, Term]:
+    """The factor of a product and the rest of it."""
+    match term:
+        case Apply(op="cast", args=(inner,)) if inner.dtype.startswith("int") and term.dtype == "int64":
+            return _scaled(inner)
+        case Apply(op="mul", args=(Number(value=value), other) | (other, Number(value=value))):
+            factor, inner = _scaled(other)
+            return int(value) * factor, inner
+    return 1, term

@@ -21,11 +21,11 @@ from mcp_server.package.terms.program import (
     Definition,
     Place,
     Program,
+    Reader,
     Source,
     Store,
     place_of,
 )
-from mcp_server.package.terms.reader import Reader
 from mcp_server.package.terms.sizes import IndexAssert
 from mcp_server.package.terms.syntax import Call, Item, Name, NotRead, Operation, Syntax, read_cpp
 from mcp_server.package.terms.term import (

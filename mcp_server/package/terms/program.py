@@ -1,41 +1,33 @@
-"""A kernel as a program: its loops, its loads and stores, and its index checks, as terms.
-
-A package that was compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and
-neither has a kernel of the user's: `index_checks` makes them from accesses at a loaded place.
-"""
+"""A kernel as a program: its loops, its loads and stores, and its index checks, as terms."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import islice
-from math import gcd, prod
 from typing import Literal, Protocol
 
-from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
-from mcp_server.package.terms.sizes import reached
+from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.terms.term import (
     Apply,
-    Element,
     Number,
-    Position,
     Range,
     Size,
     Term,
     Unread,
+    elements,
+    free_positions,
     is_address,
     itemsize_of,
     parts,
+    say,
     uncast,
     understood,
 )
-from mcp_server.package.terms.translate import cast, operator
+from mcp_server.package.terms.translate import Translator, cast, operator
 
-_MOST = 1 << 17
-_MOST_ACCESSES = 16  # of one tensor
-_NEAR = 40  # lines below a check in which its index is used
-
+TRUE = Number(True, "bool")
 AccessKind = Literal["load", "store", "update"]
 
 
@@ -82,7 +74,7 @@ class Place:
     @property
     def is_loaded(self) -> bool:
         """Whether a loaded element decides the address."""
-        return any(_is_loaded(part) for part, _ in self.parts)
+        return any(elements(part) for part, _ in self.parts)
 
     @cached_property
     def index(self) -> Term:
@@ -230,54 +222,68 @@ class Program:
         return next((line for line in same if line < check.line), None)
 
 
-def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
-    """The loop variables that a term depends on."""
-    names = {each.name for each in parts(term, inside_indices=True) if isinstance(each, Position)}
-    return tuple(each for each in ranges if each.name in names)
+class Reader(Translator):
+    """Follows the names of one kernel, statement by statement; `line` is that of the statement, 1-based."""
 
+    def __init__(self, kernel: Source, *, masks_hold: bool = True) -> None:
+        super().__init__(self.named, masks_hold=masks_hold)
+        self.asserts = {check.line: check for check in find_asserts(kernel.source)}
+        self.line = 0
+        self.loops: list[Range] = []
+        self.tests: list[Term] = []
+        self.checks: list[Check] = []
+        self.accesses: list[Access] = []
+        self.definitions: list[Definition] = []
+        self.unread: list[int] = []
 
-def places(
-    ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
-) -> tuple[list[dict[str, int]], bool]:
-    """At most `most` combinations of the loop variables, and whether these are all."""
-    evaluator = Evaluator({}, sizes)
-    total = prod(len(evaluator.span(each)) for each in ranges)
-    found = islice(evaluator.places(ranges, max(total, 1)), most)
-    return list(found), total <= most
+    def named(self, name: str) -> Term:
+        """The value of a name at this place."""
+        raise NotImplementedError
 
+    @property
+    def program(self) -> Program:
+        """The program from all that was recorded."""
+        made = tuple(self.accesses), tuple(self.checks), tuple(self.definitions)
+        return Program(*made, tuple(self.unread))
 
-def position_of(
-    index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
-) -> dict[str, int] | None:
-    """The last values of the loop variables at which an index is `offset`, or None. Raises `UnknownValue`.
+    @contextmanager
+    def where(self, test: Term | None) -> Iterator[None]:
+        """A block whose statements also depend on `test`."""
+        count = len(self.tests)
+        self.tests += [test] if test is not None else []
+        try:
+            yield
+        finally:
+            del self.tests[count:]
 
-    An index is nearly always a sum of multiples of the variables: its strides are tried first.
-    """
-    relevant = used(index, ranges)
+    def under(self, test: Term, value: Callable[[], Term], /) -> Term:
+        with self.where(test):
+            return value()
 
-    def at(place: Mapping[str, int]) -> int:
-        return int(Evaluator(place, sizes, read).value(index))
+    def test(self) -> Term | None:
+        """All tests around this place; None without one."""
+        total: Term = TRUE
+        for each in self.tests:
+            total = operator("and", (total, each))
+        return None if isinstance(total, Number) and total.value else total
 
-    if not any(isinstance(each, Element) for each in parts(index)):
-        evaluator = Evaluator({}, sizes, read)
-        spans = {each.name: evaluator.span(each) for each in relevant}
-        if not all(spans.values()):
-            return None
-        base = {name: span.start for name, span in spans.items()}
-        first = at(base)
-        strides = {name: at({**base, name: s[1]}) - first for name, s in spans.items() if len(s) > 1}
-        rest, found = offset - first, dict(base)
-        for name in sorted(strides, key=lambda name: -abs(strides[name])):
-            if strides[name]:
-                steps = min(max(rest // strides[name], 0), len(spans[name]) - 1)
-                found[name] = spans[name][steps]
-                rest -= steps * strides[name]
-        if at(found) == offset:
-            return found
-    every, complete = places(relevant, sizes)
-    if not complete:
-        raise UnknownValue("too many elements")
-    return next((place for place in reversed(every) if at(place) == offset), None)
+    def settle(self, loop: str, first: int) -> None:
+        """Mark the stores of a loop that may read what another turn of it stored.
+
+        `first` is the number of the loop's first access. A turn that loads and stores only at one place,
+        which depends on the loop, reads no value of another turn.
+        """
+        inside, loop = self.accesses[first:], loop.removesuffix("_tail")
+        loads = [each for each in inside if each.kind == "load"]
+        for number, each in enumerate(inside, first):
+            if not isinstance(each, Store):
+                continue
+            above = [e for e in loads if e.parameter == each.parameter and e.line <= each.line]
+            places = {say(e.index).replace("_tail", "") for e in above}  # `x0_tail` is `x0` as well
+            moves = loop in {name.removesuffix("_tail") for name in free_positions(each.index)}
+            apart = moves and places <= {say(each.index).replace("_tail", "")}
+            if above and not apart and each.mode == "plain":
+                self.accesses[number] = replace(each, value=Unread(each.parameter, each.value.dtype))
 
 
 @lru_cache(maxsize=512)
@@ -289,108 +295,3 @@ def read_program(kernel: Source) -> Program:
     if not kernel.source:
         return Program()
     return read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)
-
-
-def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list[tuple[int, str]]:
-    """Line and tensor of each access below an index check whose place the checked value decides."""
-    value = check.value
-    decisive = {value}
-    while isinstance(value, Apply) and value.op == "cast":  # the check may be on a converted copy
-        (value,) = value.args
-        decisive.add(value)
-    position = value.name if isinstance(value, Position) else None
-    found = (
-        (access.line, access.parameter)
-        for access in program.accesses
-        if check.line < access.line <= check.line + _NEAR
-        and access.parameter in tensors
-        and any(
-            each in decisive or (isinstance(each, Position) and each.name == position)
-            for part, _ in access.place.parts
-            for each in parts(part)
-        )
-    )
-    return list(dict.fromkeys(found))
-
-
-def index_checks(
-    program: Program, parameter: str, shape: Sequence[int], stride: Sequence[int]
-) -> tuple[Check, ...]:
-    """For each access to `parameter` at a loaded index: that the index lies within its dimension.
-
-    `shape` and `stride` are those of the tensor, in elements. Where the index does not belong to one
-    dimension, the whole offset is checked against all that the tensor reaches.
-    """
-    found: dict[tuple[Term, tuple[str, ...]], Check] = {}
-    for access in program.accesses:
-        place = access.place.index
-        if access.parameter != parameter or not _is_loaded(place):
-            continue
-        value, size = _index_and_size(place, shape, stride)
-        if understood(value) and len(found) < _MOST_ACCESSES:
-            names = tuple(each.name for each in access.ranges)
-            ends = (Number(0, "int64"), Number(size, "int64"))
-            found.setdefault((value, names), Check(access.line, value, *ends, access.ranges, access.test))
-    return tuple(found.values())
-
-
-def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range | None:
-    """The slice of flat elements of a tensor that a check reads; None if they do not form a slice.
-
-    Raises `UnknownValue` if the code or the sizes do not tell.
-    """
-    terms = parts(check.value, inside_indices=True)
-    loads = [each for each in terms if isinstance(each, Element) and each.parameter == parameter]
-    if len(loads) != 1 or _is_loaded(loads[0].index):
-        raise UnknownValue(parameter)
-    evaluator = Evaluator({}, sizes)
-    spans = {each.name: evaluator.span(each) for each in used(loads[0].index, check.ranges)}
-    if not all(spans.values()):
-        raise UnknownValue("a loop without a turn")
-    base = {name: span[0] for name, span in spans.items()}
-
-    def at(place: Mapping[str, int]) -> int:
-        return int(Evaluator(place, sizes).value(loads[0].index))
-
-    first, last = at(base), at({name: span[-1] for name, span in spans.items()})
-    long = {name: span for name, span in spans.items() if len(span) > 1}
-    steps = {name: at({**base, name: span[1]}) - first for name, span in long.items()}
-    if last != first + sum(steps[name] * (len(span) - 1) for name, span in long.items()):
-        raise UnknownValue("no sum of multiples of the loops")
-    stride = gcd(*steps.values()) or 1
-    read = prod(len(long[name]) for name, step in steps.items() if step)
-    whole = last >= first and read == (last - first) // stride + 1
-    return range(first, last + 1, stride) if whole else None
-
-
-def _is_loaded(place: Term) -> bool:
-    return any(isinstance(each, Element) for each in parts(place))
-
-
-def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
-    """The loaded index in a place and the size of its dimension; else the place and the whole extent."""
-    indices = [each for each in _summands(place) if _is_loaded(each)]
-    if len(indices) == 1:
-        factor, index = _scaled(indices[0])
-        sizes = [size for size, step in zip(shape, stride, strict=True) if step == factor and size > 1]
-        if sizes:
-            return index, sizes[0]
-    return place, reached(shape, stride)[1]
-
-
-def _summands(term: Term) -> list[Term]:
-    match term:
-        case Apply(op="add", args=args):
-            return [each for argument in args for each in _summands(argument)]
-    return [term]
-
-
-def _scaled(term: Term) -> tuple[int, Term]:
-    """The factor of a product and the rest of it."""
-    match term:
-        case Apply(op="cast", args=(inner,)) if inner.dtype.startswith("int") and term.dtype == "int64":
-            return _scaled(inner)
-        case Apply(op="mul", args=(Number(value=value), other) | (other, Number(value=value))):
-            factor, inner = _scaled(other)
-            return int(value) * factor, inner
-    return 1, term

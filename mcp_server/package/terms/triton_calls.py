@@ -7,8 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from mcp_server.package.terms.program import Access, Place, Source, Store, place_of
-from mcp_server.package.terms.reader import Reader
+from mcp_server.package.terms.program import Access, Place, Reader, Source, Store, place_of
 from mcp_server.package.terms.sizes import size_term
 from mcp_server.package.terms.syntax import Call, Literal, Name, NotRead, Syntax, read_python
 from mcp_server.package.terms.term import (

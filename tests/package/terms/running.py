@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from mcp_server.package.kernels import Kernel
+from mcp_server.package.terms.accesses import position_of
 from mcp_server.package.terms.evaluate import Evaluator, rounded
-from mcp_server.package.terms.program import Program, Store, position_of, read_program
+from mcp_server.package.terms.program import Program, Store, read_program
 from mcp_server.package.terms.term import Element, Scalar, is_float
 from mcp_server.package.terms.translate import dtype_of
 

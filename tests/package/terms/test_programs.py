@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from mcp_server.package.kernels import Kernel, Parameter
+from mcp_server.package.terms.accesses import position_of
 from mcp_server.package.terms.evaluate import Evaluator
-from mcp_server.package.terms.program import Program, position_of, read_program
+from mcp_server.package.terms.program import Program, read_program
 from mcp_server.package.terms.term import (
     Element,
     Scalar,
