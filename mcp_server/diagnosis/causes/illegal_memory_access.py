@@ -19,14 +19,6 @@ from mcp_server.package.prover import Finding, FindingKind
 from mcp_server.package.terms.term import itemsize_of
 from mcp_server.plurals import quoted
 
-KINDS: dict[str, ComponentKind] = {
-    "kernel": "kernel",
-    "upstream_kernel": "kernel",
-    "op": "op",
-    "input": "input",
-    "constant": "constant",
-    "unknown": "kernel",
-}
 FIXES: dict[str, str] = {
     "kernel": "correct the kernel's index arithmetic, or mask the access with the size of its argument",
     "upstream_kernel": "keep the values that this kernel computes within the size of what they index",
@@ -91,13 +83,16 @@ def _blame(fault: Fault) -> Blame:
 def _guilty(blame: Blame, fault: Fault, case: DiagnosisState) -> Component:
     launch = blame.launch if blame.launch is not None else (fault.launch.index if fault.launch else None)
     own = blame.kind in ("kernel", "unknown")
+    kind: ComponentKind = "kernel"
+    if blame.kind in ("op", "input", "constant"):
+        kind = blame.kind
     op = operator_of(launch, case) if own and launch is not None else ""
     return Component(
-        kind="op" if op else KINDS[blame.kind],
+        kind="op" if op else kind,
         name=op or _user_name(blame, case) or fault.kernel,
         input_index=blame.input_index,
         dim=blame.dim,
-        launch_index=launch if KINDS[blame.kind] == "kernel" else None,
+        launch_index=launch if kind == "kernel" else None,
         generated_location=_place(fault) if own else None,
         model_locations=(blame.model or (fault.launch.model if fault.launch else []))[:4],
     )

@@ -174,7 +174,8 @@ class _Finder:
         if not understood(check.value):
             return None
         # The points of the loops at which the check fails; the first point where nothing was seen.
-        points = _points_of(self.walker, self.launch, check, _SCANNED)
+        every, _ = places(_relevant(check), self.walker.scalars(self.launch), _SCANNED)
+        points = [self.walker.evaluator(self.launch, place) for place in every]
         failing = points[:1]
         if self.seen:
             failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
@@ -337,12 +338,6 @@ def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | N
     low = evaluator.value(check.lower) if check.lower is not None else None
     high = evaluator.value(check.upper) if check.upper is not None else None
     return low, None if high is None else int(high) - 1
-
-
-def _points_of(walker: Walker, launch: Launch, check: Check, most: int) -> list[Evaluator]:
-    """The points of the loops at which a check may come out differently. Raises `UnknownValue`."""
-    every, _ = places(_relevant(check), walker.scalars(launch), most)
-    return [walker.evaluator(launch, place) for place in every]
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:

@@ -11,7 +11,7 @@ from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place
 from mcp_server.package.pytorch.views import Memory, Step
 from mcp_server.package.terms.evaluate import MATH
 from mcp_server.package.terms.term import SIGNS, Term, is_float, promoted
-from mcp_server.package.terms.whole import Whole
+from mcp_server.package.terms.whole import Whole, named
 
 CASTS = {"float32": "float()", "float64": "double()", "int64": "long()", "int32": "int()", "bool": "bool()"}
 
@@ -108,7 +108,7 @@ class Expressions:
         axes, offset, steps = self.axes.of(whole), whole, []
         for axis in axes:
             step = whole.coefficient(axis.symbol)
-            offset = offset - step * _symbol(axis)
+            offset = offset - step * named(axis.symbol)
             if self.axes.of(step):
                 return None
             offset = offset + step * axis.start
@@ -132,10 +132,6 @@ class Expressions:
         if value.dtype == "bool" or value.scalar:
             return value
         return Value(f"{value.operand} != 0", value.axes, "bool", is_atom=False)
-
-
-def _symbol(axis: Axis) -> Whole:
-    return Whole((((axis.symbol,), 1),))
 
 
 def operand(value: Whole) -> str:

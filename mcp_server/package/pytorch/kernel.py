@@ -16,7 +16,7 @@ from mcp_server.package.pytorch.values import Values
 from mcp_server.package.pytorch.views import Memory, Step, Structures, Tensor, is_whole, listed, typical, view
 from mcp_server.package.terms.program import Check, Source, Store, read_program
 from mcp_server.package.terms.term import Element, Fold, Number, Range, Size, Term, parts, unwrapped
-from mcp_server.package.terms.whole import Whole
+from mcp_server.package.terms.whole import Whole, named
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:
     """The index of a store, from its steps."""
     total = Whole()
     for axis, step in zip(axes, steps, strict=True):
-        total = total + step.stride * (_size(axis.symbol) - axis.start)
+        total = total + step.stride * (named(axis.symbol) - axis.start)
     return total
 
 
@@ -327,10 +327,6 @@ def _joined(first: Store, second: Store, same: Callable[[Term], int]) -> Store |
 
 def _same_end(stop: Term, start: Term) -> bool:
     names = {each.name for term in (stop, start) for each in parts(term) if isinstance(each, Size)}
-    axes = Axes({name: _size(name) for name in names})
+    axes = Axes({name: named(name) for name in names})
     ends = axes.whole(stop, {}), axes.whole(start, {})
     return ends[0] is not None and ends[0] == ends[1]
-
-
-def _size(name: str) -> Whole:
-    return Whole((((name,), 1),))
