@@ -32,7 +32,7 @@ PUBLIC = (
     "sweep",
     "versions",
 )
-MOST_DEEP = 711
+MOST_DEEP = 660
 """Deep names when this was last counted. Lower it with each test that goes through a public face."""
 
 

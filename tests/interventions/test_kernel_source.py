@@ -66,21 +66,6 @@ def kernel(source: str = CPP, kind: KernelKind = "cpp") -> Kernel:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("tmp3 - tmp5", "std::max(tmp3, -1e30f) - tmp5"),
-        ("tmp3 - tmp5", "(tmp3 == tmp5 ? 0.0f : tmp3 - tmp5)"),
-        ("std::exp(tmp3 - tmp5)", "own_helper(static_cast<float>(tmp3))"),
-        ("-std::numeric_limits<float>::infinity()", "std::numeric_limits<float>::lowest()"),
-        ("tmp2 < 32L),", "tmp2 < static_cast<int64_t>(33)),"),
-    ],
-)
-def test_an_expression_takes_the_place_of_another(old: str, new: str) -> None:
-    """Operators, casts, and functions that are pure or that the kernel calls itself."""
-    assert replaced_once(kernel(), old.strip(","), new.strip(",")) == CPP.replace(old, new) != CPP
-
-
-@pytest.mark.parametrize(
     ("old", "new", "what"),
     [
         ("tmp99", "0", "does not occur"),

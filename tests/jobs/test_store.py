@@ -16,14 +16,13 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
-from mcp_server.jobs.manager import JOBS_VARIABLE, Job, JobState, Manager, load, most_at_once
+from mcp_server.jobs.manager import Job, JobState, Manager, load
 from mcp_server.jobs.store import (
     SCHEME,
     JobDirectory,
     Store,
     private_directory,
     size_of,
-    state_root,
 )
 from mcp_server.model import Cost
 from tests.jobs.support import FAMILY, all_dead, appears, endless, family, finish, python
@@ -57,23 +56,6 @@ def finished(store: Store, size: int = 0) -> JobDirectory:
     (job.path / "data").write_bytes(b"x" * size)
     job.release()
     return job
-
-
-@pytest.mark.parametrize(
-    ("environ", "root"),
-    [
-        ({"AOTI_DEBUG_STATE": "/asked", "XDG_STATE_HOME": "/xdg"}, Path("/asked")),
-        ({"AOTI_DEBUG_STATE": "~/asked"}, Path.home() / "asked"),
-        ({"XDG_STATE_HOME": "/xdg"}, Path("/xdg/aoti-debug")),
-        ({"XDG_STATE_HOME": "relative"}, Path.home() / ".local/state/aoti-debug"),
-        ({"AOTI_DEBUG_STATE": ""}, Path.home() / ".local/state/aoti-debug"),
-    ],
-)
-def test_state_root(environ: dict[str, str], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state directory is the asked one, else the user's."""
-    for name in ("AOTI_DEBUG_STATE", "XDG_STATE_HOME"):
-        monkeypatch.setenv(name, environ.get(name, ""))
-    assert state_root() == root
 
 
 @pytest.mark.parametrize("mode", [0o1777, 0o775])
@@ -349,18 +331,6 @@ async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
         await manager.stop(jobs[0])
         await anyio.wait_all_tasks_blocked()
         assert begun == jobs[:3]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("said", ["0", "-1", "x", "1e3", "٣", "99999"])
-async def test_a_number_of_jobs_that_is_none(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a whole number of jobs is one."""
-    for text, at_least in (("", 4), ("3", 3)):
-        monkeypatch.setenv(JOBS_VARIABLE, text)
-        assert most_at_once() >= at_least
-    monkeypatch.setenv(JOBS_VARIABLE, said)
-    with pytest.raises(ProblemError, match=JOBS_VARIABLE):
-        most_at_once()
 
 
 # A clock that stands still while a job can only wait: budgets and limits count what it does not.

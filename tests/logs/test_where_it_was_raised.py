@@ -100,20 +100,6 @@ def test_a_logged_traceback_was_caught(before: str, fatal: bool) -> None:
     assert facts.root is not None and facts.fatal is fatal
 
 
-def test_lines_of_a_wrapped_export_error_are_the_users() -> None:
-    """The first exception of a chain may lie inside torch alone; the user's lines are in the next."""
-    inner = read("torch.fx.ConstraintViolationError: Constraints violated (height)!", PYTREE)
-    assert inner.frames == ()
-    chain = "During handling of the above exception, another exception occurred:"
-    first = ["Traceback (most recent call last):", f'  File "{PYTREE[0]}", line 7, in f', "    raise E("]
-    second = ["Traceback (most recent call last):", f'  File "{OWN[0]}", line 9, in main', "    export(m)"]
-    text = "torch.fx.ConstraintViolationError: Constraints violated (height)!"
-    facts = read_log(
-        [*first, text, "", chain, "", *second, "torch._dynamo.exc.UserError: Constraints violated"]
-    )
-    assert [frame.line for frame in facts.frames] == [9]
-
-
 MISSING = "RuntimeError: Failed to find a generated cpp file or so file for model 'model' in the zip archive."
 
 
@@ -156,43 +142,6 @@ def test_a_compiler_without_its_own_library(header: str, blind: str | None) -> N
     lines = [COMMAND, "", "Output:", f"/v/common.h:4:10: fatal error: {header}: No such file or directory"]
     root = read_log(["torch._inductor.exc.InductorError: CppCompileError: C++ compile error", *lines]).root
     assert root is not None and (root.family.id, root.fields.get("blind")) == ("cpp_header", blind)
-
-
-@pytest.mark.parametrize(
-    ("source", "family"),
-    [
-        ("-x c++-header /tmp/t/precompiled_headers/co2s.h", "cpp_headers"),
-        ("/tmp/t/c7ann.wrapper.cpp", "cpp_error"),
-    ],
-)
-def test_headers_that_do_not_compile_by_themselves(source: str, family: str) -> None:
-    """An error while headers are precompiled has nothing of the model in it: the toolchain is to blame."""
-    lines = [
-        "torch._inductor.exc.InductorError: CppCompileError: C++ compile error",
-        f"/usr/bin/g++ {source} -D TORCH_INDUCTOR_CPP_WRAPPER -O3",
-        "/v/torch/include/torch/csrc/cpp_prefix.h:580:17: error: ‘class optional<long int>’ has no member",
-    ]
-    root = root_of(read_log(lines))
-    assert root.family.id == family
-    assert root.candidates[0] == ("toolchain" if family == "cpp_headers" else "compile_failure")
-
-
-@pytest.mark.parametrize(
-    ("below", "first"), [("_library/custom_ops.py", "custom_op"), ("nn/functional.py", None)]
-)
-def test_a_crash_inside_an_operator_names_its_function(below: str, first: str | None) -> None:
-    """In faulthandler's stack the operator's own function stands right above torch's frames for operators."""
-    stack = [
-        "Fatal Python error: Segmentation fault",
-        "",
-        "Current thread 0x00007f0 (most recent call first):",
-        '  File "/app/ops.py", line 20 in latest',
-        f'  File "{TORCH}/{below}", line 502 in wrapped_fn',
-        '  File "/app/serve.py", line 41 in main',
-    ]
-    root = read_log(stack).root
-    assert root is not None and (root.candidates[0] == first) == (first is not None)
-    assert root.fields.get("at_function") == ("latest" if first else None)
 
 
 @pytest.mark.parametrize(

@@ -236,9 +236,7 @@ def test_without_a_journal_nothing_is_measured(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "side", "outside", "category"),
     [
-        ("write_adjacent", "after", 0, "index_out_of_bounds"),
         ("read_negative", "before", 128, "index_out_of_bounds"),
-        ("upstream", "after", 152_448, "index_out_of_bounds"),
         ("int32_overflow", "before", 2_140_700_672, "illegal_memory_access"),
         ("empty_tensor", "empty", None, "illegal_memory_access"),
         ("host_tensor", "host", None, "device_mismatch"),

@@ -16,8 +16,6 @@ from mcp_server.package.terms.program import read_program
 
 # Accesses read out of kernel sources: which pointer, which values, how many elements of each.
 
-NAMES = ("a", "b", "c")
-
 
 VALUES = {"n": 100, "stride": 64, "W": 16}
 
@@ -83,17 +81,6 @@ def test_the_sides_on_which_a_mask_bounds_a_loaded_index(mask: str, sides: set[s
     assert first(source, "table + ").bounded == sides
 
 
-def test_a_negative_index_that_is_moved_up_is_known_to_wrap() -> None:
-    """Inductor's `tl.where(i < 0, i + n, i)` keeps the index's weight."""
-    source = (
-        "def k(x, table, out, n):\n    t0 = tl.load(x)\n    t1 = t0 + n\n    t2 = t0 < 0\n"
-        "    t3 = tl.where(t2, t1, t0)\n    v = tl.load(table + (8 * t3))\n"
-    )
-    access = first(source, "table + ")
-    assert factors(access)["load x"] == 8
-    assert access.address.wraps
-
-
 @pytest.mark.parametrize(
     ("value", "factor"),
     [
@@ -112,26 +99,6 @@ def test_what_an_element_may_be_is_known_of_a_sum_only(value: str, factor: int |
     access = read_program(kernel).accesses[-1]
     (found,) = address_of(access.place, {}).elements.values()
     assert found == factor
-
-
-@st.composite
-def expressions(draw: st.DrawFn, depth: int = 3) -> str:
-    if depth == 0 or draw(st.booleans()):
-        return draw(st.sampled_from([*NAMES, "1", "7", "16"]))
-    left, right = draw(expressions(depth - 1)), draw(expressions(depth - 1))
-    return f"({left} {draw(st.sampled_from(['+', '-', '*']))} {right})"
-
-
-@given(expressions(), st.fixed_dictionaries({name: st.integers(-50, 50) for name in NAMES}))
-def test_a_known_sum_is_what_python_computes(text: str, values: dict[str, int]) -> None:
-    """Where all names are known, the sum has Python's value; it never has another."""
-    source = f"def k(x, {', '.join(NAMES)}):\n    tl.load(x + {text})\n"
-    kernel = Kernel("k_0", "user_triton", "k", (Parameter("x", "tensor", "read"),), 1, source, 1)
-    (access,) = read_program(kernel).accesses
-    found = total(address_of(access.place, values), values)
-    assert found is None or found == eval(text, {}, dict(values))
-    if "*" not in text:
-        assert found is not None
 
 
 def total(address: Address, values: dict[str, int]) -> int | None:

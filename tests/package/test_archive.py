@@ -7,7 +7,6 @@ import pickle
 import stat
 import struct
 import subprocess
-import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -158,26 +157,6 @@ def test_weights_outside_the_library(zoo: ZooPackage, tmp_path: Path) -> None:
     assert [d.slug for d in without_weights.defects] == ["weights_not_included"]
     blob = changed(path, path, added("model/x.wrapper_weights.blob", b"1234"))
     assert open_package(blob).weights.place == "blob" and open_package(blob).weights.bytes == 4
-
-
-def test_gigabytes_of_weights_cost_nothing(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A 5 GB package (a sparse file) opens, with library and inputs, in less than a second of work."""
-    path = changed(zoo("ranker"), tmp_path / "large.pt2", lambda m: None)
-    hole = 5 << 30
-    with zipfile.ZipFile(path, "a") as archive:
-        large = declared("m/data/weights/weight_0", hole, archive.start_dir)
-        header = large.FileHeader(zip64=True)
-        assert archive.fp is not None
-        archive.fp.seek(archive.start_dir)
-        archive.fp.write(header)
-        archive.start_dir += len(header) + hole
-        archive.filelist.append(large)
-        archive._didModify = True  # type: ignore[attr-defined]
-    started = time.process_time()
-    package = open_package(path)
-    assert package.inputs and package.library is not None and package.weights.place == "in_library"
-    assert sum(member.size for member in package.members) > 5_000_000_000
-    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize(

@@ -94,13 +94,6 @@ def test_names_of_the_caller(spec: str, paths: list[str | None], note: str) -> N
     assert len(signature.notes) == bool(note) and note in "".join(signature.notes)
 
 
-@pytest.mark.parametrize("spec", ["[1]", "[2, {}]", '[1, {"type": "x"}]', "[1, 5]", "[[[["])
-def test_an_unreadable_spec_is_reported(spec: str) -> None:
-    """A tree that is not understood costs the names only."""
-    signature = read_signature(with_spec(spec))
-    assert len(signature.inputs) == 2 and any("in_spec_" in problem for problem in signature.problems)
-
-
 @settings(max_examples=few(150), deadline=None)
 @given(text=st.sampled_from(CUDA_WRAPPERS), at=st.floats(0, 1))
 @example(text=CUDA_WRAPPERS[0], at=0.0)

@@ -18,7 +18,7 @@ import anyio
 import pytest
 from mcp import Client
 
-from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache
+from mcp_server.probes.cache import MANIFEST, Cache
 from tests.conftest import ROOT, ZooPackage
 from tests.server.clients import data_of, real_server
 
@@ -31,49 +31,6 @@ def built(cache: Cache, key: str, size: int) -> tuple[Path, bool]:
         (work / MANIFEST).write_text("{}")
 
     return anyio.run(lambda: cache.built(key, build, print))
-
-
-def fill(cache: Cache, key: str, size: int, age_s: float = 0.0) -> Path:
-    entry, _ = built(cache, key, size)
-    then = time.time() - age_s
-    os.utime(entry, (then, then))
-    return entry
-
-
-def test_the_entries_used_longest_ago_go_first(tmp_path: Path) -> None:
-    """Beyond the cap the old entry goes; a young one is kept even then, since it may be being loaded."""
-    cache = Cache(tmp_path, cap=150)
-    old = fill(cache, KEY, 100, age_s=IN_USE_S + 60)
-    young = fill(cache, OTHER, 100)
-    cache.sweep()
-    assert not old.exists() and young.exists()
-
-
-HOLD = """
-import sys, time, anyio
-from pathlib import Path
-from mcp_server.probes.cache import Cache
-async def build(work):
-    (work / "half").write_text("x")
-    print("held", flush=True)
-    await anyio.sleep(60)
-anyio.run(Cache(Path(sys.argv[1])).built, sys.argv[2], build, print)
-"""
-
-
-def test_a_killed_builder_leaves_nothing_behind(tmp_path: Path) -> None:
-    """While the builder lives its work is kept; once killed, a sweep removes it and the lock is free."""
-    cache = Cache(tmp_path)
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path), KEY], stdout=subprocess.PIPE)
-    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-    cache.sweep()
-    assert (tmp_path / f"{KEY}.building" / "half").exists()
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
-    cache.sweep()
-    assert not (tmp_path / f"{KEY}.building").exists()
-    assert built(cache, KEY, 10) == (tmp_path / KEY, False)
 
 
 # Keeps the source of each compile, and makes an empty object of it after a while: quick, and real to link.

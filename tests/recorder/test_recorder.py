@@ -22,7 +22,7 @@ from mcp_server.recorder.ring import Recording, read_recording
 from mcp_server.recorder.unwind import Unwinder
 from tests.conftest import ROOT, ZooPackage, torch_environment
 from tests.support.command import typed
-from tests.zoo.names import nightly
+from tests.zoo.names import nightly, thorough
 from tools.made import MADE
 
 pytestmark = pytest.mark.slow
@@ -148,6 +148,7 @@ def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
     assert any(f"main.cpp:{line}  model.run(inputs);" in each for each in verdict["remarks"])
 
 
+@thorough
 def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: Path) -> None:
     """`--remove` gives back every member as it was."""
     plain = tmp_path / "plain.pt2"
@@ -197,6 +198,7 @@ def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -
     assert not found["remarks"], "it is the same build"
 
 
+@thorough
 def test_a_core_file_that_is_cut_off_accuses_nobody(core: Path, package: Path, tmp_path: Path) -> None:
     """Half of it has no stack, which is said; of a few pages the notes are missing, which is an error."""
     cut = tmp_path / "cut"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mcp_server import brief
-from mcp_server.model import Verdict
 from mcp_server.render import as_text
 from tests.render.samples import SAMPLES, VERDICT
 
@@ -33,13 +32,6 @@ def test_text_from_outside_is_data() -> None:
     for text in (as_text(VERDICT), as_text(VERDICT, verbose=True), brief.text(VERDICT)):
         assert "\x1b" not in text
         assert "[red]" in text
-
-
-def test_what_was_done_is_shown_only_on_request() -> None:
-    """A check and why it was chosen come with `verbose`."""
-    chosen = "look_at_indices (gain 0.80, about 6 s; open: hang, input_mismatch)"
-    found = Verdict(outcome="inconclusive", summary="x", decisions=[chosen, "stopped during run"])
-    assert "look" not in as_text(found) and f"1. {chosen}" in as_text(found, verbose=True)
 
 
 if __name__ == "__main__":

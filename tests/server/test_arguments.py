@@ -6,7 +6,7 @@ import json
 import zipfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 import pytest
@@ -21,7 +21,6 @@ from mcp_server.jobs.store import Store
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
 from mcp_server.operations.arguments import (
     CheckArguments,
-    Checker,
     DiagnoseArguments,
     ExplainArguments,
     InspectArguments,
@@ -35,7 +34,6 @@ from mcp_server.operations.table import question_of
 from mcp_server.operations.workload import paired_model, symptom_of, workload_of
 from mcp_server.server.app import make_server
 from mcp_server.server.resources import GUIDES
-from mcp_server.tools.fault_methods import Tool
 from tests.server import sample
 from tests.server.clients import ERAS, Era, data_of
 
@@ -55,15 +53,6 @@ def folder(tmp_path: Path) -> Path:
 
 def built(folder: Path, **values: Any) -> object:
     return workload_of(validated(WorkloadArguments, {"cwd": str(folder), **values}))
-
-
-def test_a_script_with_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative paths start at cwd, and that in the directory of the process; the rest passes through."""
-    monkeypatch.chdir(folder.parent)
-    workload = built(folder, cwd=folder.name, script="app.py", script_args=["--fast"], env={"A": "1"})
-    assert workload == ScriptWorkload(
-        script=folder / "app.py", args=["--fast"], cwd=folder, env={"A": "1"}, timeout_s=300
-    )
 
 
 def test_what_is_reduced_takes_what_the_other_tools_take(
@@ -138,18 +127,6 @@ def test_questions() -> None:
         question_of(InspectArguments(package="m.pt2", launch=0, buffer="buf1"))
     with pytest.raises(ProblemError, match="goes with an assertion"):
         question_of(InspectArguments(package="m.pt2", generated_line=3))
-
-
-def test_the_checkers_are_those_of_the_step() -> None:
-    """The schema lists every checker that locate_fault knows, and auto."""
-    assert set(get_args(Checker)) == {"auto", *get_args(Tool)}
-
-
-def test_a_target_that_the_command_does_not_take_is_refused() -> None:
-    """The error says what it takes."""
-    with pytest.raises(ProblemError, match="does not take a script") as raised:
-        arguments_of(CheckArguments, {"target": "serve.py"})
-    assert raised.value.allowed == "a package (.pt2)"
 
 
 def test_a_command_that_runs_nothing_has_no_target() -> None:

@@ -39,7 +39,7 @@ from tests.server.clients import ROOT, Era, data_of, drive, real_server, sample_
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
 from tests.support.processes import alive, written
-from tests.zoo.names import few, nightly
+from tests.zoo.names import few, nightly, thorough
 
 # The MCP face over stdio, in both protocol eras, on operations that show one behaviour each.
 
@@ -260,18 +260,6 @@ JSON_VALUES = st.recursive(
 )
 
 
-def test_a_long_list_is_cut_and_counted() -> None:
-    """The longest list loses its tail; the cut is stated with both counts and where all of it is."""
-    result = {"launches": [{"index": n, "kernel": f"kernel_{n}"} for n in range(2000)], "summary": "kept"}
-    short = shorten(result, full={"uri": "artifact://job/result.json"})
-    shown = len(short["launches"])
-    assert 0 < shown < 2000
-    assert short["launches"] == result["launches"][:shown]
-    assert short["summary"] == "kept"
-    assert f"launches: {shown} of 2000 items" in short["shortened"]["cut"]
-    assert short["shortened"]["full"]["uri"] == "artifact://job/result.json"
-
-
 @settings(max_examples=few(40), deadline=None)
 @given(st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=6))
 def test_every_result_is_shortened_to_the_limit(result: dict[str, Any]) -> None:
@@ -353,6 +341,7 @@ def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@thorough
 def test_a_later_call_gives_the_same_verdict(zoo: ZooPackage, tmp_path: Path) -> None:
     """With torch imported before the call the verdict is the same, with the same evidence and runs."""
     package = str(zoo("ranker"))

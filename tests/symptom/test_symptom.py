@@ -15,7 +15,7 @@ from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments, TryArguments
 from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.package.archive import open_package
-from mcp_server.package.kernel_code import Literal, likeliest_first, literals_of, with_number
+from mcp_server.package.kernel_code import literals_of, with_number
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
@@ -204,14 +204,6 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path) -> None:
         arguments = DiagnoseArguments.model_validate({"log": "failed.log", **given})
         with pytest.raises(ProblemError, match="does not apply to a log, which calls no package"):
             symptom_of(arguments, None)
-
-
-def test_a_whole_number_stands_for_one_in_the_code() -> None:
-    """Those that are loaded as integers first; 0.126 is no reciprocal of a whole number, and 0.25 is one."""
-    codes = {0.126: "float", 4.0: "float", 0.25: "float", 3.0: "int64_t", 32.0: "int64_t"}
-    literals = [Literal("k", value, "kernel.cpp:1", f"static_cast<{code}>") for value, code in codes.items()]
-    found = [literal.value for literal in likeliest_first(literals, 11, integer=True)]
-    assert set(found[:2]) == {3.0, 32.0} and set(found[2:]) == {4.0, 0.25}
 
 
 def test_numbers_of_the_code_are_found_and_replaced_everywhere(scaled: Path) -> None:

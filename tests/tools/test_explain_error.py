@@ -65,15 +65,6 @@ def test_the_program_that_a_log_names(lines: str, arguments: dict[str, object]) 
 
 
 @pytest.mark.anyio
-async def test_consequences_are_told_from_the_root(context: Context) -> None:
-    """The generic exception of a failed load is listed with its role."""
-    found = await explain_error(context, log=RECORDINGS / "out-of-memory-at-load.plain.txt")
-    assert found.category == "out_of_memory"
-    roles = {other.family: other.role for other in found.others}
-    assert roles == {"generic_api_call": "only says that a call failed", "outdated_package": "noise"}
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("text", ["my model returns nan", "the answers are wrong"])
 async def test_an_unknown_text_is_not_called_silence(context: Context, text: str) -> None:
     """A text that somebody quotes is not said to hold no error, and nobody is sent to look for a hang."""
@@ -89,14 +80,6 @@ async def test_the_closest_family_is_named(context: Context) -> None:
     found = await explain_error(context, text="index out of bound 0 <= tmp27 < 32L")
     assert not found.known and found.category is None
     assert found.notes[0].startswith("closest known error: cpu_index_assert")
-
-
-@pytest.mark.anyio
-async def test_a_warning_alone_is_explained(context: Context) -> None:
-    """The notice of a failed first load is said to be no cause; the answer does not speak of a hang."""
-    found = await explain_error(context, text="Loading outdated pt2 file. Please regenerate your package.")
-    assert "whatever its cause" in found.summary
-    assert [(other.family, other.role) for other in found.others] == [("outdated_package", "noise")]
 
 
 @pytest.mark.anyio
@@ -156,22 +139,6 @@ async def test_the_text_of_a_device(context: Context, tmp_path: Path) -> None:
     assert fact["kernel"] == "triton_poi_fused_index_put_zeros_2"
     assert fact["index_from"] == ["input 1 (args[1])"]
     assert fact["fix"].after == "assert -12 <= int(args[1].min()) and int(args[1].max()) <= 11"
-
-
-@pytest.mark.anyio
-async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> None:
-    """The text of a CPU kernel, a size as bound, `lengths - 1` as index: the range is that of the lengths."""
-    package = recorded(tmp_path, "computed_index.torch-2.13-cpu")
-    text = (
-        "RuntimeError: index out of bounds: 0 <= tmp4 < ks1\nException raised from "
-        "cpp_fused_add_arange_argmax_embedding_expand_gather_index_rsub_select_squeeze_sub_view_1 at "
-        "/c/x.kernel.cpp:136 (most recent call first):"
-    )
-    found = await explain_error(context, text=text, package=package)
-    (fact,) = found.trace
-    assert (fact["launch"], fact["location"], found.notes) == (2, "kernel.cpp:136", [])
-    assert "pass only values from 1 to args[0].shape[1] in input 1 (args[1])" in fact["fix"].text
-    assert any("a shorter input 0 (args[0])" in sentence for sentence in fact["facts"])
 
 
 async def explanations(context: Context) -> list[Explanation]:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.flags import FLAGS, Flag, find, select
@@ -89,17 +87,6 @@ def test_every_name_belongs_to_one_flag() -> None:
     assert [name for name, count in counted.items() if count > 1] == []
     named = [name for flag in FLAGS for name in (*(need.name for need in flag.needs), *flag.conflicts)]
     assert [find(name).name for name in named] == named
-
-
-@given(st.sampled_from(FLAGS), st.text(max_size=12))
-def test_the_environment_gets_exactly_the_accepted_text(flag: Flag, value: str) -> None:
-    """A variable is set to the text that was asked for, never to a near one."""
-    try:
-        plan = select({flag.name: value}, moment=flag.acts[0])
-    except ProblemError:
-        return
-    assert flag.values.accepts(value)
-    assert not flag.env or plan.env == {flag.env: value}
 
 
 def test_versions_are_read_from_build_strings() -> None:

@@ -28,13 +28,6 @@ def step(job: Path, name: str, request: object = None, ending: Ending = "exit", 
     return directory
 
 
-@pytest.mark.parametrize("name", ["AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_CAPTURE_CAP"])
-def test_what_differs_from_turn_to_turn_is_no_part_of_the_key(tmp_path: Path, name: str) -> None:
-    """The time that is left and the free space of the disk: else nothing would ever be kept."""
-    later = replace(BASE, env={**BASE.env, name: "3"})
-    assert key_of(BASE, tmp_path) == key_of(later, tmp_path)
-
-
 @pytest.mark.parametrize("size", [10, WHOLE_BYTES + 10])
 def test_another_content_is_another_step(tmp_path: Path, size: int) -> None:
     """A file that the request names counts by its content, small or large."""

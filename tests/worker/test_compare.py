@@ -17,12 +17,11 @@ from torch import nn
 from mcp_server.runtime.context import stream_events
 from mcp_server.worker.capture.events import OddElement
 from mcp_server.worker.compare import compare, faults_of_part, tolerance
-from mcp_server.worker.eager_values import Expected, expectations, measure
-from mcp_server.worker.encode import BY_OPERATOR, decode, encode
+from mcp_server.worker.eager_values import Expected, measure
 from mcp_server.worker.events import Rounding
 from mcp_server.worker.report import Report
 from mcp_server.worker.rounding import Reference, judge, references
-from mcp_server.worker.tensors import checksum, describe, first_non_finite, summary
+from mcp_server.worker.tensors import checksum, first_non_finite, summary
 from tests.zoo.names import few
 
 # Comparing outputs: what is equal or within the tolerance of rounding, and what is told of a difference.
@@ -64,14 +63,6 @@ def test_asked_limits_replace_those_of_the_dtype() -> None:
     assert not compare(want, got, (0.0, 0.001)).equal
     found = compare(torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [0.5, 0.0]]))
     assert not found.equal and found.differing == 1 and found.max_abs == 0.5
-
-
-def test_operators_in_options_survive_json() -> None:
-    """Options keyed by operators come back as the operators; what cannot be written is marked."""
-    configs = {BY_OPERATOR: {torch.ops.aten.relu.default: ["void f()"]}, "max_autotune": True}
-    names, exact = encode(configs)
-    assert exact and decode(names) == configs
-    assert not encode({"post_grad_custom_pre_pass": lambda graph: graph})[1]
 
 
 def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Expected]:
@@ -156,15 +147,6 @@ def test_what_is_within_the_tolerance(name: str) -> None:
     assert found.within is within and bool(found.first) is not within
 
 
-def test_what_is_told_of_elements() -> None:
-    """An index that is off by one with place and values; of equal bits how much is finite nowhere."""
-    want = Expected("argmax", torch.tensor([[3, 1], [2, 0]]), None, 1.0)
-    found = measure(torch.tensor([[3, 1], [1, 0]]), want, 1.0)
-    assert (found.within, found.first, found.values) == (False, [1, 0], ["2", "1"])
-    same = measure(torch.tensor([1.0, NAN, INF]), expected([1.0, NAN, INF]), 1.0)
-    assert (same.equal, same.within, same.non_finite) == (True, True, 2)
-
-
 @given(
     rows=st.integers(2, 9),
     kept=st.integers(1, 9),
@@ -217,12 +199,6 @@ def cancels(x: torch.Tensor) -> torch.Tensor:
     """Nothing but rounding is left of the first row; the others are well conditioned."""
     big = x * 1000 + 1
     return torch.cat([(big[:1] - x[:1] * 1000) - 1, x[1:] * 2])
-
-
-def written_through_a_view(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    y.view(-1)[3:].add_(1000.0)
-    return y + 1
 
 
 class Block(nn.Module):  # type: ignore[misc]
@@ -328,30 +304,6 @@ def test_the_reference_of_a_check_is_judged_as_well(
     assert [each.unexplained for each in event.outputs] == [0]
 
 
-def outputs_of(model: Callable[[torch.Tensor], Any], shape: tuple[int, ...], place: Path) -> list[Any]:
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    report = Report(str(place / "report.jsonl"))
-    module = torch.export.export(Of(model), (x,)).module()
-    return expectations(module, [x], None, 1 << 24, report)[1]
-
-
-def test_noise_is_large_where_terms_cancel(tmp_path: Path) -> None:
-    """A mean that is nothing but rounding has noise above its size; a plain sum has far less than its own.
-
-    What is written through a view reaches the tensor, and asserts of dtypes hold, with roundings too.
-    """
-    mean, total, plain = outputs_of(
-        lambda x: (((x - x.mean(0)) / x.std(0)).mean(0), x.sum(0), x + 1), (500, 8), tmp_path
-    )
-    assert mean.noise > 0.1 * float(mean.eager.abs().mean())
-    assert 0 < total.noise < 1e-4 * float(total.eager.abs().mean())
-    assert 0 < plain.noise < 2e-7 * float(plain.eager.abs().max())
-    assert (total.terms, plain.terms) == (500.0, 1.0)
-    for model in (written_through_a_view, lambda x: (x.to(torch.float32) * 2, (x > 0) & (x < 1))):
-        for output in outputs_of(model, (2, 3), tmp_path):
-            assert output.exact is not None and output.noise < 1e-3
-
-
 # Counts and extremes of tensors, against a plain count in Python, and where the first bad value is.
 
 REALS = st.lists(
@@ -376,29 +328,6 @@ def test_counts_and_extremes_are_those_of_a_plain_count(values: list[float], dty
     if finite:
         assert (found.min, found.max) == (min(finite), max(finite))
         assert found.mean == pytest.approx(sum(finite) / len(finite), rel=1e-9, abs=1e-9)
-
-
-FEW_OPERATORS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64]
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, *FEW_OPERATORS])
-def test_every_kind_of_number_is_counted(dtype: torch.dtype) -> None:
-    """Whole numbers, bools, complex, small floats and wide unsigned too; complex numbers have no order."""
-    found = describe(torch.tensor([0.0, 1.0, 1.0]).to(dtype))
-    assert (found.nan, found.inf, found.zero) == (0, 0, 1)
-    assert (found.min is not None) == (not dtype.is_complex)
-
-
-def test_counts_are_exact_in_large_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """int64 extremes do not pass through a float, negative zeros count, and chunks change nothing."""
-    large = 2**62 + 1
-    found = summary(torch.tensor([-large, large]))
-    assert (found.min, found.max) == (-large, large)
-    values = torch.tensor([0.0, -0.0, 1e-45, -3.0] * 5000)
-    whole = summary(values)
-    assert whole.zero == summary(values.double()).zero == 10_000
-    monkeypatch.setattr("mcp_server.worker.tensors.CHUNK", 3000)
-    assert summary(values) == whole
 
 
 DIGESTED = (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.uint8)

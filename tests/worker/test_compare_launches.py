@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from mcp_server.worker import compare_launches
-from mcp_server.worker.compare_launches import Bench, _differing
+from mcp_server.worker.compare_launches import Bench
 from mcp_server.worker.eager_values import ExactRecorder, Expected
-from mcp_server.worker.launch_nodes import RETURNED, ProgramGraph, Stored, alike
+from mcp_server.worker.launch_nodes import RETURNED, ProgramGraph, Stored
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
 
@@ -60,19 +59,6 @@ def test_readers_tell_what_a_tensor_holds(
     assert [split.whole(stored("exp"), 1, [2], library=library) for library in (False, True)] == [False, True]
 
 
-def test_values_are_computed_from_what_is_known(graph: ProgramGraph, tmp_path: Path) -> None:
-    """`tanh` from a known `relu_` and from the input for what is not known."""
-    x, y, known = torch.randn(2, 3), torch.randn(3, 2), torch.randn(2, 3)
-    report = Report(str(tmp_path / "report"))
-    (value,) = graph.values([("tanh", 0, False)], {("relu_", 0, False): known}, [x, y], report)
-    assert torch.equal(value, (known.t() + y.exp()).tanh())
-    (whole,) = graph.values([("tanh", 0, False)], {}, [x.clone(), y], report)
-    assert torch.equal(whole, (x.sin().relu().t() + y.exp()).tanh())
-    assert {node.name for node in graph.needed(["tanh"], {("relu_", 0, False): known})} == {
-        *("exp", "t", "add", "tanh")
-    }
-
-
 def test_to_a_known_product_only_its_bias_is_added(tmp_path: Path) -> None:
     """As a GPU has it: one launch stores the product, the next one adds the bias. The input is NaN."""
     program = torch.export.export(
@@ -87,25 +73,6 @@ def test_to_a_known_product_only_its_bias_is_added(tmp_path: Path) -> None:
     torch.testing.assert_close(value, torch.tanh(product + program.state_dict["1.bias"]))
     assert "linear" not in {node.name for node in graph.needed(["tanh"], known)}
     assert "linear" in {node.name for node in graph.needed(["tanh"], {})}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "like"),
-    [
-        ((2, 3, 4), (6, 4), True),
-        ((6, 1, 4), (6, 4), True),
-        ((2, 3, 4), (2, 4, 3), False),
-        ((2, 6), (3, 4), False),
-        ((), (1,), True),
-    ],
-)
-def test_shapes_are_alike_by_joining_neighbours(
-    one: tuple[int, ...], other: tuple[int, ...], like: bool
-) -> None:
-    """A batch of rows is the rows of all; a permuted tensor is another one."""
-    assert alike(torch.ones(one), torch.ones(other)) is like
-    assert alike(torch.ones(other), torch.ones(one)) is like
-    assert not alike(torch.ones(one), torch.ones(one, dtype=torch.int64))
 
 
 class Layers(nn.Module):  # type: ignore[misc]
@@ -153,15 +120,3 @@ def test_weights_are_widened_where_they_are_used(tmp_path: Path) -> None:
         wanted = model.double()(x.double())
     assert set(wide) == {0}
     torch.testing.assert_close(torch.utils._pytree.tree_leaves(found)[0], wanted)
-
-
-def test_constants_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements that differ are counted alike in parts and at once, and NaN is the same as NaN."""
-    monkeypatch.setattr(compare_launches, "PART", 8)
-    own = torch.arange(40.0).reshape(10, 4)
-    own[3, 3] = torch.nan
-    held = own.clone()
-    held[[0, 5, 9], [1, 2, 3]] = -1
-    assert (_differing(held, own), _differing(own, own.clone())) == (3, 0)
-    assert _differing(held.t(), own.t()) == 3
-    assert _differing(torch.tensor(1), torch.tensor(2)) == 1

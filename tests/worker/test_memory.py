@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -84,17 +83,3 @@ def test_a_call_has_what_the_program_had_left() -> None:
             torch.empty(2 * LEFT, dtype=torch.uint8)
     assert headroom() == (None, "")
     assert torch.empty(2 * LEFT, dtype=torch.uint8).numel() == 2 * LEFT
-
-
-@pytest.mark.skipif(headroom()[0] is not None, reason="the tests themselves run under such a limit")
-def test_private_memory_has_a_limit_of_its_own() -> None:
-    """Where it leaves less than the address space, it is reported; a replay without a limit changes none."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (1 << 50, hard))
-    try:
-        with limited(None):
-            left, limit = headroom()
-        assert left is not None and left < 1 << 50 and limit == "RLIMIT_DATA"
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-    assert headroom() == (None, "")

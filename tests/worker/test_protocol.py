@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from mcp_server import worker
 from mcp_server.diagnosis.interventions.base import KEEPING, LEAVING_OUT, Options
 from mcp_server.diagnosis.interventions.run import Planned, TriedCall
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.runtime.context import decode, read_events
 from mcp_server.tools.requests import OPTIONS, run_request
@@ -28,7 +26,6 @@ from mcp_server.worker.events import (
     CheckFacts,
     Comparison,
     ElementChange,
-    Event,
     InputChange,
     NeededElement,
     OutputChange,
@@ -68,22 +65,6 @@ def test_an_event_comes_back_as_it_was(tmp_path: Path, facts: CallFacts) -> None
     line = {"event": "intervened", "label": "a", "key": "", "ended": "ok", "rows_in_all": 3}
     assert decode(line) == CallFacts("a", "", "ok")
     assert decode({"event": "loading", "loader": "load_package", "t": 0.5}) == Phase("loading")
-
-
-@pytest.mark.parametrize("name", sorted(Event.kinds))
-def test_every_event_is_read_or_refused(name: str) -> None:
-    """A line without facts gives the event with its defaults, or an error that names what is missing."""
-    try:
-        assert type(decode({"event": name})) is (Event.kinds[name] if name != "phase" else Phase)
-    except ProblemError as refused:
-        assert f"event {name} is of another form" in refused.what
-
-
-def test_a_phase_has_no_class() -> None:
-    """What is reported as a phase is read as one."""
-    text = "".join(path.read_text() for path in DIRECTORY.rglob("*.py"))
-    names = set(re.findall(r'\.phase\("(\w+)"', text))
-    assert len(names) > 20 and not names & Event.kinds.keys()
 
 
 @pytest.mark.parametrize("module", ["protocol", "events"])

@@ -46,18 +46,6 @@ def test_a_good_call_reports_each_phase_and_the_outputs_of_eager_each_time(
 
 
 @pytest.mark.slow
-def test_an_exception_of_the_model_is_told_with_its_phase(zoo: ZooPackage, tmp_path: Path) -> None:
-    """An index assert that can be caught ends in `failed` during `calling`, with exit status 1."""
-    package = zoo("ranker")
-    done = work(tmp_path, "run", {"package": package, "inputs": package.with_name("ranker.bad-index.pt")})
-    failed = done.last(events.Failed)
-    assert failed is not None and done.finished.returncode == 1
-    assert failed.during == "calling" and failed.type == "builtins.RuntimeError"
-    assert failed.text.startswith("index out of bounds: 0 <= ")
-    assert "RuntimeError: index out of bounds" in done.finished.stderr.read_text()
-
-
-@pytest.mark.slow
 def test_an_abort_leaves_what_was_known(zoo: ZooPackage, tmp_path: Path) -> None:
     """A process that dies inside the call still has told its inputs, and that the call had begun."""
     (tmp_path / "dying_ops.py").write_text(DIES)
@@ -78,16 +66,6 @@ def test_arguments_in_a_list_or_by_name_reach_the_right_inputs(zoo: ZooPackage, 
     done = [work(tmp_path, "run", {"package": package, "inputs": file}) for file in files]
     (first,), (second,) = (each.all(events.Called) for each in done)
     assert first.outputs[0].checksum == second.outputs[0].checksum and first.outputs[0].nan == 8
-
-
-@pytest.mark.slow
-def test_probe_knows_the_machine(tmp_path: Path) -> None:
-    """The probe tells versions, and why there is no CUDA."""
-    done = work(tmp_path, "probe", {})
-    build, python, cuda = done.last(events.Torch), done.last(events.Python), done.last(events.Cuda)
-    assert build is not None and build.version == torch.__version__
-    assert python is not None and str(python.version).startswith("3.")
-    assert cuda is not None and (cuda.available or cuda.why)
 
 
 OPERATOR = """

@@ -16,12 +16,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from mcp_server.worker import inputs as worker_inputs
-from mcp_server.worker.encode import encode_all, encode_layout, encode_output, frames
+from mcp_server.worker.encode import encode_layout, encode_output
 from mcp_server.worker.events import Argument, Inputs
-from mcp_server.worker.observe import _NAMES, Saver, stem, write
-from mcp_server.worker.report import Encoded, Refused, encode, plain
-from mcp_server.worker.saved_calls import TooLarge, pack, pack_leaves, restore
-from mcp_server.worker.tensors import checksum, describe, layout, storage_bytes
+from mcp_server.worker.observe import _NAMES, Saver, write
+from mcp_server.worker.report import Refused, encode, plain
+from mcp_server.worker.saved_calls import pack, pack_leaves, restore
+from mcp_server.worker.tensors import layout, storage_bytes
 from tests.worker.support import here, saved
 from tests.zoo.names import few
 
@@ -78,25 +78,6 @@ def test_the_tree_and_sharing_survive() -> None:
     leaves[0][2] = 77
     assert leaves[1][0] == 77
     assert restore(through_a_file(pack((object(), base), {}, 1 << 20)))[1] is None
-
-
-def test_the_cap_refuses_and_cuts() -> None:
-    """A small view of a large storage fits a cap that the storage exceeds; a large tensor does not."""
-    large = torch.zeros(1000)
-    kept = pack_leaves([large[::100]], 3700)[0]
-    assert storage_bytes([kept]) <= 3700 and kept.stride() == (100,)
-    with pytest.raises(TooLarge):
-        pack_leaves([large], 3700)
-
-
-def test_statistics_and_checksums_of_what_has_few_values() -> None:
-    """Empty tensors and all-NaN tensors have what they can have; a checksum sees values in logical order."""
-    empty = describe(torch.empty(0))
-    assert empty.checksum and (empty.nan, empty.min) == (None, None)
-    assert describe(torch.full((3,), float("nan"))).min is None
-    x = torch.arange(6.0).reshape(2, 3)
-    assert checksum(x.t()) == checksum(x.t().contiguous())
-    assert checksum(x) != checksum(x.reshape(3, 2))
 
 
 def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
@@ -173,16 +154,6 @@ def test_a_saved_tensor_says_where_it_was_and_is_not_overwritten(tmp_path: Path)
             assert file.metadata()["stride"] == "[2, 1]" and file.metadata()["launch"] == "4"
 
 
-def test_nothing_is_saved_beyond_the_cap(tmp_path: Path) -> None:
-    """A tensor that would break the cap is counted and left out; a long name of a kernel is cut."""
-    saver = Saver(str(tmp_path), 10)
-    facts = Argument(name="a", phase="after", launch=0, kernel="k")
-    assert saver.save(facts, torch.ones(3)) is None
-    assert saver.save(facts, torch.ones(2)) is not None
-    assert saver.refused == 1 and saver.left == 2
-    assert len(stem(999, "triton_" + "x" * 400, "y" * 100, "before")) < 230
-
-
 # The short ways to JSON give what the long way gives.
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20))
@@ -228,21 +199,3 @@ def test_counts_of_outputs(values: list[float], dtype: torch.dtype, nan: int, in
     told = encode_output(torch.tensor(values).to(dtype), "", True)
     assert (json.loads(told.text)["nan"], json.loads(told.text)["inf"]) == (nan, inf)
     assert told.odd is bool(nan or inf)
-
-
-def test_an_unreadable_output_and_one_that_is_no_tensor() -> None:
-    """What the device said is kept; a plain value is told by its repr."""
-    broken = encode_output(torch.zeros(2), "an illegal memory access", True)
-    assert broken.odd and broken.unreadable and "illegal" in json.loads(broken.text)["unreadable"]
-    told = encode_output(7, "", True)
-    assert json.loads(encode_all([told.text, told.text])) == [{"value": "7"}] * 2
-
-
-def test_frames_name_the_calling_line_each_time() -> None:
-    """Two calls on one line give one text, a call on another line another."""
-    told: list[Encoded] = [frames() for _ in range(2)]
-    other = frames()
-    first, second = json.loads(told[0])[0], json.loads(other)[0]
-    assert told[0] is told[1]
-    assert (first["file"], second["line"]) == (__file__, first["line"] + 1)
-    assert first["code"].startswith("told: list[Encoded]")
