@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
 from mcp_server.package.terms.program import (
@@ -184,15 +183,14 @@ class _Reader(Reader):
             found = (value for index, value in reversed(self.local[place.parameter]) if index in ("", wanted))
             return next(found, Unread(place.parameter))
         with self.where(mask):
-            where = self._where(place) | {"masked": mask is not None}
-            self.accesses.append(Access(kind="load", **where))
+            self.accesses.append(self._access(place, masked=mask is not None))
         value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
         return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
 
-    def _where(self, place: Place) -> dict[str, Any]:
-        """What is known of any access at this place of the text."""
-        line, code = self.line, self.lines[self.line - 1].strip()
-        return {"place": place, "ranges": self.ranges(), "test": self.test(), "line": line, "code": code}
+    def _access(self, place: Place, *, masked: bool = False) -> Access:
+        """An access by the statement that is read, as a load."""
+        known = Access(kind="load", place=place, ranges=self.ranges(), test=self.test(), line=self.line)
+        return replace(known, masked=masked, code=self.lines[self.line - 1].strip())
 
     # Blocks
 
@@ -393,7 +391,7 @@ class _Reader(Reader):
         value, mode = _added(place.parameter, place.index, value, mode)
         stored = cast(value, pointer.dtype.removeprefix("*"))
         kind: AccessKind = "store" if mode == "plain" else "update"
-        self.accesses.append(Store(kind=kind, value=stored, mode=mode, **self._where(place)))
+        self.accesses.append(Store.of(self._access(place), kind, stored, mode))
 
     def _assign(self, name: str, type_: str | None, value: str) -> None:
         if match := _ACCUMULATOR.match(name):
@@ -422,8 +420,8 @@ class _Reader(Reader):
                     scope.names[name] = Unread(name)
             if name in self.parameters and is_address(self.look(name).dtype):
                 value = Unread(text[:120], self.parameters[name] or "float32")
-                where = self._where(Place(name, 1, ((Unread(name, "int64"), 1),))) | {"line": line}
-                self.accesses.append(Store(kind="store", value=value, **where))
+                access = self._access(Place(name, 1, ((Unread(name, "int64"), 1),)))
+                self.accesses.append(Store.of(replace(access, line=line), "store", value))
 
     def _check(self, found: IndexAssert, text: str) -> None:
         excepted = _EXCEPT.search(text)

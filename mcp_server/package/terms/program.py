@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
@@ -159,6 +159,12 @@ class Store(Access):
 
     value: Term
     mode: str = "plain"
+
+    @staticmethod
+    def of(access: Access, kind: AccessKind, value: Term, mode: str = "plain") -> Store:
+        """The store of a value where an access is made."""
+        known = {each.name: getattr(access, each.name) for each in fields(access)}
+        return Store(**(known | {"kind": kind, "value": value}), mode=mode)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

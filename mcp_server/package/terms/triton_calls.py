@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from mcp_server.package.terms.program import Access, Place, Reader, Source, Store, place_of
 from mcp_server.package.terms.sizes import size_term
@@ -115,8 +115,7 @@ class Functions(Reader):
     def loaded(self, pointer: Term, mask: Term | None = None, other: Term | None = None) -> Term:
         place = place_of(pointer)
         with self.where(mask):
-            where = self._where(place, mask, self.call)
-            self.accesses.append(Access(kind="load", **where))
+            self.accesses.append(self._access(place, mask, self.call))
         if not place.parameter:
             return Unread("load", "int64", (pointer,))
         value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
@@ -308,13 +307,13 @@ class Functions(Reader):
         blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(axis)
         return Range(name, Number(0, "int64"), blocks or Unread("grid"))
 
-    def _where(self, place: Place, mask: Term | None, call: ast.Call | None) -> dict[str, Any]:
-        """What is known of any access at this place of the text."""
+    def _access(self, place: Place, mask: Term | None, call: ast.Call | None) -> Access:
+        """An access by the call that is read, as a load."""
         test = self.test()
         terms = (*(part for part, _ in place.parts), *([test] if test is not None else []))
         line, code = (call.lineno, self._text(call)) if call is not None else (self.line, "")
-        known = {"place": place, "ranges": self.ranges(*terms), "test": test, "line": line}
-        return known | {"code": code, "masked": mask is not None}
+        known = Access(kind="load", place=place, ranges=self.ranges(*terms), test=test, line=line, code=code)
+        return replace(known, masked=mask is not None)
 
     def _text(self, node: ast.Call) -> str:
         lines = self.lines[node.lineno - 1 : node.end_lineno]
@@ -331,10 +330,10 @@ class Functions(Reader):
         mode = "add" if how == "atomic_add" else "plain"
         stored = self.term(value) if how in ("store", "atomic_add") else Unread(how)
         stored = cast(stored, pointer.dtype.removeprefix("*")) if is_address(pointer.dtype) else Unread(how)
-        place, kind = place_of(pointer), "store" if how == "store" else "update"
+        place = place_of(pointer)
         with self.where(mask):
-            where = {"kind": kind, **self._where(place, mask, call.node)}
-        self.accesses.append(Store(value=stored, mode=mode, **where))
+            access = self._access(place, mask, call.node)
+        self.accesses.append(Store.of(access, "store" if how == "store" else "update", stored, mode))
         if not place.parameter:
             self.unread.append(self.line)
 
