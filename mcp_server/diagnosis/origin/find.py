@@ -29,6 +29,7 @@ from mcp_server.diagnosis.origin.walk import (
     Given,
     Place,
     Produced,
+    Source,
     Walked,
     Walker,
     argument_of,
@@ -231,6 +232,30 @@ class _Finder:
             return list(offending(Closing(self.walker).close(source)))
         return list(offending(self._not_computed(source)[0]))
 
+    def _walked(self, start: Computed | Place | Produced) -> Walked:
+        """Back to where the value was computed. Raises `UnknownValue`."""
+        if isinstance(start, Produced):
+            place = self.walker.through(start)
+            walked = self.walker.back(place) if place is not None else Walked(start)
+        else:
+            walked = self.walker.back(start)
+        if isinstance(walked.source, Produced) and is_carrier(walked.source.launch):
+            raise UnknownValue("the values that the operator moved were not seen")
+        return walked
+
+    def _expressed(
+        self, source: Source, check: Check | None, point: Evaluator | None
+    ) -> tuple[list[Expression], Scalar | None]:
+        """The expression of a value, those at the other points that read the same elements, and the value."""
+        if not isinstance(source, Computed):
+            expression, value = self._not_computed(source)
+            return [expression], value
+        points = [source.evaluator]
+        if check is not None and point is not None and source.term is check.value:
+            points += _points_alike(self.walker, self.launch, check, point)
+        computed = (Computed(source.launch, source.term, each) for each in points)
+        return [Closing(self.walker).close(each) for each in computed], value_of(source.term, points[0])
+
     def _origin(
         self,
         start: Computed | Place | Produced,
@@ -240,24 +265,10 @@ class _Finder:
         blamed: Counter[ElementKey],
     ) -> Origin:
         """The origin; `point` is the point of the loops at which `check` fails."""
-        if isinstance(start, Produced):
-            place = self.walker.through(start)
-            walked = self.walker.back(place) if place is not None else Walked(start)
-        else:
-            walked = self.walker.back(start)
+        walked = self._walked(start)
         source = walked.source
-        if isinstance(source, Produced) and is_carrier(source.launch):
-            raise UnknownValue("the values that the operator moved were not seen")
-        alike: list[Computed] = []
-        if isinstance(source, Computed):
-            value = value_of(source.term, source.evaluator)
-            expression = Closing(self.walker).close(source)
-            if check is not None and point is not None and source.term is check.value:
-                points = _points_alike(self.walker, self.launch, check, point)
-                alike = [Computed(source.launch, source.term, each) for each in points]
-        else:
-            expression, value = self._not_computed(source)
-        expressions = [expression, *(Closing(self.walker).close(each) for each in alike)]
+        expressions, value = self._expressed(source, check, point)
+        expression = expressions[0]
         launch = None if isinstance(source, Given) else source.launch
         found = list(offending(expression)) if self.seen else []
         read = operands(expression, seen=self.seen)
