@@ -6,28 +6,18 @@ factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.evaluate import FUNCTIONS, UnknownValue
 from mcp_server.package.terms.syntax import NotRead, read_cpp
 from mcp_server.package.terms.term import Apply, Number, Size, Term, say, understood
 from mcp_server.package.terms.translate import Translator
 
 _LARGEST = 1 << 256
-_EXACT: dict[str, Callable[[Fraction, Fraction], Fraction | int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "remainder": operator.mod,
-    "floordiv": operator.floordiv,
-    "minimum": min,
-    "maximum": max,
-}
+_EXACT = frozenset({"add", "sub", "mul", "div", "mod", "floordiv", "minimum", "maximum"})
 
 
 def size_term(text: str) -> Term | None:
@@ -97,8 +87,8 @@ def _value(term: Term, values: Mapping[str, int]) -> Fraction:
             result = _value(inner, values)
         case Apply(op="neg", args=(inner,)):
             result = -_value(inner, values)
-        case Apply(op=op, args=(left, right)) if op in _EXACT:
-            result = Fraction(_EXACT[op](_value(left, values), _value(right, values)))
+        case Apply(op=op, args=(left, right)) if (op := op.replace("remainder", "mod")) in _EXACT:
+            result = Fraction(FUNCTIONS[op](_value(left, values), _value(right, values)))
         case _:
             raise UnknownValue(say(term))
     if abs(result) > _LARGEST:
