@@ -18,21 +18,9 @@ from dataclasses import dataclass
 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
+from mcp_server.package.terms.parts import free_positions, parts, say
 from mcp_server.package.terms.program import read_program
-from mcp_server.package.terms.term import (
-    Apply,
-    Element,
-    Fold,
-    Number,
-    Position,
-    Range,
-    Scalar,
-    Size,
-    Term,
-    free_positions,
-    parts,
-    say,
-)
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Scalar, Size, Term
 
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
 _NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid", "square"})

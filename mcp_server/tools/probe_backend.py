@@ -20,8 +20,8 @@ from mcp_server.package.assertion import Assertion, Candidate, generated_line
 from mcp_server.package.launches import Launch, shim_operator
 from mcp_server.package.symbols import plain
 from mcp_server.package.terms.linear import Limit, over_loops
+from mcp_server.package.terms.parts import elements
 from mcp_server.package.terms.sizes import find_asserts
-from mcp_server.package.terms.term import elements
 from mcp_server.package.view import PackageView
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options

@@ -12,8 +12,9 @@ from mcp_server.package.assertion import Candidate, explain, propose, read_asser
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.terms import linear
 from mcp_server.package.terms.linear import IndexForm, Limit, allowed_elements, position_limit
+from mcp_server.package.terms.parts import elements
 from mcp_server.package.terms.program import read_program
-from mcp_server.package.terms.term import Unread, elements
+from mcp_server.package.terms.term import Unread
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ZooPackage
 from tests.package.summaries import view_of

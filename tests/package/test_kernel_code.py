@@ -13,8 +13,9 @@ from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.accesses import indexed_by
 from mcp_server.package.terms.blocks import LineCounter
 from mcp_server.package.terms.linear import name_of
+from mcp_server.package.terms.parts import elements, unwrapped
 from mcp_server.package.terms.program import read_program
-from mcp_server.package.terms.term import Element, elements, unwrapped
+from mcp_server.package.terms.term import Element
 
 VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2, float* out_ptr0)
 {

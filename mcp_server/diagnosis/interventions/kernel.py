@@ -22,7 +22,7 @@ from mcp_server.package.archive import Package
 from mcp_server.package.kernel_code import Literal, with_number
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.prover import Finding
-from mcp_server.package.terms.term import number
+from mcp_server.package.terms.parts import number
 from mcp_server.package.view import view_package
 from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel
 from mcp_server.probes.domain_guard import with_domain_guarded, with_exponents_shifted

@@ -31,7 +31,8 @@ from mcp_server.diagnosis.origin.walk import (
 from mcp_server.package.launches import Argument
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
-from mcp_server.package.terms.term import Apply, Element, Fold, parts, uncast
+from mcp_server.package.terms.parts import parts, uncast
+from mcp_server.package.terms.term import Apply, Element, Fold
 
 # Operators whose result depends on the element at its place, on those up to it, or on a row and a column.
 POINTWISE = frozenset({"bucketize"})

@@ -17,7 +17,8 @@ from mcp_server.diagnosis.origin.walk import (
 )
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.term import Element, Number, Position, Scalar, Size, Term, parts, rebuilt, say
+from mcp_server.package.terms.parts import parts, rebuilt, say
+from mcp_server.package.terms.term import Element, Number, Position, Scalar, Size, Term
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import listed
 

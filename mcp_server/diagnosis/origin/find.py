@@ -42,8 +42,9 @@ from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.accesses import index_checks, places, used
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
+from mcp_server.package.terms.parts import parts, understood
 from mcp_server.package.terms.program import Check, Program, read_program
-from mcp_server.package.terms.term import Element, Range, Scalar, parts, understood
+from mcp_server.package.terms.term import Element, Range, Scalar
 from mcp_server.package.view import PackageView
 from mcp_server.tools.kernel_io import FirstBad
 

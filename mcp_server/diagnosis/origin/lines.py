@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mcp_server.package.terms.evaluate import DOMAINS, Domain
-from mcp_server.package.terms.term import SIGNS
+from mcp_server.package.terms.parts import SIGNS
 
 _ZERO_TIMES_INFINITY = "0 * -inf"  # in the explanation of an origin
 

@@ -19,8 +19,9 @@ from mcp_server.package.launches import Argument, Launch, shifted, shim_operator
 from mcp_server.package.statements import whole_number
 from mcp_server.package.terms.accesses import position_of
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
+from mcp_server.package.terms.parts import elements
 from mcp_server.package.terms.program import Program, read_program
-from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, elements
+from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
 from mcp_server.package.view import PackageView
 
 _HOPS = 40

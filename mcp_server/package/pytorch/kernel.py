@@ -14,8 +14,9 @@ from mcp_server.package.pytorch.axes import Axes, Axis, Loop, NotRead, Statement
 from mcp_server.package.pytorch.expressions import Value
 from mcp_server.package.pytorch.values import Values
 from mcp_server.package.pytorch.views import Memory, Step, Structures, Tensor, is_whole, listed, typical, view
+from mcp_server.package.terms.parts import parts, unwrapped
 from mcp_server.package.terms.program import Check, Source, Store, read_program
-from mcp_server.package.terms.term import Element, Fold, Number, Range, Size, Term, parts, unwrapped
+from mcp_server.package.terms.term import Element, Fold, Number, Range, Size, Term
 from mcp_server.package.terms.whole import Whole, named
 
 

@@ -8,7 +8,7 @@ and `grid` (`program.Source`).
         print(store.parameter, say(store.index), say(store.value), [each.name for each in store.ranges])
 
 - `program`: `read_program` gives each `Access` with its `Place`, loops and test, each `Store` and `Check`.
-- `term`: the kinds of `Term`, their parts and elements; `say` puts one in words.
+- `term`, `parts`: the kinds of `Term`, their parts and elements; `say` puts one in words.
 - `evaluate`: `Evaluator` for given loop variables, sizes and elements; `DOMAINS` of operators.
 - `accesses`: the lanes in which an access has its extremes, in the types that the code computes in.
 - `interval`: `Bounds`, the values that a term may have, and whether it rises with an element.

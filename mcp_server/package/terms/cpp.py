@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
+from mcp_server.package.terms.dtypes import is_address, promoted
+from mcp_server.package.terms.parts import key, parts, say, uncast
 from mcp_server.package.terms.program import (
     Access,
     AccessKind,
@@ -27,23 +29,7 @@ from mcp_server.package.terms.program import (
 )
 from mcp_server.package.terms.sizes import IndexAssert
 from mcp_server.package.terms.syntax import Call, Item, Name, NotRead, Operation, Syntax, read_cpp
-from mcp_server.package.terms.term import (
-    Apply,
-    Element,
-    Fold,
-    Number,
-    Position,
-    Range,
-    Size,
-    Term,
-    Unread,
-    is_address,
-    key,
-    parts,
-    promoted,
-    say,
-    uncast,
-)
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term, Unread
 from mcp_server.package.terms.translate import cast, chosen, dtype_of, inverted, operator, type_of
 
 _LOOP = re.compile(

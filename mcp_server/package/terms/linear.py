@@ -13,22 +13,10 @@ from fractions import Fraction
 from math import ceil, floor, gcd
 from types import MappingProxyType
 
+from mcp_server.package.terms.parts import parts, rebuilt, say, understood, unwrapped
 from mcp_server.package.terms.program import Place
 from mcp_server.package.terms.sizes import size_term
-from mcp_server.package.terms.term import (
-    Apply,
-    Element,
-    Number,
-    Position,
-    Range,
-    Size,
-    Term,
-    parts,
-    rebuilt,
-    say,
-    understood,
-    unwrapped,
-)
+from mcp_server.package.terms.term import Apply, Element, Number, Position, Range, Size, Term
 from mcp_server.package.terms.whole import Whole, constant, named, whole_of
 
 _NO_SIZES: Mapping[str, int] = MappingProxyType({})

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mcp_server.package.terms.evaluate import FUNCTIONS, UnknownValue
+from mcp_server.package.terms.parts import say, understood
 from mcp_server.package.terms.syntax import NotRead, read_cpp
-from mcp_server.package.terms.term import Apply, Number, Size, Term, say, understood
+from mcp_server.package.terms.term import Apply, Number, Size, Term
 from mcp_server.package.terms.translate import Translator
 
 _LARGEST = 1 << 256

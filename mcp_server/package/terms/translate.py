@@ -11,21 +11,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from mcp_server.package.terms.dtypes import DTYPES, is_address, is_float, promoted
 from mcp_server.package.terms.evaluate import MATH
 from mcp_server.package.terms.interval import limits
+from mcp_server.package.terms.parts import say
 from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Operation, Syntax
-from mcp_server.package.terms.term import (
-    DTYPES,
-    Apply,
-    Number,
-    Scalar,
-    Term,
-    Unread,
-    is_address,
-    is_float,
-    promoted,
-    say,
-)
+from mcp_server.package.terms.term import Apply, Number, Scalar, Term, Unread
 
 Lookup = Callable[[str], Term]
 

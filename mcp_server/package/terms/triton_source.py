@@ -6,8 +6,9 @@ import ast
 import re
 import textwrap
 
+from mcp_server.package.terms.dtypes import whole_dtype
 from mcp_server.package.terms.program import Source
-from mcp_server.package.terms.term import Number, Size, Term, whole_dtype
+from mcp_server.package.terms.term import Number, Size, Term
 
 _LONGEST = 400_000  # letters of a source
 _POINTERS = {

@@ -31,8 +31,9 @@ from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.interval import Interval
+from mcp_server.package.terms.parts import key
 from mcp_server.package.terms.program import Check
-from mcp_server.package.terms.term import Element, Fold, Number, Position, Range, Scalar, Term, key
+from mcp_server.package.terms.term import Element, Fold, Number, Position, Range, Scalar, Term
 from mcp_server.package.terms.translate import cast, chosen, operator
 from mcp_server.package.view import view_package
 from tests.package.terms.made import element, read, value

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from mcp_server.package.terms.evaluate import Evaluator
+from mcp_server.package.terms.parts import parts
 from mcp_server.package.terms.syntax import read_cpp
-from mcp_server.package.terms.term import Element, Number, Scalar, Term, Unread, parts
+from mcp_server.package.terms.term import Element, Number, Scalar, Term, Unread
 from mcp_server.package.terms.translate import Translator, cast, chosen, operator
 
 UNARY = ("floor", "ceil", "trunc", "abs", "neg", "sqrt")

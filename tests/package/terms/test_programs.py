@@ -12,16 +12,9 @@ import torch
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.terms.accesses import position_of
 from mcp_server.package.terms.evaluate import Evaluator
+from mcp_server.package.terms.parts import key, number, parts, say
 from mcp_server.package.terms.program import Program, read_program
-from mcp_server.package.terms.term import (
-    Element,
-    Scalar,
-    Term,
-    key,
-    number,
-    parts,
-    say,
-)
+from mcp_server.package.terms.term import Element, Scalar, Term
 from mcp_server.package.wrapper import read_wrapper
 from tests.package.terms.made import unread
 from tests.package.terms.running import Read

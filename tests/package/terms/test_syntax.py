@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_server.package.terms.parts import say
 from mcp_server.package.terms.sizes import in_words
 from mcp_server.package.terms.syntax import NotRead, read_cpp, read_python
-from mcp_server.package.terms.term import Scalar, say
+from mcp_server.package.terms.term import Scalar
 from mcp_server.package.terms.translate import Translator
 from tests.package.terms.made import element, read, value
 

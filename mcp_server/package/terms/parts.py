@@ -1,0 +1,312 @@
+"""The parts of terms, terms rebuilt, and terms in words.
+
+`key` compares two terms except for their constants. `say` writes a term as the model would:
+`floor(sqrt((clamp(x, 1, 500) - 1) / 499) * 64)`. It omits what code generation adds: casts that keep the
+value, the wrap of negative indices, an unrolled reduction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from operator import attrgetter
+
+from mcp_server.package.terms.dtypes import is_float
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Fold,
+    Number,
+    Position,
+    Range,
+    Scalar,
+    Size,
+    Term,
+    Unread,
+)
+
+_WORDS = 40_000
+
+
+def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
+    """A term and all its subterms, each once, outermost first; indices of elements only on request."""
+    seen = {term}
+    queue = [term]
+    for each in queue:  # grows in the loop
+        yield each
+        inner: tuple[Term, ...] = ()
+        match each:
+            case Apply(args=args) | Unread(args=args):
+                inner = args
+            case Fold(body=body, ranges=ranges):
+                inner = (body, *(end for r in ranges for end in (r.start, r.stop)))
+            case Element(index=index) if inside_indices:
+                inner = (index,)
+        for part in inner:
+            if part not in seen:
+                seen.add(part)
+                queue.append(part)
+
+
+def free_positions(*terms: Term) -> list[str]:
+    """The loop variables and lanes that terms depend on, without those that a reduction in them goes over."""
+    done: dict[Term, dict[str, None]] = {}
+
+    def visit(each: Term) -> dict[str, None]:
+        if each not in done:
+            found: dict[str, None] = {}
+            match each:
+                case Position(name=name):
+                    found = {name: None}
+                case Apply(args=args) | Unread(args=args):
+                    found = {name: None for inner in args for name in visit(inner)}
+                case Element(index=index):
+                    found = visit(index)
+                case Fold(body=body, ranges=ranges):
+                    over = {each.name for each in ranges}
+                    found = {name: None for name in visit(body) if name not in over}
+                    found |= {name: None for r in ranges for end in (r.start, r.stop) for name in visit(end)}
+            done[each] = found
+        return done[each]
+
+    return list({name: None for term in terms for name in visit(term)})
+
+
+def elements(term: Term) -> tuple[Element, ...]:
+    """The elements that a term is computed from, without those that are only indices."""
+    return tuple(each for each in parts(term) if isinstance(each, Element))
+
+
+def understood(term: Term) -> bool:
+    """Whether all of the code behind a term was read."""
+    return not any(isinstance(each, Unread) for each in parts(term, inside_indices=True))
+
+
+def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
+    """The term with every subterm replaced for which `change` returns another. Shared ones stay shared."""
+    done: dict[Term, Term] = {}
+
+    def visit(each: Term) -> Term:
+        if each not in done:
+            done[each] = change(each) or inner(each)
+        return done[each]
+
+    def inner(each: Term) -> Term:
+        match each:
+            case Apply(args=args):
+                new = tuple(map(visit, args))
+                return each if new == args else replace(each, args=new)
+            case Element(index=index):
+                moved = visit(index)
+                return each if moved is index else replace(each, index=moved)
+            case Fold(body=body, ranges=ranges):
+                changed, ends = visit(body), tuple((visit(r.start), visit(r.stop)) for r in ranges)
+                if changed is body and ends == tuple((r.start, r.stop) for r in ranges):
+                    return each
+                pairs = zip(ranges, ends, strict=True)
+                spans = tuple(Range(r.name, start, stop) for r, (start, stop) in pairs)
+                return replace(each, body=changed, ranges=spans)
+        return each
+
+    return visit(term)
+
+
+def key(term: Term, most: int = _WORDS) -> tuple[str, tuple[Scalar, ...]]:
+    """The structure of a term without constants and names of tensors, and the constants in order.
+
+    Only the first `most` words of a large term count.
+    """
+    constants: list[Scalar] = []
+    words: list[str] = []
+
+    def visit(each: Term) -> None:
+        if len(words) > most:
+            return
+        match each:
+            case Number(value=value):
+                constants.append(value)
+                words.append("#")
+            case Element(dtype=dtype):
+                words.append(f"element {dtype}")
+            case Position() | Size():
+                words.append(type(each).__name__)
+            case Apply(op=op, args=args):
+                words.append(f"{op} {len(args)}")
+                for argument in args:
+                    visit(argument)
+            case Fold(kind=kind, body=body, ranges=ranges):
+                words.append(f"{kind} over {len(ranges)}")
+                visit(body)
+            case Unread(text=text):
+                words.append(text)
+
+    visit(term)
+    return " ".join(words), tuple(constants)
+
+
+_LEVELS: tuple[dict[str, str], ...] = (
+    {"or": "or"},
+    {"and": "and"},
+    {},  # not
+    {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="},
+    {"bitor": "|"},
+    {"bitxor": "^"},
+    {"bitand": "&"},
+    {"shl": "<<", "shr": ">>"},
+    {"add": "+", "sub": "-"},
+    {"mul": "*", "div": "/", "truncdiv": "/", "floordiv": "//", "mod": "%", "remainder": "%"},
+)
+"""Infix operators, those that bind least first."""
+SIGNS = {op: (sign, binding) for binding, signs in enumerate(_LEVELS, 1) for op, sign in signs.items()}
+UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
+_WHOLE = frozenset({"floor", "ceil", "trunc", "round"})
+_LONGEST = 600  # letters of a text
+_MOST = 4000  # parts written out
+_ALIKE = 100  # words by which two operands are compared
+_NICE: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
+    "log1p": (math.log1p, math.expm1),
+    "log": (math.log, math.exp),
+    "sqrt": (math.sqrt, lambda value: value * value),
+    "log2": (math.log2, lambda value: 2.0**value),
+    "exp": (math.exp, math.log),
+}
+"""Functions of a model that a compiler folds into constants, each with its inverse."""
+
+NameOf = Callable[[Element], str]
+
+
+class _Writer:
+    def __init__(self, name_of: NameOf, atens: Collection[str]) -> None:
+        self.name_of = name_of
+        self.operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
+        self.left = _MOST
+        self.unrolled: dict[Apply, list[Term]] = {}
+
+    def text(self, term: Term, outer: int = 0) -> str:
+        """The term, in parentheses if it binds less than `outer`."""
+        self.left -= 1
+        if self.left < 0:  # a shared subterm is written out at every use, so that the text may explode
+            return "..."
+        match term:
+            case Number(value=value, dtype=dtype):
+                return number(value, dtype, self.operators)
+            case Position(name=name) | Size(name=name):
+                return name
+            case Element():
+                return self.name_of(term)
+            case Fold(kind=kind, body=body):
+                return f"{kind}({self.text(body)})"
+            case Unread(text=text):
+                return f"<{text}>"
+            case Apply():
+                return self._applied(term, outer)
+
+    def _applied(self, term: Apply, outer: int) -> str:
+        op, args = term.op, term.args
+        if op == "cast":
+            # Only a cast from float to integer changes a value by more than its rounding.
+            inner = args[0]
+            cuts = is_float(inner.dtype) and not is_float(term.dtype)
+            if not cuts or (isinstance(inner, Apply) and inner.op in _WHOLE):
+                return self.text(inner, outer)
+            return f"int({self.text(inner)})"
+        if (index := unwrapped(term)) is not term:
+            return self.text(index, outer)
+        if (ends := _clamped(term)) is not None:
+            return f"clamp({', '.join(map(self.text, ends))})"
+        if term not in self.unrolled:
+            self.unrolled[term] = unrolled(term)
+        if operands := self.unrolled[term]:
+            return f"{UNROLLED[op]}({self.text(operands[0])} and {len(operands) - 1} more)"
+        match args:
+            case (Number(1), Apply("add", (Number(1), Apply("exp", (Apply("neg", (inner,)),))))) if (
+                op == "div"
+            ):
+                return f"sigmoid({self.text(inner)})"
+        if op in SIGNS:
+            sign, binding = SIGNS[op]
+            text = f"{self.text(args[0], binding - 1)} {sign} {self.text(args[1], binding)}"
+            return f"({text})" if outer >= binding else text
+        if op == "neg":
+            return f"-{self.text(args[0], 11)}"
+        if op == "not":
+            return f"not {self.text(args[0], 3)}"
+        if op in ("maximum", "minimum"):
+            op = op[:3]
+        return f"{op}({', '.join(map(self.text, args))})"
+
+
+def say(term: Term, name_of: NameOf = attrgetter("parameter"), atens: Collection[str] = ()) -> str:
+    """The term as text. `atens`, the operators of the launch, decide between `log1p(64)` and `log(65)`."""
+    text = _Writer(name_of, atens).text(term)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
+def uncast(term: Term) -> Term:
+    """A term without the casts around it."""
+    while isinstance(term, Apply) and term.op == "cast":
+        (term,) = term.args
+    return term
+
+
+def unwrapped(term: Term) -> Term:
+    """The index itself of `where(i < 0, i + size, i)`; another term as it is."""
+    match term:
+        case Apply("where", (Apply("lt", (tested, Number(0))), Apply("add", moved), same)):
+            return same if tested is same and same in moved else term
+    return term
+
+
+def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
+    """Value and ends of a minimum of a maximum (or the other way round)."""
+    other = {"maximum": "minimum", "minimum": "maximum"}.get(term.op)
+    if other is None:
+        return None
+    for inner, end in (term.args, term.args[::-1]):
+        if not (isinstance(end, Number) and isinstance(inner, Apply) and inner.op == other):
+            continue
+        for value, first in (inner.args, inner.args[::-1]):
+            if isinstance(first, Number) and not isinstance(value, Number):
+                return (value, first, end) if term.op == "minimum" else (value, end, first)
+    return None
+
+
+def unrolled(term: Apply) -> list[Term]:
+    """The operands of a reduction that was written out: at least four terms of one shape; else empty."""
+    if term.op not in UNROLLED:
+        return []
+    found: list[Term] = []
+    queue: list[Term] = [term]
+    while queue:
+        each = queue.pop(0)
+        if isinstance(each, Apply) and each.op == term.op and len(found) + len(queue) < 256:
+            queue = [*each.args, *queue]
+        else:
+            found.append(each)
+    return found if len(found) > 3 and len({key(each, _ALIKE)[0] for each in found}) == 1 else []
+
+
+def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = ()) -> str:
+    """A constant as the model may have it: `log1p(64)` for 4.174387454986572."""
+    if isinstance(value, int) or not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    short = f"{value:.7g}" if dtype != "float64" else f"{value:.12g}"
+    if len(short) < 7:
+        return short
+    # A function of a small whole number; only `log` and `sqrt` if no operator is named so.
+    for name in sorted(_NICE, key=lambda name: name not in operators):
+        function, inverse = _NICE[name]
+        try:
+            inner = inverse(value)
+        except (OverflowError, ValueError):
+            continue
+        if not 1.5 < inner <= 1 << 20:
+            continue
+        near = round(inner)
+        usual = near % 8 == 0 and name in ("log", "sqrt") and near <= 1 << 16
+        if (name in operators or usual) and math.isclose(function(near), value, rel_tol=3e-7):
+            return f"{name}({near})"
+    return short
