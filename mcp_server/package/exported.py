@@ -54,7 +54,6 @@ class ExportedFacts:
     non-tensor argument to its value at export; AOTInductor uses that value in every call. `names` are the
     flat argument names, "" for non-tensors. `ranges` are inclusive bounds of dynamic dimensions by symbol.
     `special` are operators that mutate an argument or are not torch's own, each with its model line.
-    `counted` are buffers that the model reads and writes in place, each with the line that writes it.
     """
 
     state: tuple[str, ...] = ()
@@ -62,7 +61,6 @@ class ExportedFacts:
     names: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     special: tuple[tuple[str, ModelLocation], ...] = ()
-    counted: tuple[tuple[str, ModelLocation], ...] = ()
 
     @property
     def in_place(self) -> list[ModelLocation]:
@@ -99,40 +97,7 @@ def read_exported(path: Path) -> ExportedFacts:
         names=tuple(names),
         ranges={symbol: (bounds.get("min_val"), bounds.get("max_val")) for symbol, bounds in ranges},
         special=tuple(_lines(graph, _SPECIAL)),
-        counted=tuple(_counted(graph)),
     )
-
-
-_ASSIGNING = re.compile(r"aten\.(?:copy_|fill_|zero_|set_)\.")  # what was there before does not count
-
-
-def _counted(graph: Mapping[str, Any]) -> Iterator[tuple[str, ModelLocation]]:
-    """The buffers whose value in one call comes from the calls before, and that something else is made of."""
-    specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
-    buffers = {
-        str(spec["buffer"].get("arg", {}).get("name")): str(spec["buffer"].get("buffer_name"))
-        for spec in specs
-        if isinstance(spec.get("buffer"), dict)
-    }
-    written: dict[str, ModelLocation] = {}
-    results: dict[str, str] = {}  # of an operator that writes a buffer: another name of it
-    before, used = set[str](), set[str]()
-    for node in graph.get("graph_module", {}).get("graph", {}).get("nodes", ()):
-        target = str(node.get("target", "")).removeprefix("torch.ops.")
-        given = [str(each.get("arg", {}).get("as_tensor", {}).get("name")) for each in node.get("inputs", ())]
-        given = [results.get(name, name) for name in given]
-        if _IN_PLACE.match(target) and given[:1] and given[0] in buffers:
-            line = innermost(read_stack(str(node.get("metadata", {}).get("stack_trace") or "")))
-            if line is not None:
-                written[given[0]] = line
-            if not _ASSIGNING.match(target):
-                before.add(given[0])
-            names = (str(each.get("as_tensor", {}).get("name")) for each in node.get("outputs", ()))
-            results.update(dict.fromkeys(names, given[0]))
-            given = given[1:]
-        used.update(given)
-        before.update(name for name in given if name not in written)
-    yield from ((buffers[name], line) for name, line in written.items() if name in before & used)
 
 
 def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
