@@ -1,4 +1,4 @@
-"""The MCP server: tools, resources and prompts on stdio or HTTP, and how it ends on a signal. It decides
+"""The MCP server: tools and resources on stdio or HTTP, and how it ends on a signal. It decides
 nothing.
 
 Never imports torch: a workload lives in the worker, and the server starts in well under a second.
@@ -26,7 +26,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import Operation
 from mcp_server.operations.table import CORE, OPERATIONS
 from mcp_server.operations.work import open_store
-from mcp_server.server.resources import INSTRUCTIONS, add_prompts, add_resources
+from mcp_server.server.resources import INSTRUCTIONS, add_resources
 from mcp_server.server.running import Ownership, Running
 from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tools import VERDICT_URI, ToolServer
@@ -138,7 +138,6 @@ def make_server(
         middleware=[ownership.middleware],
     )
     add_resources(server, store, ownership)
-    add_prompts(server)
     return server
 
 

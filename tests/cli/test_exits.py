@@ -497,13 +497,11 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     (tool("wait_job", job_id="job_00000000"), RESULT, "no such job"),
     (tool("stop_job", job_id="job_00000000"), RESULT, "no such job"),
     (tool("diagnose", log="job_00000000"), RESULT, "no such job"),
-    # resources and prompts
+    # resources
     (resource("aoti-debug://jobs/job_00000000/output.log"), INVALID, "no such job"),
     (resource("aoti-debug://jobs/..%2f..%2fetc/passwd"), INVALID, ""),
     (resource("aoti-debug://jobs/job_00000000/x?offset=abc"), INVALID, "offset is no number of bytes"),
     (resource("aoti-debug://nothing"), INVALID, ""),
-    (("prompts/get", {"name": "none"}), INVALID, "unknown prompt 'none'"),
-    (("prompts/get", {"name": "debug_weights"}), INVALID, "missing argument 'workload'"),
     (("no/such/method", {}), UNKNOWN_METHOD, ""),
 ]
 
@@ -541,7 +539,7 @@ def test_a_bad_input_is_answered(
 def test_many_requests_at_once(tmp_path: Path) -> None:
     """Sent without waiting, as an agent with many threads may: each has its own answer, and none is lost."""
     with serving(tmp_path) as speaker:
-        asked = [speaker.ask(("ping", "tools/list", "prompts/list")[n % 3]) for n in range(200)]
+        asked = [speaker.ask(("ping", "tools/list", "resources/list")[n % 3]) for n in range(200)]
         answers = [speaker.hear() for _ in asked]
         assert sorted(answer["id"] for answer in answers) == asked
         assert all("result" in answer for answer in answers)

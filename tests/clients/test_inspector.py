@@ -64,14 +64,10 @@ def test_calls(inspect: Inspect, era: str) -> None:
     assert "did you mean 'text'?" in result["content"][0]["text"]
 
 
-def test_resources_and_prompts(inspect: Inspect) -> None:
-    """Guides and flags can be read, and each guide has a prompt that names the workload."""
+def test_resources(inspect: Inspect) -> None:
+    """Guides and flags can be read."""
     _, listed = inspect("--method", "resources/list")
     uris = [resource["uri"] for resource in listed["resources"]]
     assert "aoti-debug://flags" in uris and "aoti-debug://guides/SKILL.md" in uris
     _, flags = inspect("--method", "resources/read", "--uri", "aoti-debug://flags")
     assert "TORCHINDUCTOR_NAN_ASSERTS" in flags["contents"][0]["text"]
-    _, prompt = inspect(
-        "--method", "prompts/get", "--prompt-name", "debug_aoti_failure", "--prompt-args", "workload=serve.py"
-    )
-    assert "serve.py" in prompt["messages"][0]["content"]["text"]
