@@ -276,6 +276,7 @@ async def _run(
     workload = target.workload
     env = {"TORCHINDUCTOR_CACHE_DIR": str(context.directory / "inductor"), **target.env}
     context.expect(env=env, python=workload.python, cwd=workload.cwd, modules=COMPILER)
+    device = await anyio.to_thread.run_sync(exported_device, workload.exported)
     return await context.worker(
         operation,
         request,
@@ -284,7 +285,7 @@ async def _run(
         python=workload.python,
         cwd=workload.cwd,
         timeout_s=workload.timeout_s,
-        gpus=gpus_of(await anyio.to_thread.run_sync(exported_device, workload.exported)),
+        gpus=gpus_of(device) or (),
     )
 
 
