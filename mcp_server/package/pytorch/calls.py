@@ -9,19 +9,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from mcp_server.package.launches import Argument, Launch, shim_operator
 from mcp_server.package.pytorch.axes import NotRead
+from mcp_server.package.pytorch.tensors import Tensors
 from mcp_server.worker.events import Schema, SchemaArgument
 
 Json = dict[str, Any]
 
 
-def _schema(operator: str, tensors: str, *others: SchemaArgument, out: bool = True) -> Schema:
+def _schema(operator: str, tensors: str, *others: SchemaArgument) -> Schema:
     given = tuple(SchemaArgument(name, "Tensor") for name in tensors.split())
-    written = (SchemaArgument("out", "Tensor", is_out=True),) if out else ()
-    return Schema("", operator, [*given, *others, *written])
+    return Schema("", operator, [*given, *others, SchemaArgument("out", "Tensor", is_out=True)])
 
 
 _SCALED = (
@@ -37,22 +37,6 @@ COMMON = {
 """The operators of nearly every package: read without an installed torch."""
 _ATTENTION = [f"_scaled_dot_product_{kind}_attention" for kind in ("efficient", "flash", "cudnn")]
 """Operators that only a GPU has (torch 2.8-2.15, native_functions.yaml)."""
-
-
-class Names(Protocol):
-    """Expressions for what a call is given besides tensors."""
-
-    def variable(self, name: str) -> str:
-        """A variable of the wrapper that holds a tensor."""
-
-    def number(self, expression: str) -> str:
-        """A scalar."""
-
-    def array(self, expression: str) -> Sequence[str]:
-        """The elements of an array, each an expression of C++."""
-
-    def assigned(self, name: str, before: int) -> str | None:
-        """The last text that was assigned to a variable of the wrapper."""
 
 
 @dataclass
@@ -99,7 +83,7 @@ def place_of(launch: Launch, argument: Argument) -> Place:
     return Place(argument.target or "", same.index(argument) if argument in same else 0)
 
 
-def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Names) -> Written:
+def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Tensors) -> Written:
     """A call of a C shim, `aoti_torch_cuda_mm_out`. Raises `NotRead` without its schema."""
     shim = shim_operator(launch.callee)
     schema = schemas.get(shim) or COMMON.get(shim)
@@ -125,7 +109,7 @@ def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Names) -> Wr
 
 
 def _given(
-    wanted: SchemaArgument, found: Sequence[Argument], written: Written, launch: Launch, names: Names
+    wanted: SchemaArgument, found: Sequence[Argument], written: Written, launch: Launch, names: Tensors
 ) -> str:
     """The expression for one argument."""
     first, kind = found[0], wanted.type
@@ -156,7 +140,7 @@ def _given(
     return names.number(expression)
 
 
-def _behind(argument: Argument, launch: Launch, names: Names) -> str:
+def _behind(argument: Argument, launch: Launch, names: Tensors) -> str:
     """A tensor that is handed over by the address of its handle."""
     assigned = names.assigned(argument.expression.lstrip("&").strip(), launch.start)
     if assigned is None:
@@ -189,7 +173,7 @@ def _same(default: str | None, text: str) -> bool:
         return False
 
 
-def proxy_call(launch: Launch, node: Json, names: Names) -> Written:
+def proxy_call(launch: Launch, node: Json, names: Tensors) -> Written:
     """A call through the proxy executor, whose arguments are in the package's JSON. Raises `NotRead`."""
     written = Written()
     tensors = iter([each for each in launch.arguments if each.is_tensor and not each.fresh])

@@ -120,6 +120,7 @@ class Tensors:
         return str(self.whole(expression))
 
     def number(self, expression: str) -> str:
+        """A scalar of the wrapper."""
         text = expression.strip()
         if re.fullmatch(r"-?\d+L*", text):
             return text.rstrip("L")
@@ -132,6 +133,7 @@ class Tensors:
         return str(self.whole(text))
 
     def array(self, expression: str) -> Sequence[str]:
+        """The elements of an array, each an expression of C++. Raises `NotRead`."""
         name = re.escape(expression.strip())
         found = re.findall(r"\{(.*?)\}", expression)[:1] or re.findall(
             rf"\b{name}(?:\[\d*\])? = \{{(.*?)\}};", self.wrapper.text
@@ -141,6 +143,7 @@ class Tensors:
         return [each.strip() for each in found[-1].split(",") if each.strip()]
 
     def assigned(self, name: str, before: int) -> str | None:
+        """The last text that was assigned to a variable of the wrapper."""
         if not re.fullmatch(r"\w+", name):
             return None
         found = re.findall(rf"\b{name} = (.*?);", self.wrapper.text[:before])

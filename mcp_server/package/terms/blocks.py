@@ -202,15 +202,12 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
 
 
-def closing(text: str, start: int, stop_at: str = "") -> int:
-    """The offset of the bracket that closes the one open at `start`, or of a letter of `stop_at` before it.
-
-    The length of the text if there is none.
-    """
+def closing(text: str, start: int) -> int:
+    """The offset of the bracket that closes the one open at `start`; the length of the text without one."""
     depth = 0
     for at in range(start, len(text)):
         letter = text[at]
-        if depth == 0 and (letter in ")]}" or letter in stop_at):
+        if depth == 0 and letter in ")]}":
             return at
         depth += (letter in "([{") - (letter in ")]}")
     return len(text)
