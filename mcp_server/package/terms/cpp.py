@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
-from mcp_server.package.terms.dtypes import is_address, promoted
+from mcp_server.package.terms.dtypes import dtype_of, is_address, promoted, type_of
 from mcp_server.package.terms.parts import key, parts, say, uncast
 from mcp_server.package.terms.program import (
     Access,
@@ -30,7 +30,7 @@ from mcp_server.package.terms.program import (
 from mcp_server.package.terms.sizes import IndexAssert
 from mcp_server.package.terms.syntax import Call, Item, Name, NotRead, Operation, Syntax, read_cpp
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term, Unread
-from mcp_server.package.terms.translate import cast, chosen, dtype_of, inverted, operator, type_of
+from mcp_server.package.terms.translate import cast, chosen, inverted, operator
 
 _LOOP = re.compile(
     r"for\s*\(\s*(?P<type>\w+)\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+)"

@@ -1,4 +1,4 @@
-"""The types of terms: which is wider, and how many bytes an element has."""
+"""The types of terms: how C++ and Triton spell them, which is wider, and how many bytes an element has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ import re
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 """Narrowest first."""
+_TYPES = {
+    **dict.fromkeys(("float", "fp32"), "float32"),
+    **dict.fromkeys(("double", "fp64"), "float64"),
+    **dict.fromkeys(("half", "Half", "fp16"), "float16"),
+    **dict.fromkeys(("BFloat16", "bf16"), "bfloat16"),
+    **dict.fromkeys(("long", "i64"), "int64"),
+    **dict.fromkeys(("int", "i32"), "int32"),
+    **dict.fromkeys(("short", "i16"), "int16"),
+    **dict.fromkeys(("char", "i8"), "int8"),
+    **dict.fromkeys(("byte", "u8"), "uint8"),
+    **dict.fromkeys(("int1", "i1", "u1"), "bool"),
+}
+"""Other spellings than these, with `_t` in C++ and `tl.` in Triton."""
+_DTYPE = re.compile(r"^(?:const\s+)?(?:(?:at|c10|std)::)?([\w.]+)")
+
+
+def dtype_of(text: str) -> str | None:
+    """The type that C++ or Triton spells: `at::BFloat16`, `const int64_t*`, `tl.float32`."""
+    match = _DTYPE.match(text.strip().replace("*", ""))
+    name = match[1].removeprefix("tl.").removesuffix("_t") if match else ""
+    return name if name in DTYPES else _TYPES.get(name)
+
+
+def type_of(text: str) -> str | None:
+    """The type that a cast names; an address type ends in a star: `float*`."""
+    dtype = dtype_of(text)
+    return f"*{dtype}" if dtype and "*" in text else dtype
 
 
 def promoted(*dtypes: str) -> str:

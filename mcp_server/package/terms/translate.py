@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from mcp_server.package.terms.dtypes import DTYPES, is_address, is_float, promoted
+from mcp_server.package.terms.dtypes import dtype_of, is_address, is_float, promoted, type_of
 from mcp_server.package.terms.evaluate import MATH
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import say
@@ -20,19 +20,6 @@ from mcp_server.package.terms.term import Apply, Number, Scalar, Term, Unread
 
 Lookup = Callable[[str], Term]
 
-# Other types are spelled as here, with `_t` in C++ and `tl.` in Triton.
-_TYPES = {
-    "float": "float32",
-    "double": "float64",
-    **dict.fromkeys(("half", "Half"), "float16"),
-    "BFloat16": "bfloat16",
-    "long": "int64",
-    "int": "int32",
-    "short": "int16",
-    "char": "int8",
-    "byte": "uint8",
-    "int1": "bool",
-}
 _SPELLINGS = {
     "neg": "neg",
     "round": "nearbyint rint round",
@@ -66,14 +53,6 @@ _PLAIN = frozenset(
     }
 )
 _MASK = re.compile(r"[xyzr]\d*_?mask\b|\bmask_?[xyzr]?$")
-_DTYPE = re.compile(r"^(?:const\s+)?(?:(?:at|c10|std)::)?([\w.]+)")
-
-
-def dtype_of(text: str) -> str | None:
-    """The type that C++ or Triton spells: `at::BFloat16`, `const int64_t*`, `tl.float32`."""
-    match = _DTYPE.match(text.strip().replace("*", ""))
-    name = match[1].removeprefix("tl.").removesuffix("_t") if match else ""
-    return name if name in DTYPES else _TYPES.get(name)
 
 
 def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
@@ -219,12 +198,6 @@ class Translator:
 
 
 Operand = Callable[[int], Term]
-
-
-def type_of(text: str) -> str | None:
-    """The type that a cast names; an address type ends in a star: `float*`."""
-    dtype = dtype_of(text)
-    return f"*{dtype}" if dtype and "*" in text else dtype
 
 
 def _limit(what: str, template: str) -> Term:

@@ -7,13 +7,13 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mcp_server.package.terms.dtypes import is_address, promoted
+from mcp_server.package.terms.dtypes import dtype_of, is_address, promoted
 from mcp_server.package.terms.parts import free_positions, rebuilt
 from mcp_server.package.terms.program import Access, Place, Reader, Source, Store, place_of
 from mcp_server.package.terms.sizes import size_term
 from mcp_server.package.terms.syntax import Call, Literal, Name, NotRead, Syntax, read_python
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term, Unread
-from mcp_server.package.terms.translate import cast, chosen, dtype_of, operator
+from mcp_server.package.terms.translate import cast, chosen, operator
 from mcp_server.package.terms.triton_source import given_arguments, module_numbers
 
 DEEPEST = 8  # calls of functions, and loops in each other

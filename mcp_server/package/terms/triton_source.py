@@ -6,18 +6,11 @@ import ast
 import re
 import textwrap
 
-from mcp_server.package.terms.dtypes import whole_dtype
+from mcp_server.package.terms.dtypes import dtype_of, whole_dtype
 from mcp_server.package.terms.program import Source
 from mcp_server.package.terms.term import Number, Size, Term
 
 _LONGEST = 400_000  # letters of a source
-_POINTERS = {
-    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"fp{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    "bf16": "bfloat16",
-    "u8": "uint8",
-    **dict.fromkeys(("i1", "u1"), "bool"),
-}
 _SIGNATURE = re.compile(r"'signature':\s*\{(?P<entries>[^{}]*)\}")
 _CONSTANTS = re.compile(r"'constants':\s*\{(?P<entries>[^{}]*)\}")
 _ENTRY = re.compile(r"'(?P<name>\w+)':\s*'?(?P<value>[^,'}]+)")
@@ -77,8 +70,8 @@ def given_arguments(kernel: Source, function: ast.FunctionDef) -> dict[str, Term
         if name in constants:
             found[name] = Number(constants[name], whole_dtype(constants[name]))
         elif type_.startswith("*") or name in tensors:
-            found[name] = Size(name, f"*{_POINTERS.get(type_.lstrip('*'), 'float32')}")
+            found[name] = Size(name, f"*{dtype_of(type_) or 'float32'}")
         else:
             fixed = fixed and ast.unparse(argument.annotation) == "tl.constexpr"  # type: ignore[arg-type]
-            found[name] = Size(name, "int32" if fixed else _POINTERS.get(type_, "int64"))
+            found[name] = Size(name, "int32" if fixed else dtype_of(type_) or "int64")
     return found
