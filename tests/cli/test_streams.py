@@ -24,7 +24,7 @@ from tests.server.clients import ROOT
 from tests.server.small_disk import SmallDisk, small_disk
 from tests.support.command import CLI, environment
 from tests.support.stdio import serving
-from tests.zoo.names import nightly, thorough
+from tests.zoo.names import THOROUGH, nightly, thorough
 
 # Streams that are full, closed or read by nobody, and signals: a real process, as a shell starts it.
 
@@ -315,8 +315,9 @@ def test_a_job_that_is_resumed_on_a_full_disk_is_not_lost(
     disk.fill()
     refused(typed("diagnose", "--resume", job.id), "the disk is full")
     assert {name: (job.path / name).read_bytes() for name in before} == before
-    disk.free()
-    assert typed("diagnose", "--resume", job.id).returncode in (1, 3)
+    if THOROUGH:
+        disk.free()
+        assert typed("diagnose", "--resume", job.id).returncode in (1, 3)
 
 
 @pytest.mark.parametrize("disk", ["alone"], indirect=True)

@@ -14,6 +14,7 @@ from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.runtime.context import Context
 from tests.diagnosis.support import capture
 from tests.served import served
+from tests.zoo.names import nightly
 
 PACKAGES = """import sys
 from torch._inductor.package import package_aoti
@@ -36,7 +37,7 @@ def of_script(folder: Path, in_place: bool) -> Verdict:
     return served(diagnose, context, workload, budget_s=60, in_place=in_place)
 
 
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("in_place", [False, *nightly(True)])
 def test_a_package_that_a_script_writes_over_is_put_back(tmp_path: Path, in_place: bool) -> None:
     """With its bytes and its times, and the verdict says so; `in_place` keeps what the script wrote."""
     found = of_script(tmp_path, in_place)

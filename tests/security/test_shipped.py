@@ -77,11 +77,13 @@ def dotted(called: ast.expr) -> str:
 def test_no_text_is_run() -> None:
     """AST1-3, 5, 6, TM1: no eval, exec or compile, no shell, and no pickle but torch's with weights only."""
     for file, called, call in calls():
-        options = {option.arg: ast.unparse(option.value) for option in call.keywords}
+        options = {option.arg: option.value for option in call.keywords}
         assert called not in RUNS_TEXT or (file, called) in COMPILED_BY_THE_WORKER, (file, called)
         assert "shell" not in options, file
         assert not called.startswith(("pickle.", "marshal.")), (file, called)
-        assert called != "torch.load" or options.get("weights_only") == "True", file
+        assert called != "torch.load" or (
+            "weights_only" in options and ast.unparse(options["weights_only"]) == "True"
+        ), file
 
 
 def test_children_start_in_few_places() -> None:
