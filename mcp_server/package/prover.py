@@ -165,10 +165,17 @@ class _Launched:
 
     def _never_stored(self) -> Iterator[Finding]:
         for argument in self.launch.tensors:
-            if argument.role != "read" and argument.name and never_stored(self.kernel, argument.name):
+            if argument.role == "read" or not argument.name or not never_stored(self.kernel, argument.name):
+                continue
+            if self._is_read_later(argument):
                 label, sizes = self.view.label(argument.target), self._shape(argument)
                 what = f"has {argument.name} as an output ({label}, {sizes}) and never stores to it"
                 yield self._found("never_stored", argument.name, 1, what)
+
+    def _is_read_later(self, argument: Argument) -> bool:
+        """Whether anything reads the result. Inductor drops a store that nobody reads, not its parameter."""
+        after = self.view.flow_of(self.launch).forward([argument.target or ""], self.launch.index)
+        return bool(after.steps or after.outputs)
 
     def _shape(self, argument: Argument) -> str:
         buffer = self.view.wrapper.buffers.get(argument.target or "")

@@ -163,7 +163,7 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
     case.origin_changes = [made] if made is not None else []
     # An index that is NaN, kept within its bound, would be as wrong as before.
     of_nan = origin.result == "index" and bool(origin.explanation)
-    if case.device != "cpu" or not case.call_fails or of_nan:
+    if not case.call_fails or of_nan:
         return
     # Alone, a correction in the crashing kernel would be a guard at the crash site.
     elsewhere = origin.launch_index != origin.fault_launch

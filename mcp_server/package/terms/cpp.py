@@ -223,7 +223,7 @@ class _Reader(Reader):
             scope.names[name] = Position(name, dtype)
             self.run(node)
             self.loops.pop()
-            self.settle(name, first)
+            self.settle((name,), first)
 
     def _if(self, node: Node) -> Term | None:
         """Read a branch; the test, if there may be an `else`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -260,20 +260,21 @@ class Reader(Translator):
             total = operator("and", (total, each))
         return None if isinstance(total, Number) and total.value else total
 
-    def settle(self, loop: str, first: int) -> None:
+    def settle(self, turning: Collection[str], first: int) -> None:
         """Mark the stores of a loop that may read what another turn of it stored.
 
-        `first` is the number of the loop's first access. A turn that loads and stores only at one place,
-        which depends on the loop, reads no value of another turn.
+        `turning` are the positions that differ from turn to turn, `first` is the number of the loop's first
+        access. A turn that loads and stores only at one place, which depends on the loop, reads no value of
+        another turn.
         """
-        inside, loop = self.accesses[first:], loop.removesuffix("_tail")
+        inside, moving = self.accesses[first:], {name.removesuffix("_tail") for name in turning}
         loads = [each for each in inside if each.kind == "load"]
         for number, each in enumerate(inside, first):
             if not isinstance(each, Store):
                 continue
             above = [e for e in loads if e.parameter == each.parameter and e.line <= each.line]
             places = {say(e.index).replace("_tail", "") for e in above}  # `x0_tail` is `x0` as well
-            moves = loop in {name.removesuffix("_tail") for name in free_positions(each.index)}
+            moves = moving & {name.removesuffix("_tail") for name in free_positions(each.index)}
             apart = moves and places <= {say(each.index).replace("_tail", "")}
             if above and not apart and each.mode == "plain":
                 self.accesses[number] = replace(each, value=Unread(each.parameter, each.value.dtype))

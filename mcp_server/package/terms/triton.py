@@ -205,7 +205,10 @@ class _Reader(Functions):
         }
         grown = {each: _moved(before[each], turn, step) for each, step in steps.items()}
         after = self._turn(loop, body, {**before, **carried, **grown, name: variable})
-        self.settle(turn.name, kept[0])
+        # Generated code computes the index of each turn from the offset that the loop counts.
+        direct = _stored([each for each in body if isinstance(each, ast.Assign)])
+        own = [each for each in direct if self.generated and _INDEX.fullmatch(each)]
+        self.settle((turn.name, *own), kept[0])
         self.names = before
         for each in _stored(body):
             if each in steps:

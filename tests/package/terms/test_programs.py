@@ -256,3 +256,20 @@ def test_a_kernel_computes_what_was_read(name: str) -> None:
 def test_what_is_not_read_is_not_understood(body: str) -> None:
     """Recurrences, in a name or in memory; `while`, `break`, code of the device, what atomics give back."""
     assert not read_program(kernel(body)).is_understood
+
+
+@pytest.mark.parametrize(("place", "apart"), [("r0_index + r0_numel*xindex", True), ("xindex", False)])
+def test_a_generated_loop_may_store_where_it_loads(place: str, apart: bool) -> None:
+    """Each turn has places of its own, as in a softmax that is computed in place."""
+    source = f"""@triton_heuristics.reduction(triton_meta={{
+    'signature': {{'in_out_ptr0': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32'}}}})
+@triton.jit
+def k(in_out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]
+    r0_base = tl.arange(0, R0_BLOCK)[None, :]
+    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):
+        r0_index = r0_offset + r0_base
+        tmp0 = tl.load(in_out_ptr0 + ({place}), r0_index < r0_numel)
+        tl.store(in_out_ptr0 + ({place}), tmp0 * 2 + r0_index, r0_index < r0_numel)
+"""
+    assert read_program(Kernel("k", "triton", "k", (), 1, source)).is_understood is apart
