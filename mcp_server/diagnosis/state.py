@@ -140,9 +140,11 @@ class DiagnosisState(CallSeen):
 
     @property
     def nan_accepted(self) -> bool:
-        """Whether the program took NaN that eager mode gives, too; never where NaN is the symptom."""
-        meant = self.ended_well and self.symptom.seen != "nan"
-        return meant and self.outputs_nonfinite and bool(self.equals_eager)
+        """Whether the user expects NaN, or eager gives it and the program took it; never as a symptom."""
+        if self.symptom.seen == "nan" or not self.outputs_nonfinite:
+            return False
+        plain = self.plain_run
+        return (plain is not None and plain.as_expected) or (self.ended_well and bool(self.equals_eager))
 
     @property
     def handled(self) -> bool:

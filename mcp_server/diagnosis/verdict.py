@@ -202,8 +202,10 @@ MOST_NAMED = 3  # of the user's own kernels and operators
 def health_summary(case: DiagnosisState) -> str:
     """What was tried without finding a fault, and what could not be."""
     outputs = "finite outputs"
-    if case.outputs_nan:
+    if case.outputs_nan and case.equals_eager:
         outputs = "NaN in its outputs, as in those of its exported program,"
+    elif case.outputs_nan:
+        outputs = "NaN in its outputs"
     elif case.outputs_nonfinite:
         outputs = "minus infinity in its outputs, as masks use it,"
     fit = " and inputs that fit"
