@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -170,6 +171,19 @@ def test_an_expectation_that_cannot_be_one_is_an_error(
         torch.save(made, path)
     with pytest.raises(ProblemError, match=what):
         verdict(tmp_path, scaled, "inputs", Symptom(expect=path))
+
+
+def test_nan_that_is_expected_is_no_fault(scaled: Path, tmp_path: Path) -> None:
+    """A missing value in an input makes NaN in outputs; the expected outputs have it, too."""
+    package, given = tmp_path / "scaled.pt2", torch.load(scaled.with_name("scaled.inputs.pt"))
+    shutil.copy(scaled, package)
+    given[0][0, 0] = float("nan")
+    torch.save(given, package.with_name("scaled.missing.pt"))
+    outputs = torch._inductor.aoti_load_package(str(package))(*given)
+    torch.save(outputs, tmp_path / "right.pt")
+    found = verdict(tmp_path, package, "missing", Symptom(expect=tmp_path / "right.pt"))
+    assert found.outcome == "no_fault" and "with NaN in its outputs" in found.summary
+    assert "exported program" not in found.summary, "none was given"
 
 
 def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) -> None:
