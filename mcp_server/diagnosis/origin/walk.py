@@ -17,10 +17,10 @@ from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.package.dataflow import SOURCES, Dataflow, Step
 from mcp_server.package.launches import Argument, Launch, shifted, shim_operator
 from mcp_server.package.statements import whole_number
-from mcp_server.package.terms.accesses import position_of
+from mcp_server.package.terms.accesses import places, position_of, used
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.parts import elements
-from mcp_server.package.terms.program import Program, read_program
+from mcp_server.package.terms.program import Program, Store, read_program
 from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
 from mcp_server.package.view import PackageView
 
@@ -53,6 +53,10 @@ def operator_label(launch: Launch, view: PackageView) -> str:
 def is_carrier(launch: Launch) -> bool:
     """Whether an operator outside of the generated code only moves values."""
     return _CARRIERS.fullmatch(operator_name(launch)) is not None
+
+
+class AddedUpError(UnknownValue):
+    """What is at a place is a sum that atomic additions made of finite values."""
 
 
 @dataclass(frozen=True)
@@ -150,15 +154,32 @@ class Walker:
         program = self.program(launch)
         read, scalars = partial(self.element, launch), self.scalars(launch)
         for store in program.stores_to(parameter, before) if program else ():
+            if store.mode == "add":
+                return self._added(launch, store, offset)
             position = position_of(store.index, offset, store.ranges, scalars, read)
             if position is None:
                 continue
             at = self.evaluator(launch, position)
             if store.test is not None and not at.value(store.test):
                 continue
-            if store.mode == "add":
-                raise UnknownValue("several values are added up there")
             return Computed(launch, store.value, at)
+        return None
+
+    def _added(self, launch: Launch, store: Store, offset: int) -> Computed | None:
+        """The first value that is not finite of those added up at an offset; None where none is added.
+
+        Raises `AddedUpError` where all of them are finite.
+        """
+        every, complete = places(used(store.index, store.ranges), self.scalars(launch))
+        points = (self.evaluator(launch, place) for place in every)
+        here = [at for at in points if at.value(store.index) == offset]
+        here = [at for at in here if store.test is None or at.value(store.test)]
+        for at in here:
+            value = value_of(store.value, at)
+            if isinstance(value, float) and not math.isfinite(value):
+                return Computed(launch, store.value, at)
+        if here or not complete:
+            raise AddedUpError("several values are added up there")
         return None
 
     def back(self, start: Computed | Place) -> Walked:
@@ -262,7 +283,12 @@ class Walker:
                 tensor = self.values.tensor(step.node.index, argument, "after")
                 if tensor is None or tensor.index(inner) is not None:
                     return Produced(step.node, argument, inner)
-            elif found := self.stored(step.node, argument.name, inner, None):
+                continue
+            try:
+                found = self.stored(step.node, argument.name, inner, None)
+            except AddedUpError:
+                return Produced(step.node, argument, inner)
+            if found is not None:
                 return found
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -83,6 +84,33 @@ def test_a_logarithm_of_a_negative_number(tmp_path: Path) -> None:
     assert "log(" in found.expression and found.bad_value == "nan"
     assert found.condition is not None and found.condition.text.startswith("the expression is not finite for")
     assert found.condition.high == 0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), 1.0])
+def test_a_sum_of_atomic_additions(bad: float, tmp_path: Path) -> None:
+    """Two values are added up at row 5: the one that is not finite is named, none if both are finite."""
+    view = recorded("scatter", tmp_path)
+    launch = next(
+        each for each in view.wrapper.launches if "index_put" in each.kernel and len(each.reads) > 1
+    )
+    tensors = {a.name: a.target or "" for a in launch.tensors}
+    added, result = torch.ones(8), torch.ones(12)
+    added[3], result[5] = bad, float("nan")
+    known = KnownValues(
+        {
+            (launch.index, tensors["in_ptr0"], "before"): torch.tensor([0, 5, 2, 5, 4, 1, 6, 7]),
+            (launch.index, tensors["in_ptr1"], "before"): added,
+            (launch.index, tensors["out_ptr0"], "after"): result,
+        },
+        {"xnumel": 8},
+    )
+    fault = Fault(launch.index, "value", buffer=tensors["out_ptr0"], element=(5,), when="after")
+    found = find_origin(view, fault, known)
+    if math.isfinite(bad):
+        assert found is None
+    else:
+        assert found is not None and found.bad_value == "nan"
+        assert [(each.index, each.value) for each in found.elements] == [([3], "nan")]
 
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
