@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +114,13 @@ def test_the_table_counts_healthy_programs_apart() -> None:
     assert "| right category | 2 of 2 |" in rows
     assert "| right when it says `proven` | 1 of 2 |" in rows
     assert "| healthy programs accused | 1 of 1 |" in rows
+
+
+def test_the_published_table_is_that_of_its_file() -> None:
+    """The page of the benchmarks shows what the verdicts of the last planted programs come to."""
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    programs = json.loads((folder / "planted.json").read_text())["programs"]
+    assert "\n".join(table(programs)) in (folder / "README.md").read_text()
 
 
 def test_every_mistake_is_an_edit_of_its_source() -> None:
