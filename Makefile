@@ -24,7 +24,7 @@ SITE ?= $(MADE)/site
 SOURCES := mcp_server examples tools tests benchmarks
 
 .PRECIOUS: %/.runs %/.installed
-.PHONY: help env demo docs generated test test-thorough coverage test-gpu test-clients test-slurm corpus corpus-gpu scan scan-shipped lint format clean
+.PHONY: help env demo docs generated test test-thorough coverage test-gpu test-clients test-ray test-slurm corpus corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,16 +48,20 @@ demo: $(VENV)/.runs ## compile a small model, break it, diagnose it
 	@$(BIN)/python -m examples.demo; status=$$?; find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +; exit $$status
 
 test: $(STAMP) ## run the tests that need no GPU
-	$(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -m 'not gpu and not slurm' -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -m 'not gpu and not ray and not slurm' -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-thorough: export AOTI_DEBUG_THOROUGH = 1
 test-thorough: test ## the same on every model and form, which compiles for minutes more
 
 coverage: $(STAMP) ## run the fast tests, and print which lines of the product they leave out; fails below the floor
-	CI=1 COVERAGE_FILE=$(MADE)/coverage $(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -q -m 'not slow and not gpu and not slurm and not clients' -n $(PYTEST_JOBS) --dist loadfile --cov --cov-report=term $(PYTEST_ARGS)
+	CI=1 COVERAGE_FILE=$(MADE)/coverage $(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -q -m 'not slow and not gpu and not ray and not slurm and not clients' -n $(PYTEST_JOBS) --dist loadfile --cov --cov-report=term $(PYTEST_ARGS)
 
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
+
+test-ray: $(STAMP) ## run the tests of sweep on a local Ray cluster of two nodes
+	$(PIP) -e '.[ray]'
+	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
 
 test-slurm: $(STAMP) ## run the tests of srun on a local Slurm cluster of two nodes (Debian: slurm-wlm)
 	$(BIN)/python -m pytest -m slurm tests/slurm $(PYTEST_ARGS)

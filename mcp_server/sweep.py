@@ -9,7 +9,11 @@
 Keys are the arguments of `diagnose`, plus `name` and `gpus` (number of GPUs, default 1). Relative paths are
 relative to the file's directory.
 
-Each case is a job of its own, one for each GPU at a time. Cases with a stored verdict are not run again.
+Each case is diagnosed in a process of its own: `python -m mcp_server.sweep ARGUMENTS.json RESULT.json`.
+Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
+
+Cases run on this machine (`Local`) or on an existing Ray cluster (`on_cluster`). Cases with a stored verdict
+are not run again, and lost ones are retried.
 """
 
 from __future__ import annotations
@@ -19,6 +23,10 @@ import hashlib
 import json
 import os
 import re
+import socket
+import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,8 +37,11 @@ import anyio
 import yaml
 from pydantic import Field, ValidationError
 
+from mcp_server.cluster import Cluster
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.manager import Manager
+from mcp_server.jobs.command import Command
+from mcp_server.jobs.manager import JobState, Manager
+from mcp_server.jobs.run import run
 from mcp_server.jobs.store import write_whole
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
@@ -45,7 +56,7 @@ EXAMPLE = "cases: [{package: model.pt2, inputs: call.pt}, {script: serve.py}]"
 
 @dataclass(frozen=True)
 class SweepCase:
-    """One diagnosis of a sweep: validated arguments of `diagnose`, and the number of GPUs that it uses."""
+    """One diagnosis of a sweep: validated arguments of `diagnose`, and the number of GPUs to reserve."""
 
     name: str
     arguments: dict[str, Any]  # of the user's file; `DiagnoseArguments` checked them
@@ -152,29 +163,37 @@ def _name(number: int, name: Any, arguments: dict[str, Any], patterns: list[str]
     return text
 
 
-Ending = Literal["verdict", "refused"]
+Ending = Literal["verdict", "refused", "lost"]
+
+
+class Attempt(Record):
+    """One attempt at a case. `lost`: its process or node died. `refused`: the arguments were rejected."""
+
+    ended: Ending
+    where: str
+    wall_s: float
+    why: str = ""
 
 
 class CaseRecord(Record):
-    """The result of a case, or `why` its arguments were refused. `digest` is that of the case at the time."""
+    """The result of a case. `digest` is `SweepCase.digest` at the time of the run."""
 
     name: str
     digest: str
     ended: Ending
-    wall_s: float
-    why: str = ""
+    attempts: list[Attempt]
     verdict: Verdict | None = None
 
     @property
     def result(self) -> str:
-        """One word for the results table: category, outcome, or `refused`."""
+        """One word for the results table: category, outcome, `refused` or `lost`."""
         if self.verdict is None:
             return self.ended
         return self.verdict.category or self.verdict.outcome
 
 
 class Sweep(Record):
-    """All results in file order. `reused` counts results of an earlier sweep; `report` is the table."""
+    """All results in file order. `reused` counts results of an earlier sweep; `report` is the HTML page."""
 
     cases: list[CaseRecord] = Field(default_factory=list)
     reused: int = 0
@@ -192,7 +211,7 @@ class Results:
         return self.directory / f"{case.name}-{case.digest}.json"
 
     def known(self, case: SweepCase) -> CaseRecord | None:
-        """The stored record if it holds a verdict. Refused cases are run again."""
+        """The stored record if it holds a verdict. Lost and refused cases are run again."""
         try:
             record = CaseRecord.model_validate_json(self.path(case).read_bytes())
         except (OSError, ValidationError):
@@ -203,7 +222,7 @@ class Results:
         write_whole(self.path(case), record.model_dump_json(indent=1))
 
 
-COLUMNS = ("case", "result", "confidence", "guilty", "summary", "s")
+COLUMNS = ("case", "result", "confidence", "guilty", "summary", "tries", "s")
 
 
 def totals(sweep: Sweep) -> str:
@@ -213,72 +232,103 @@ def totals(sweep: Sweep) -> str:
 
 
 def as_markdown(sweep: Sweep) -> str:
-    """The table, then why cases were refused."""
+    """The table, then why cases were lost or refused."""
     lines = ["# Sweep", "", totals(sweep), "", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
     lines += [_line(row(case)) for case in sweep.cases]
-    lines += [f"\n- {case.name}: {case.ended}: {case.why}" for case in sweep.cases if case.why]
+    for case in sweep.cases:
+        lines += [
+            f"\n- {case.name}: {try_.ended} on {try_.where}: {try_.why}" for try_ in case.attempts if try_.why
+        ]
     return "\n".join(lines) + "\n"
 
 
 def row(case: CaseRecord) -> tuple[str, ...]:
-    verdict = case.verdict
-    found = "", "", case.why[:120]
+    verdict, seconds = case.verdict, sum(attempt.wall_s for attempt in case.attempts)
+    found = "", "", case.attempts[-1].why[:120]
     if verdict is not None:
         guilty = f"{verdict.guilty.kind} {verdict.guilty.name}" if verdict.guilty else ""
         found = verdict.confidence, guilty[:60], verdict.summary[:120]
-    return (case.name, case.result, *found, f"{case.wall_s:.0f}")
+    return (case.name, case.result, *found, str(len(case.attempts)), f"{seconds:.0f}")
 
 
 def _line(cells: tuple[str, ...] | list[str]) -> str:
     return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
 
 
+SLACK_S = 120.0  # beyond the budget: time to end the running step and write the verdict
+QUEUE_S = 3600.0  # waiting for a GPU lease does not spend the case's budget
+REFUSED = 2
 WAIT_S = 30.0
+
+
+AttemptResult = tuple[Attempt, Verdict | None]
+OnDone = Callable[[SweepCase, AttemptResult], None]  # called when an attempt ends
+
+
+async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
+    """Diagnose `case` in a child process. `gpus`, if set, becomes CUDA_VISIBLE_DEVICES of its runs."""
+    arguments = dict(case.arguments)
+    if gpus is not None:
+        arguments["env"] = {"CUDA_VISIBLE_DEVICES": gpus, **arguments.get("env", {})}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="aoti-debug-sweep-") as name:
+        request, result = Path(name, "arguments.json"), Path(name, "result.json")
+        request.write_text(json.dumps(arguments))
+        command = Command(
+            argv=(sys.executable, "-m", "mcp_server.sweep", str(request), str(result)),
+            cwd=Path(case.arguments["cwd"]),
+            env={key: value for key, value in os.environ.items() if key.startswith("AOTI_DEBUG_")},
+            timeout_s=float(case.arguments.get("budget_s", 300)) + SLACK_S + (QUEUE_S if case.gpus else 0),
+        )
+        finished = await run(command, result.parent)
+        text = result.read_text() if result.exists() else ""
+        tail = finished.output.read_text(errors="replace").strip().splitlines()[-1:]
+    why = f"its process ended by {finished.signal or finished.ending}: {' '.join(tail)[:300]}"
+    lost = Attempt(ended="lost", where=socket.gethostname(), wall_s=time.monotonic() - started, why=why)
+    try:
+        if finished.ok:
+            return lost.model_copy(update={"ended": "verdict", "why": ""}), Verdict.model_validate_json(text)
+        if finished.returncode == REFUSED:
+            refused = {"ended": "refused", "why": json.loads(text)["problem"][:500]}
+            return lost.model_copy(update=refused), None
+    except ValueError:
+        pass  # a result that was not written completely
+    return lost, None
 
 
 async def sweep(
     cases: Sequence[SweepCase],
     results: Results,
+    executor: Callable[[], Local | Cluster[SweepCase, AttemptResult]],
     *,
-    jobs: int = 0,
+    retries: int = 1,
     on_record: Callable[[CaseRecord], None] = lambda _record: None,
 ) -> Sweep:
     """Diagnose every case that has no stored verdict; `on_record` is called with each new record.
 
-    `jobs` cases at a time, in lanes that have a GPU each; 0 means one lane per GPU. A lease keeps other jobs
-    off a GPU while its case runs.
+    A case whose process or node died is retried `retries` times. `executor` is only called when there is
+    something to run, so that a fully cached sweep needs no Ray cluster.
     """
     records = {case.name: record for case in cases if (record := results.known(case))}
-    reused, gpus = len(records), local_gpus()
-    waiting = [case for case in reversed(cases) if case.name not in records]
+    reused = len(records)
+    attempts: dict[str, list[Attempt]] = {case.name: [] for case in cases}
 
-    async def lane(manager: Manager, gpu: str | None) -> None:
-        while waiting:
-            case = waiting.pop()
-            record = records[case.name] = await diagnosed(manager, case, gpu if case.gpus else None)
-            results.keep(case, record)
-            on_record(record)
+    def done(case: SweepCase, result: AttemptResult) -> None:
+        last, verdict = result
+        tries, ended = attempts[case.name], last.ended
+        tries.append(last)
+        if ended == "lost" and len(tries) <= retries:
+            return
+        record = CaseRecord(
+            name=case.name, digest=case.digest, ended=ended, attempts=list(tries), verdict=verdict
+        )
+        records[case.name] = record
+        results.keep(case, record)
+        on_record(record)
 
-    async with Manager.open(open_store()) as manager, anyio.create_task_group() as tasks:
-        for number in range(min(jobs or max(1, len(gpus)), len(waiting))):
-            tasks.start_soon(lane, manager, gpus[number % len(gpus)] if gpus else None)
+    while left := [case for case in cases if case.name not in records]:
+        await executor().each(left, done)
     return Sweep(cases=[records[case.name] for case in cases], reused=reused)
-
-
-async def diagnosed(manager: Manager, case: SweepCase, gpu: str | None) -> CaseRecord:
-    """Diagnose `case`. `gpu`, if there is one, becomes CUDA_VISIBLE_DEVICES of its runs."""
-    arguments = dict(case.arguments)
-    if gpu is not None:
-        arguments["env"] = {"CUDA_VISIBLE_DEVICES": gpu, **arguments.get("env", {})}
-    given = DiagnoseArguments.model_validate(arguments, strict=False)
-    job = manager.start(DIAGNOSE.name, work_of(DIAGNOSE, given))
-    while (state := await manager.wait(job.id, WAIT_S)).state == "running":
-        pass
-    record = CaseRecord(name=case.name, digest=case.digest, ended="refused", wall_s=round(state.wall_s, 1))
-    if state.problem is not None:
-        why = f"{state.problem.what}: {state.problem.value}"[:500]
-        return record.model_copy(update={"why": why})
-    return record.model_copy(update={"ended": "verdict", "verdict": Verdict.model_validate(state.result)})
 
 
 DEVICES = Path("/dev")
@@ -292,3 +342,64 @@ def local_gpus(devices: Path = DEVICES) -> list[str]:
         return [name.strip() for name in visible.split(",") if name.strip()]
     found = (_DEVICE.fullmatch(path.name) for path in devices.glob("nvidia*"))
     return [str(number) for number in sorted(int(match[1]) for match in found if match)]
+
+
+class Local:
+    """Runs `jobs` cases at a time on this machine; lane i uses GPU i modulo the number of GPUs.
+
+    `jobs` 0 means one lane per GPU. A lease keeps other jobs off a GPU while its case runs.
+    """
+
+    def __init__(self, jobs: int = 0) -> None:
+        self.gpus = local_gpus()
+        self.lanes = jobs or max(1, len(self.gpus))
+
+    async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
+        waiting = list(reversed(cases))
+
+        async def lane(gpus: str | None) -> None:
+            while waiting:
+                case = waiting.pop()
+                done(case, await attempt(case, gpus if case.gpus else None))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(min(self.lanes, len(cases))):
+                tasks.start_soon(lane, self.gpus[number % len(self.gpus)] if self.gpus else None)
+
+
+def _attempt(case: SweepCase) -> AttemptResult:
+    # Runs in the Ray worker. Ray has set CUDA_VISIBLE_DEVICES there, so no GPU is named here.
+    return anyio.run(attempt, case)
+
+
+def on_cluster(address: str) -> Cluster[SweepCase, AttemptResult]:
+    """The Ray cluster at `address`. Raises `ProblemError` when Ray is not installed or no cluster answers."""
+    return Cluster(address, _attempt, _lost)
+
+
+def _lost(why: str) -> AttemptResult:
+    return Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why), None
+
+
+def main() -> int:
+    request, result = (Path(word) for word in sys.argv[1:3])
+    arguments = DiagnoseArguments.model_validate_json(request.read_text(), strict=False)
+
+    async def diagnosed() -> JobState:
+        async with Manager.open(open_store()) as manager:
+            job = manager.start(DIAGNOSE.name, work_of(DIAGNOSE, arguments))
+            while (state := await manager.wait(job.id, WAIT_S)).state == "running":
+                pass
+        return state
+
+    state = anyio.run(diagnosed)
+    if state.problem is not None:
+        result.write_text(json.dumps({"problem": f"{state.problem.what}: {state.problem.value}"}))
+        return REFUSED
+    assert state.result is not None, "a job without a problem has a result"
+    result.write_text(json.dumps(state.result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,9 +6,10 @@ import atexit
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -121,3 +122,17 @@ def build(name: str) -> Path:
 def zoo() -> ZooPackage:
     """Path of the compiled package of a zoo model; `NAME.inputs.pt` and `NAME.exported.pt2` lie beside it."""
     return build
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head without processors, so that cases run on the two nodes beside it."""
+    ray = pytest.importorskip("ray")
+    utils = pytest.importorskip("ray.cluster_utils")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()

@@ -336,7 +336,7 @@ def is_sweep(mark: Path) -> bool:
 @app.command(
     "sweep",
     short_help="Diagnose many packages or inputs in one go",
-    epilog=examples("sweep cases.yaml --out results"),
+    epilog=examples("sweep cases.yaml --out results", "sweep cases.yaml --out results --ray auto"),
 )
 def sweep(
     cases: Annotated[
@@ -354,13 +354,26 @@ def sweep(
             min=0, metavar="NUMBER", show_default=False, help="Cases at a time here. Default: one per GPU."
         ),
     ] = 0,
+    ray: Annotated[
+        str, typer.Option(help="Ray cluster to run on: auto, or HOST:PORT.", metavar="ADDRESS")
+    ] = "",
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=9,
+            metavar="NUMBER",
+            show_default=False,
+            help="Further tries, 0 to 9, for a case whose process or node died. Default: 1.",
+        ),
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Diagnose many packages, inputs or scripts in one go. Run it again to continue where it stopped.
 
     \b
     Exit codes:
-      0 nothing wrong    1 a fault in some case    2 a case was refused
+      0 nothing wrong    1 a fault in some case    2 a case was lost or refused
       3 some case inconclusive, none faulty
     """
     import anyio
@@ -369,9 +382,10 @@ def sweep(
     from rich.table import Table
 
     from mcp_server.render import plain
-    from mcp_server.sweep import COLUMNS, Results, as_markdown, read_plan, row, totals
+    from mcp_server.sweep import COLUMNS, Local, Results, as_markdown, on_cluster, read_plan, row, totals
     from mcp_server.sweep import sweep as run
 
+    executor = partial(on_cluster, ray) if ray else partial(Local, jobs)
     plan = read_plan(cases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_sweep(out / MARK))):
         allowed = "a new directory, or an earlier sweep's"
@@ -388,7 +402,7 @@ def sweep(
             bar.advance(task)
             bar.console.print(plain("  ".join(filter(None, row(record)[:4]))), soft_wrap=True)
 
-        found = anyio.run(lambda: run(plan, results, jobs=jobs, on_record=report))
+        found = anyio.run(lambda: run(plan, results, executor, retries=retries, on_record=report))
     found = found.model_copy(update={"report": out / "sweep.md"})
     write_whole(out / MARK, found.model_dump_json(indent=1))
     write_whole(out / "sweep.md", as_markdown(found))
@@ -405,7 +419,7 @@ def sweep(
 
 
 def exit_of(found: Sweep) -> Exit:
-    """The code of the worst case: refused, then a fault, then an open question."""
+    """The code of the worst case: lost or refused, then a fault, then an open question."""
     codes = {OF_OUTCOME[case.verdict.outcome] if case.verdict else Exit.PROBLEM for case in found.cases}
     return next((code for code in (Exit.PROBLEM, Exit.FAULT, Exit.INCONCLUSIVE) if code in codes), Exit.OK)
 

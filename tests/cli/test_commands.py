@@ -238,7 +238,9 @@ README_COMMANDS = [
     line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ aoti-debug ")
 ]
 # A server; what names a job in a different state, and kernels, weights and recordings that the demo has not.
-ENDLESS_OR_ELSEWHERE = re.compile(r"aoti-debug serve\b|--resume|cpp_fused_0|scale\.pt|\"shape\"|record")
+ENDLESS_OR_ELSEWHERE = re.compile(
+    r"aoti-debug serve\b|--ray\b|--resume|cpp_fused_0|scale\.pt|\"shape\"|record"
+)
 HANDLE = re.compile(r"\bjob_[0-9a-f]{8}\b")
 
 SERVE = """

@@ -1,9 +1,12 @@
-"""Sweeps: the file of cases, and verdicts that are kept."""
+"""Sweeps: the file of cases, verdicts that are kept, lost cases, and a Ray cluster that loses a node."""
 
 from __future__ import annotations
 
 import textwrap
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -13,14 +16,29 @@ from mcp_server.cli.main import Exit
 from mcp_server.cli.main import run as main_run
 from mcp_server.errors import ProblemError
 from mcp_server.sweep import (
+    Local,
     Results,
     Sweep,
     SweepCase,
     as_markdown,
     local_gpus,
+    on_cluster,
     read_plan,
     sweep,
 )
+
+# Kills the process of the sweep that diagnoses it, the first time.
+KILLER = """
+    import os, signal
+    from pathlib import Path
+    marker = Path(__file__).with_suffix(".done")
+    if not marker.exists():
+        marker.touch()
+        pid = os.getppid()
+        while b"mcp_server.sweep" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(pid, signal.SIGKILL)
+"""
 
 
 def plan(directory: Path, text: str) -> tuple[SweepCase, ...]:
@@ -30,8 +48,17 @@ def plan(directory: Path, text: str) -> tuple[SweepCase, ...]:
     return read_plan(path)
 
 
-def swept(directory: Path, text: str) -> Sweep:
-    return anyio.run(lambda: sweep(plan(directory, text), Results(directory / "out"), jobs=2))
+def killer(directory: Path) -> Path:
+    """A program that ends its own diagnosis once, and then does nothing."""
+    script = directory / "killer.py"
+    script.write_text(textwrap.dedent(KILLER))
+    return script
+
+
+def swept(directory: Path, text: str, retries: int = 1) -> Sweep:
+    return anyio.run(
+        lambda: sweep(plan(directory, text), Results(directory / "out"), lambda: Local(2), retries=retries)
+    )
 
 
 LOGS = """
@@ -48,8 +75,26 @@ def test_verdicts_are_taken_up_again(tmp_path: Path) -> None:
     assert [case.ended for case in first.cases] == ["verdict", "refused"]
     assert (first.reused, second.reused) == (0, 1)
     assert second.cases[0] == first.cases[0]
-    assert "does not exist" in second.cases[1].why
-    assert exit_of(second) == Exit.PROBLEM and "gone: refused: " in as_markdown(second)
+    assert "does not exist" in second.cases[1].attempts[0].why
+    assert exit_of(second) == Exit.PROBLEM
+
+
+@pytest.mark.slow
+def test_a_lost_case_is_tried_again_and_told(tmp_path: Path) -> None:
+    """The death of the process that diagnoses costs one attempt, and the report says of what."""
+    text = f"cases: [{{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}]"
+    found = swept(tmp_path, text)
+    (case,) = found.cases
+    assert [attempt.ended for attempt in case.attempts] == ["lost", "verdict"]
+    assert "SIGKILL" in case.attempts[0].why and "SIGKILL" in as_markdown(found)
+
+
+@pytest.mark.slow
+def test_without_retries_a_lost_case_stays_lost(tmp_path: Path) -> None:
+    """It has no verdict, and the next sweep tries it."""
+    text = f"cases: [{{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}]"
+    assert swept(tmp_path, text, retries=0).cases[0].ended == "lost"
+    assert swept(tmp_path, text, retries=0).cases[0].ended == "verdict"
 
 
 def test_gpus_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +145,67 @@ def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ProblemError) as refused:
         plan(tmp_path, text)
     assert said in str(refused.value) and (refused.value.allowed or "no file" in said)
+
+
+@pytest.mark.ray
+def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
+    """Cases run on both nodes, and the one whose process was killed is tried again."""
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    (tmp_path / "index.log").write_text("RuntimeError: index out of bounds: 0 <= tmp2 < 32L\n")
+    text = f"""
+        cases:
+          - {{name: one, log: index.log, gpus: 0}}
+          - {{name: two, log: index.log, gpus: 0}}
+          - {{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}
+    """
+    found = anyio.run(
+        lambda: sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: on_cluster(cluster.address))
+    )
+    assert [case.ended for case in found.cases] == ["verdict"] * 3
+    assert [attempt.ended for attempt in found.cases[2].attempts] == ["lost", "verdict"]
+
+
+SLEEPER = """
+import os, time
+from pathlib import Path
+Path(__file__).with_suffix(".pid").write_text(f"{os.getpid()}")
+time.sleep(8)
+"""
+
+
+@pytest.mark.ray
+def test_a_node_that_dies_loses_no_case(cluster: Any, tmp_path: Path) -> None:
+    """The case goes to the node that is left, and the report tells of the loss."""
+    script = tmp_path / "sleeper.py"
+    script.write_text(SLEEPER)
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    text = f"cases: [{{script: {script}, gpus: 0, timeout_s: 60}}]"
+    executor = on_cluster(cluster.address)
+
+    async def swept() -> Any:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, _end, cluster, nodes, script.with_suffix(".pid"))
+            return await sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: executor)
+
+    (case,) = anyio.run(swept).cases
+    assert [attempt.ended for attempt in case.attempts] == ["lost", "verdict"]
+    assert case.attempts[0].where == "the cluster" and case.attempts[0].why
+
+
+def _end(cluster: Any, nodes: list[Any], pid_file: Path) -> None:
+    """End the node on which the program runs."""
+    while not (pid_file.exists() and pid_file.read_text()):
+        time.sleep(0.2)
+    above = set(_ancestors(int(pid_file.read_text())))
+    doomed = next(node for node in nodes if node.all_processes["raylet"][0].process.pid in above)
+    cluster.remove_node(doomed, allow_graceful=False)
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        yield pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_sweep_json_of_somebody_else_is_not_written_over(
