@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 from anyio.abc import ObjectReceiveStream
+from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
+from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import ValidationError
 
 from mcp_server import brief
@@ -206,6 +207,17 @@ class ToolServer(MCPServer[Any]):
                 log.error("the server ends: %s", type(error).__name__)
                 # The jobs have ended by now. The thread that reads standard input cannot be cancelled.
                 os._exit(1)
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        context: Context[Any, Any] | None = None,
+    ) -> types.GetPromptResult | types.InputRequiredResult:
+        """Raises MCPError with INVALID_PARAMS for an unknown prompt (mcp 2.3 has code 0)."""
+        if name not in {prompt.name for prompt in await self.list_prompts()}:
+            raise MCPError(code=INVALID_PARAMS, message="there are no prompts: the guides are resources")
+        return await super().get_prompt(name, arguments, context)
 
 
 async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResult:

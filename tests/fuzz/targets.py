@@ -117,7 +117,8 @@ def _wrapper(data: bytes) -> object:
         read_program(kernel)
     assert all(1 <= problem.line <= lines for problem in wrapper.problems)
     package = SimpleNamespace(device_type="cuda")
-    view = cast(PackageView, SimpleNamespace(wrapper=wrapper, package=package, label=str))
+    parts = {"wrapper": wrapper, "package": package, "label": str, "flow_of": lambda _launch: flow}
+    view = cast(PackageView, SimpleNamespace(**parts))
     symbols = [each.name for each in wrapper.symbols.values() if each.kind in ("size", "stride")]
     for size in (0, -3, 1 << 70):
         find_kernel_defects(view, dict.fromkeys(symbols, size))
