@@ -158,13 +158,8 @@ def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdic
     summary, evidence = f"The build did not end within {build.limit:g} s.", _nodes_of(build.lines)
     if loops:
         return _unrolled(context, summary, loops[0], evidence)
-    return Verdict(
-        outcome="inconclusive",
-        confidence="possible",
-        summary=f"{summary} Parts are told after a build that ends: use a higher --budget-s and --timeout-s.",
-        evidence=evidence,
-        cost=context.cost.cost(),
-    )
+    advice = "Parts are told after a build that ends: use a higher --budget-s and --timeout-s."
+    return no_loss(f"{summary} {advice}", context.cost.cost(), evidence, "inconclusive")
 
 
 def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evidence]) -> Verdict:

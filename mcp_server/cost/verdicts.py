@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.model import Component, Confirmed, Cost, Evidence, Fix, FixRun, Verdict
+from mcp_server.model import Component, Confirmed, Cost, Evidence, Fix, FixRun, Outcome, Verdict
 
 ISA_OK = "TORCHINDUCTOR_VEC_ISA_OK"  # skips the test of the processor's vector instructions
 LEAST_WIN = 1.15  # of the lower quartile of the paired ratios
@@ -81,7 +81,10 @@ def loss(
     )
 
 
-def no_loss(summary: str, cost: Cost, evidence: Sequence[Evidence] = ()) -> Verdict:
+def no_loss(
+    summary: str, cost: Cost, evidence: Sequence[Evidence] = (), outcome: Outcome = "no_fault"
+) -> Verdict:
+    """Nothing to win was found; `inconclusive` where too little could be timed to say so."""
     return Verdict(
-        outcome="no_fault", confidence="possible", summary=summary, evidence=list(evidence), cost=cost
+        outcome=outcome, confidence="possible", summary=summary, evidence=list(evidence), cost=cost
     )

@@ -73,7 +73,7 @@ async def bisect(
         failing = await failing_program(context, workload, TIMED, seen)
         if tried is None:
             await refuse_others_faults(context, failing)
-            tried = await try_options(context, failing, await switches_of(failing))
+            tried = await try_options(context, failing, switches_of(failing))
         context.progress("making the program smaller")
         reduced = await reduce_program(context, failing, budget_s * REDUCE_SHARE)
         if tried.outcome != "not_found":

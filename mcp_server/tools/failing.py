@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -161,6 +163,16 @@ class Target:
     def env(self) -> dict[str, str]:
         return {"TORCHINDUCTOR_COMPILE_THREADS": "1", **self.workload.env}
 
+    @cached_property
+    def device(self) -> Literal["cpu", "cuda"] | None:
+        """The device of the program's tensors, which is read from its file once for all candidates."""
+        return exported_device(self.workload.exported)
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """What a child that runs the program or a part of it leases."""
+        return gpus_of(self.device) or ()
+
 
 class NoFailure(ProblemError):
     """The program compiles, runs, and agrees with eager."""
@@ -276,7 +288,6 @@ async def _run(
     workload = target.workload
     env = {"TORCHINDUCTOR_CACHE_DIR": str(context.directory / "inductor"), **target.env}
     context.expect(env=env, python=workload.python, cwd=workload.cwd, modules=COMPILER)
-    device = await anyio.to_thread.run_sync(exported_device, workload.exported)
     return await context.worker(
         operation,
         request,
@@ -285,7 +296,7 @@ async def _run(
         python=workload.python,
         cwd=workload.cwd,
         timeout_s=workload.timeout_s,
-        gpus=gpus_of(device) or (),
+        gpus=await anyio.to_thread.run_sync(attrgetter("gpus"), target),
     )
 
 

@@ -25,11 +25,11 @@ from mcp_server.model import (
     Record,
     ScriptWorkload,
 )
-from mcp_server.package.exported import exported_device
-from mcp_server.runtime.context import WORKER_ENV, Context, WorkerRun, gpus_of
+from mcp_server.runtime.context import WORKER_ENV, Context, WorkerRun
 from mcp_server.tools.failing import (
     Failing,
     FailureShown,
+    Target,
     failing_program,
     result_of_script,
     run_worker,
@@ -328,7 +328,7 @@ async def _verified(context: Context, failing: Failing, search: Reduction, *, co
     for plan in search.kept[: -VERIFIED - 1 : -1]:
         cut, directory = search.cuts[plan], context.fresh("reproduction")
         shutil.copytree(Path(cut.script).parent, directory, dirs_exist_ok=True)
-        finished = await run_script(context, workload, directory)
+        finished = await run_script(context, failing.target, directory)
         if result_of_script(finished, failure) != "same":
             notes.append(f"a reproduction of {cut.operators} operators did not fail by itself")
             continue
@@ -354,12 +354,12 @@ async def _verified(context: Context, failing: Failing, search: Reduction, *, co
     return result.model_copy(update={"notes": [*notes, *why], "cost": context.cost.cost()})
 
 
-async def run_script(context: Context, workload: ExportedWorkload, directory: Path) -> Finished:
+async def run_script(context: Context, target: Target, directory: Path) -> Finished:
     """Run the reproduction in `directory` as anybody would: the interpreter and the script."""
-    argv = (str(context.python_for(workload)), SCRIPT)
+    argv = (str(context.python_for(target.workload)), SCRIPT)
     env = {**WORKER_ENV, "PYTHONDONTWRITEBYTECODE": "1"}
-    gpus = gpus_of(await anyio.to_thread.run_sync(exported_device, workload.exported))
-    command = Command(argv=argv, cwd=directory, env=env, timeout_s=workload.timeout_s, gpus=gpus)
+    timeout_s = target.workload.timeout_s
+    command = Command(argv=argv, cwd=directory, env=env, timeout_s=timeout_s, gpus=target.gpus)
     return await context.run(command, "reproduction-run", runs=1)
 
 

@@ -15,7 +15,6 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
-from mcp_server.package.exported import exported_device
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.failing import Failing, FailureShown, Result, result_of_attempt, run_worker
 from mcp_server.worker import events, protocol
@@ -129,9 +128,9 @@ class Bisected(Record):
     cost: Cost
 
 
-async def switches_of(failing: Failing) -> dict[str, object]:
+def switches_of(failing: Failing) -> dict[str, object]:
     """The options to try for a program; those of all devices where its device is not known."""
-    device = await anyio.to_thread.run_sync(exported_device, failing.target.workload.exported)
+    device = failing.target.device
     kinds = ("any", device) if device else ("any", "cpu", "cuda")
     found = {name: value for kind in kinds for name, value in SWITCHES[kind].items()}
     return {**found, **(PRECISION if failing.failure.kind in ("departs", "not_finite") else {})}

@@ -176,7 +176,7 @@ def test_an_option_is_named_in_a_few_compiles(tmp_path: Path) -> None:
 
     async def named() -> Bisected:
         failing = await failing_program(context, exported(tmp_path, Sinh(), x, x))
-        return await try_options(context, failing, await switches_of(failing))
+        return await try_options(context, failing, switches_of(failing))
 
     found = anyio.run(named)
     assert (found.outcome, [one.name for one in found.decisions]) == ("decision", ["cpp.simdlen"])
@@ -281,7 +281,7 @@ def test_a_failure_that_comes_and_goes_is_not_put_on_an_option(tmp_path: Path) -
 
     async def searched_for() -> Bisected:
         failing = await failing_program(context, exported(tmp_path, Drawing(), x, x), TIMED)
-        return await try_options(context, failing, await switches_of(failing))
+        return await try_options(context, failing, switches_of(failing))
 
     found = anyio.run(searched_for)
     assert (found.outcome, found.decisions, found.workaround) == ("not_found", [], None)

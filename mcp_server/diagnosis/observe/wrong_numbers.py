@@ -121,7 +121,7 @@ async def compiled_with(
     failing = await failing_program(context, case.workload, TIMED, case.capture)
     if options is None:
         await refuse_others_faults(context, failing)
-        options = await switches_of(failing)
+        options = switches_of(failing)
     return await try_options(context, failing, options)
 
 
