@@ -7,8 +7,7 @@ data, on a branch, or on code that was not understood is left open.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -17,7 +16,7 @@ from mcp_server.package.assertion import source_location, without_number
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.symbols import known_sizes, scalar_values
-from mcp_server.package.terms.accesses import Lane, Spans, first_lanes, lanes, read_accesses
+from mcp_server.package.terms.accesses import Lane, Spans, lanes, read_accesses
 from mcp_server.package.terms.dtypes import itemsize_of
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
@@ -27,7 +26,7 @@ from mcp_server.package.terms.sizes import evaluate_whole, reached, size_term
 from mcp_server.package.terms.term import Apply, Term
 from mcp_server.package.view import PackageView
 
-FindingKind = Literal["overflow", "beyond", "order", "never_stored", "grid", "narrow"]
+FindingKind = Literal["overflow", "beyond", "never_stored", "grid", "narrow"]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # blocks in x, y and z, of every CUDA architecture
 # What the grid says of constants for which a launcher was tuned (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
@@ -36,9 +35,6 @@ _MOST_BASES = 32  # of a view: damaged text may have one that is its own
 _GROWING = ("add", "sub", "mul", "lshift")
 _NARROW = ("int8", "int16", "int32")
 _LARGEST = 1 << 40  # elements of an input
-_LOOP = r"\s*for\b"  # those of C++ are run one after another
-# What every warp of a block waits at: a barrier, and a reduction over it.
-_JOINED = r".*(?:barrier|tl\.(?:sum|max|min|reduce)|triton_helpers\.(?:max2|min2|any|prod|welford\w*))\("
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,6 @@ class _Launched:
                 continue
             if found is not None:
                 yield found
-        yield from self._order(accesses)
 
     def _found(self, kind: FindingKind, parameter: str, line: int, what: str) -> Finding:
         place = source_location(self.kernel, line) if line else f"wrapper.cpp:{self.launch.line}"
@@ -235,59 +230,6 @@ class _Launched:
         before = skipped * itemsize_of(buffer.dtype)
         rank = len(root.sizes)
         return -before, reached(known[:rank], known[rank : 2 * rank])[1] * itemsize_of(root.dtype) - before
-
-    def _order(self, accesses: Sequence[Access]) -> Iterator[Finding]:
-        """A load and a store of one element by two lanes, with no barrier between."""
-        cpp = self.kernel.kind == "cpp"
-        # Lanes of one thread follow each other, and atomic updates may be a lock.
-        if "tl.atomic_" in self.kernel.source or (cpp and "#pragma omp" not in self.kernel.source):
-            return
-        source, apart = self.kernel.source.split("\n"), re.compile(_LOOP if cpp else _JOINED)
-        stores = [each for each in accesses if each.kind == "store"]
-        for load in (each for each in accesses if each.kind == "load"):
-            for store in (each for each in stores if each.parameter == load.parameter):
-                first, last = sorted((load.line, store.line))
-                if any(map(apart.match, source[first : last - 1])):
-                    continue
-                same = _index(load) == _index(store)
-                shared = ""
-                with suppress(*_OPEN):
-                    shared = self._broadcast(load, store) if same else self._shared(load, store)
-                if shared:
-                    verbs = ("loads", "stores") if load.line <= store.line else ("stores", "loads")
-                    what = f"{verbs[0]} an element of {load.parameter} (line {first}) and {verbs[1]} it in "
-                    what += f"another lane (line {last}) with no barrier between: {shared}"
-                    yield self._found("order", load.parameter, last, what)
-                    return
-
-    def _broadcast(self, load: Access, store: Access) -> str:
-        """A load of one element by every lane of a reduction, before its store; empty if it is none.
-
-        Inductor puts a barrier before such a store (triton.py `store`, torch 2.8-2.15).
-        """
-        axis = re.search(r"\b(r\d*_?)index = ", self.kernel.source)
-        before = self.kernel.kind == "triton" and load.line <= store.line
-        if axis is None or not before or axis[1] in str(_index(load)):
-            return ""
-        written = re.search(rf"\b{axis[1]}numel = (\d+)$", self.kernel.source, re.M)
-        lanes_ = int(written[1]) if written else self.sizes.get(f"{axis[1]}numel", 1)
-        return f"{lanes_:,} lanes of {axis[1]}index load {' + '.join(_index(load))}" if lanes_ > 1 else ""
-
-    def _shared(self, load: Access, store: Access) -> str:
-        """An element that one lane loads and another one stores, in words; empty if none was found."""
-        if {each.name for each in load.ranges} != {each.name for each in store.ranges}:
-            return ""
-        loading, storing = (
-            [*lanes(access, self.sizes), *first_lanes(access, self.sizes)] for access in (load, store)
-        )
-        stored = {lane.offset(store): lane for lane in storing}
-        for lane in loading:
-            at = lane.offset(load)
-            other = stored.get(at)
-            if at is not None and other is not None and other.positions != lane.positions:
-                where = (", ".join(f"{n} = {v}" for n, v in e.positions.items()) for e in (lane, other))
-                return "byte {:,} at {} and at {}".format(at, *where)
-        return ""
 
 
 def _index(access: Access) -> list[str]:

@@ -460,14 +460,3 @@ def with_wide_integers(kernel: Kernel) -> str:
     if text == kernel.source:
         raise ProblemError(f"no whole number of {kernel.name} has fewer than 64 bits", value=kernel.name)
     return text
-
-
-def with_barrier(kernel: Kernel, line: int) -> str:
-    """The kernel with a barrier of its block before a line. Raises `ProblemError` for C++, which has none."""
-    if kernel.kind == "cpp":
-        raise ProblemError("a loop of C++ has no barrier between its turns", value=kernel.name)
-    lines = kernel.source.split("\n")
-    code = lines[line - 1].lstrip()
-    indent = lines[line - 1].removesuffix(code)
-    lines[line - 1] = f"{indent}tl.debug_barrier(); {code}"
-    return "\n".join(lines)

@@ -189,7 +189,6 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
 DEFECT_FIXES: dict[FindingKind, str] = {
     "overflow": "compute the index in 64 bits (in Triton `.to(tl.int64)`), or pass fewer elements",
     "beyond": "mask the access with the size of its argument, or allocate what the grid asks for",
-    "order": "put `tl.debug_barrier()` between the two accesses, or store to another tensor",
     "never_stored": "compile with `inplace_buffers=False`, and report the kernel to PyTorch",
     "grid": "split the call along that dimension, or launch the kernel with it in x",
     "narrow": "convert what it is computed from to 64 bits first, with `.long()`",

@@ -28,7 +28,6 @@ from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_ker
 from mcp_server.probes.domain_guard import with_domain_guarded, with_exponents_shifted
 from mcp_server.probes.rewrite import (
     replaced_once,
-    with_barrier,
     with_bounds_kept,
     with_finite_mask,
     with_limits,
@@ -88,7 +87,6 @@ HOWS = {
 
 REPAIRS = {
     "overflow": "indices of 64 bits",
-    "order": "a barrier between load and store",
     "narrow": "whole numbers of 64 bits",
 }
 
@@ -273,8 +271,7 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
 
 async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
     """The call without a defect of the kinds in `REPAIRS`. Raises `ProblemError` where it cannot be made."""
-    repairs = {"overflow": with_wide_indices, "narrow": with_wide_integers}
-    repair = repairs.get(found.kind, partial(with_barrier, line=found.line))
+    repair = with_wide_integers if found.kind == "narrow" else with_wide_indices
     made, spelling = await _changed(context, call, found.kernel, repair)
     return Intervention(
         key=f"kernel:{found.kernel}:{found.kind}",

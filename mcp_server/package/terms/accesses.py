@@ -94,7 +94,7 @@ def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
     plain = Lane({}, sizes)
     spans = {each.name: plain.span(each) for each in access.ranges}
     if prod(map(len, spans.values())) <= _MOST_LANES:
-        yield from first_lanes(access, sizes)
+        yield from (Lane(place, sizes) for place in places(access.ranges, sizes, _MOST_LANES)[0])
         return
     digits = _digits(access, plain)
     choices = [[span[turn] for turn in _ends(len(span), digits)] for span in spans.values()]
@@ -125,11 +125,6 @@ def _ends(turns: int, digits: list[int]) -> list[int]:
         if len(below) < _MOST_ENDS:
             below |= {rest + high - low for rest in below}
     return sorted((each for each in found | below if 0 <= each < turns), reverse=True)[:_MOST_ENDS]
-
-
-def first_lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
-    """Neighbouring lanes, from the first one on. Raises `UnknownValue`."""
-    return (Lane(place, sizes) for place in places(access.ranges, sizes, _MOST_LANES)[0])
 
 
 def _digits(access: Access, plain: Lane) -> list[int]:
