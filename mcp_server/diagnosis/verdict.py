@@ -32,7 +32,6 @@ from mcp_server.diagnosis.next_steps import (
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
-from mcp_server.diagnosis.value_sources import deepened
 from mcp_server.diagnosis.words import at_call_site, call_of, eager_of, headline_of, not_for_shipping
 from mcp_server.errors import argument
 from mcp_server.model import (
@@ -287,7 +286,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     if best is None or outcome == "no_fault":
         found = _without_fault(outcome, suspects, case, context)
         return as_rounding(found, case) if outcome == "no_fault" and is_rounding(case) else found
-    guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
+    guilty = placed(best.guilty, case)
     rank = f"Rank {case.failed_rank.rank}: " if case.failed_rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
     # Of a proven cause nothing is left to find, except the compiler's decision behind a wrong launch.
@@ -308,7 +307,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
         crashing=best.crashing,
         causes=causes,
         intervention=_deciding(best, case),
-        evidence=[*_evidence(best, case), *inferred][:MAX_EVIDENCE],
+        evidence=_evidence(best, case)[:MAX_EVIDENCE],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         ruled_out=[
             RuledOut(hypothesis=s.summary, by=f"explained by {best.category} of {best.guilty.name}")

@@ -1,16 +1,14 @@
-"""Where a bad value comes from: the operator that first makes it, and the line in a helper."""
+"""Where a bad value comes from: the operator that first makes it."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.diagnosis.causes.nan_or_inf import guard_fix
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.value_sources import deepened, first_made
-from mcp_server.model import Component, ModelLocation
+from mcp_server.diagnosis.value_sources import first_made
 from mcp_server.runtime.context import decode
 from mcp_server.worker.events import NodeNonFinite
 from tests.diagnosis.support import failing, worker_run
@@ -62,30 +60,3 @@ def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> Non
     event = decode(made(node="n", masked=False, bad_inputs=[], **facts))
     assert isinstance(event, NodeNonFinite)
     assert words in guard_fix(event).text
-
-
-SOURCE = [
-    "def picked(x, rows):",
-    "    return x[rows].sqrt()",
-    "",
-    "def forward(x, rows):",
-    "    return picked(x, rows)",
-]
-INNER = SOURCE[1].strip()
-
-
-@pytest.fixture
-def party(tmp_path: Path) -> Component:
-    """An input with the line of `forward` alone."""
-    file = tmp_path / "model.py"
-    file.write_text("\n".join(SOURCE))
-    lines = [ModelLocation(file=str(file), line=5, code=SOURCE[4].strip())]
-    return Component(kind="input", name="rows", model_locations=lines)
-
-
-def test_the_only_line_comes_first_and_is_told_to_be_inferred(party: Component) -> None:
-    """The recorded line stays behind it."""
-    found, evidence = deepened(party, "index_out_of_bounds", DiagnosisState(None))
-    assert [line.line for line in found.model_locations] == [2, 5]
-    assert found.model_locations[0].code == INNER and "inferred" in evidence[0].fact
-    assert evidence[0].command == f"sed -n 2p {found.model_locations[0].file}"

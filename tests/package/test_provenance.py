@@ -1,19 +1,15 @@
-"""From a launch to lines of the model, by each source that can tell, down to a line in a helper."""
+"""From a launch to lines of the model, by each source that can tell."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from mcp_server.model import ModelLocation
 from mcp_server.package.exported import read_exported
 from mcp_server.package.provenance import (
     Provenance,
     indexing_first,
-    lines_doing,
     read_provenance,
     read_stack,
 )
@@ -87,68 +83,3 @@ def test_lines_of_own_operators_and_of_writes(zoo: ZooPackage) -> None:
     written = read_exported(zoo("counter").with_name("counter.exported.pt2"))
     assert [line.code for line in written.in_place] == ["self.seen.add_(x)", "x.mul_(2)"]
     assert read_exported(zoo("ranker").with_name("ranker.exported.pt2")).special == ()
-
-
-SOURCE = """import torch
-from elsewhere import other
-
-
-def spread(x):
-    width = x.square().sum(-1).sqrt()
-    return scaled(x, width)
-
-
-def scaled(x, width):
-    return x / width
-
-
-class Layer:
-    def forward(self, x, rows):
-        a = self.picked(x, rows)
-        b = spread(x)
-        c = other(x) + self.picked(x, rows)
-        d = self.picked(x, rows)[rows]
-        e = self.again(x)
-        return a + b + c + d
-
-    def picked(self, x, rows):
-        last = x[:, -1].shape[rows]
-        wide = self.norm(x)
-        return wide[rows] + last
-
-    def again(self, x):
-        return self.again(x) / 2
-"""
-LINES = SOURCE.splitlines()
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "model.py"
-    path.write_text(SOURCE)
-    return path
-
-
-def below(file: Path, code: str, operators: str) -> list[str] | None:
-    """The code of the lines that are found below the line with this code."""
-    line = next(number for number, text in enumerate(LINES, 1) if text.strip() == code)
-    found = lines_doing(ModelLocation(file=str(file), line=line, code=code), re.compile(operators))
-    return [each.code for each in found] if found is not None else None
-
-
-@pytest.mark.parametrize(
-    ("code", "above"),
-    [
-        ("c = other(x) + self.picked(x, rows)", ""),
-        ("e = self.again(x)", ""),
-        ("b = spread(x)", "\n"),
-        ("b = spread(x)", None),
-    ],
-    ids=["a function of another file", "calls without an end", "another text", "no file"],
-)
-def test_what_is_not_read_is_open(file: Path, code: str, above: str | None) -> None:
-    """The file may have changed since it was recorded, or be another one of that name."""
-    file.write_text(f"{above}{SOURCE}")
-    if above is None:
-        file.unlink()
-    assert below(file, code, "index|div") is None
