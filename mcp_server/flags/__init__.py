@@ -11,8 +11,7 @@ from difflib import get_close_matches
 
 from mcp_server import versions
 from mcp_server.errors import ProblemError
-from mcp_server.flags.building import BUILDING, CHECKS
-from mcp_server.flags.printing import PRINTING, RUNTIME
+from mcp_server.flags.rows import BUILDING, CHECKS, PRINTING, RUNTIME
 from mcp_server.flags.types import ConfigValue, Device
 from mcp_server.flags.types import Flag as Flag
 from mcp_server.flags.types import Moment as Moment

@@ -15,8 +15,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from mcp_server.logs.families import FAMILIES, Family
-from mcp_server.logs.text import Line, bound
-from mcp_server.logs.traceback import is_user_file
+from mcp_server.logs.text import Line, bound, is_user_file
 
 if sys.version_info >= (3, 11):
     import re._constants as sre

@@ -23,8 +23,7 @@ from mcp_server.logs.facts import ErrorFact, LastLaunch, LogFacts, PythonExcepti
 from mcp_server.logs.families import BY_ID, Family, Rank, find_family
 from mcp_server.logs.roots import choose_root, refine, sanitizer_errors, settle_exception, unnamed_exception
 from mcp_server.logs.sanitizer import MARK, SanitizerReader, is_record
-from mcp_server.logs.text import Line, bound, read_line
-from mcp_server.logs.traceback import TracebackReader
+from mcp_server.logs.text import Line, TracebackReader, bound, read_line
 
 _LAUNCH = re.compile(r"\[ (?P<when>before|after)_launch: (?P<kernel>[^\[\]]+?) \]")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mcp_server.logs.facts import Frame
-from mcp_server.logs.traceback import is_user_file
+from mcp_server.logs.text import is_user_file
 from mcp_server.model import ModelLocation
 from mcp_server.package.launches import Launch
 

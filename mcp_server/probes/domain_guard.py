@@ -17,7 +17,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import DOMAINS, Domain
 from mcp_server.package.terms.syntax import NotRead, Syntax, cpp_spans, read_python
 from mcp_server.package.terms.translate import operation_of
-from mcp_server.package.terms.triton_source import parsed
+from mcp_server.package.terms.triton_calls import parsed
 
 _VALUE = re.compile(r"^\s*(?:const\s+)?(?:auto|float|double)\s+\w+ = (?P<value>[^;]+);$", re.M)
 _TINY, _HALF_EPSILON = 1.1754943508222875e-38, 2.0**-24  # of float32: the next numbers above 0 and below 1

@@ -19,7 +19,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, Role
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.sizes import find_asserts
-from mcp_server.package.terms.triton_source import function_of, signature_of
+from mcp_server.package.terms.triton_calls import function_of, signature_of
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.commands import Skipped
 from mcp_server.probes.domain_guard import GUARDED, HELPERS

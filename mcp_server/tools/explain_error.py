@@ -18,9 +18,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.logs.families import Advice, Rank, closest_family
 from mcp_server.logs.families.kinds import HANG_GUIDE, MAIN_GUIDE
-from mcp_server.logs.journal import DEVICES, DTYPES
+from mcp_server.logs.journal import DEVICES, DTYPES, WORDS, read_printout
 from mcp_server.logs.log import lines_of_blocks
-from mcp_server.logs.printer import WORDS, read_printout
 from mcp_server.logs.text import is_expression
 from mcp_server.model import Category, ModelLocation, NextStep, Record
 from mcp_server.package.query import Fact, ambiguity, assertion_facts, no_holder

@@ -15,9 +15,8 @@ from pydantic_core import to_json
 
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query
-from mcp_server.package.graph import dataflow_text
 from mcp_server.package.prover import Finding, find_kernel_defects, largest_sizes
-from mcp_server.package.query import Fact
+from mcp_server.package.query import Fact, dataflow_text
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.runtime.context import Context
 

@@ -16,11 +16,10 @@ from typing import cast
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.output import clean
-from mcp_server.logs.capture_journal import read_capture
+from mcp_server.logs.captured import read_capture
 from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progress_log
-from mcp_server.logs.journal import read_journal
+from mcp_server.logs.journal import read_journal, read_printout
 from mcp_server.logs.log import read_log
-from mcp_server.logs.printer import read_printout
 from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_calls
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.dataflow import Dataflow

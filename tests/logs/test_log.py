@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.logs.capture_journal import stalled_call
-from mcp_server.logs.captured import Captured, CapturedCall
+from mcp_server.logs.captured import Captured, CapturedCall, stalled_call
 from mcp_server.logs.details import DETAILS, look
 from mcp_server.logs.log import MAX_ERRORS, read_log, read_log_file
 from mcp_server.logs.text import clean, read_line

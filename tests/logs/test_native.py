@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.logs.crash_reports import Access, read_cuda_gdb, read_native, read_progress_log
-from mcp_server.logs.printer import printed_tensors, read_printout
+from mcp_server.logs.journal import printed_tensors, read_printout
 from mcp_server.logs.sanitizer import read_sanitizer_file
 from tests.logs.support import lines_of, read_sanitizer
 from tests.recorded import RECORDINGS

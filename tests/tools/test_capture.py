@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.logs.capture_journal import read_capture
+from mcp_server.logs.captured import read_capture
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import hook_environment
 from tests.conftest import ZooPackage
@@ -132,9 +132,7 @@ def test_a_call_that_takes_far_longer_than_its_like_ends_the_run(
 ) -> None:
     """Where that is asked for: the process has printed where it is, and the time limit is far away."""
     monkeypatch.setattr("mcp_server.tools.capture.STALLED_S", 4.0)
-    monkeypatch.setattr(
-        "mcp_server.logs.capture_journal.SLOWER", 2.0
-    )  # the first call is slow on a busy machine
+    monkeypatch.setattr("mcp_server.logs.captured.SLOWER", 2.0)  # the first call is slow on a busy machine
     package = zoo("plugin")
     op = """
 import time

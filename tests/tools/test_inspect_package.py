@@ -12,9 +12,8 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.graph import dataflow_text
 from mcp_server.package.problems import PackageError
-from mcp_server.package.query import FOLDING, Fact
+from mcp_server.package.query import FOLDING, Fact, dataflow_text
 from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
 from mcp_server.tools.inspect_package import Inspection, Question, inspect_package

@@ -17,7 +17,7 @@ from torch import nn
 from torch.fx.proxy import TracerBase
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from mcp_server.logs.capture_journal import read_capture
+from mcp_server.logs.captured import read_capture
 from mcp_server.package.provenance import read_stack
 from mcp_server.worker.capture import journal, memory
 from mcp_server.worker.capture.compiles import keep_lines

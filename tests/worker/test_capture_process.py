@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mcp_server.logs import captured
-from mcp_server.logs.capture_journal import read_capture
+from mcp_server.logs.captured import read_capture
 from mcp_server.worker.capture import checks
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.calls import Calls, failure

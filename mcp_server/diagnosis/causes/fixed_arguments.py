@@ -15,7 +15,7 @@ from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
-from mcp_server.package.kernel_code import Literal, forms_of, likeliest_first, literals_of, same
+from mcp_server.package.kernels import CodeNumber, forms_of, likeliest_first, literals_of, same
 from mcp_server.package.signature import leaf_paths
 from mcp_server.worker.capture.events import TensorFacts
 
@@ -133,7 +133,7 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
             )
 
 
-def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, Literal, float]]:
+def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, CodeNumber, float]]:
     """Numbers of the call, each with a literal that may stand for it, and what to put there."""
     found = [
         (scalar, literal, form)
@@ -163,13 +163,14 @@ def _exported_paths(case: DiagnosisState) -> tuple[str, ...]:
     return leaf_paths(spec) if spec is not None else ()
 
 
-def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[Literal]]]:
+def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[CodeNumber]]]:
     """Scalars whose value is no literal of the code, each with the literals that may stand for it.
 
     The code of a division on CUDA has the reciprocal.
     """
     scalars = [scalar for scalar in _scalars(case) if scalar.place < len(_exported_paths(case))]
-    literals = literals_of(case.package) if case.package is not None and scalars else []
+    kernels = case.package.wrapper.kernels.values() if case.package is not None and scalars else ()
+    literals = literals_of(kernels)
     taken: set[float] = set()  # by numbers that are in the code as they are passed
     unknown = []
     for scalar in scalars:
@@ -184,13 +185,13 @@ def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[Literal]]]:
         yield scalar, likely[:MOST_LITERALS]
 
 
-def edit_key(scalar: Scalar, literal: Literal | None, form: float | None = None) -> str:
+def edit_key(scalar: Scalar, literal: CodeNumber | None, form: float | None = None) -> str:
     """The key of the intervention that puts a form of the given value in the place of a literal."""
     tail = f"{literal.kernel}:{literal.value!r}:{form!r}" if literal is not None else ""
     return f"scalar:{scalar.path}:{scalar.value}:{tail}"
 
 
-def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState) -> Suspect:
+def _baked_suspect(scalar: Scalar, literals: list[CodeNumber], case: DiagnosisState) -> Suspect:
     # The literal whose replacement removed the failure, if one did; else all that may stand for the scalar.
     forms = forms_of(scalar.number) if scalar.number is not None else ()
     keys = {edit_key(scalar, literal, form): literal for literal in literals for form in forms}

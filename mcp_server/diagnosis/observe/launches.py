@@ -15,7 +15,7 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.value_sources import failed_divisions
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.package.kernel_code import indexes_unchecked
+from mcp_server.package.kernels import indexes_unchecked
 from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.locate_fault import in_graph, locate_fault, run_under_checker

@@ -18,16 +18,14 @@ from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, culp
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.lines import guarded_code
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
-from mcp_server.package.kernel_code import places_of
-from mcp_server.package.kernels import Kernel
+from mcp_server.package.kernels import Kernel, places_of
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.accesses import indexed_by
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.evaluate import Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds, Interval
 from mcp_server.package.terms.parts import SIGNS, key, number, parts, rebuilt, uncast, understood, unwrapped
 from mcp_server.package.terms.program import Check, Store, read_program
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Scalar, Term
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Scalar, Term, is_float
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.package.archive import CompiledConstant, Package
-from mcp_server.package.terms.dtypes import itemsize_of
 from mcp_server.package.terms.sizes import reached
+from mcp_server.package.terms.term import itemsize_of
 
 CODES = {
     "float64": "F64",

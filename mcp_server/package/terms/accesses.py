@@ -17,13 +17,22 @@ from dataclasses import dataclass
 from itertools import islice, pairwise, product
 from math import gcd, prod
 
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.evaluate import FUNCTIONS, Evaluator, Read, UnknownValue, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, limits
 from mcp_server.package.terms.parts import elements, parts, understood
 from mcp_server.package.terms.program import Access, Check, Program, Source, read_program
 from mcp_server.package.terms.sizes import reached
-from mcp_server.package.terms.term import Apply, Element, Number, Position, Range, Scalar, Size, Term
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Number,
+    Position,
+    Range,
+    Scalar,
+    Size,
+    Term,
+    is_float,
+)
 
 _MOST = 1 << 17
 _MOST_ACCESSES = 16  # of one tensor
