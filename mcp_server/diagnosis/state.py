@@ -51,7 +51,6 @@ class DiagnosisState(CallSeen):
     budget_s: float = 300.0
     clock: Clock = field(default_factory=Clock)
     unfit: ProblemError | None = None  # why expectation or check cannot be used: the diagnosis ends with it
-    scalar_edits: list[Intervention] = field(default_factory=list)
     kernel_io: KernelIO | None = None
     with_eager: ComparedWithEager | None = None
     by_source: Comparison | None = None  # with the package read as PyTorch, launch by launch

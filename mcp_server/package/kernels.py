@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf, log
 from typing import Literal
 
 from mcp_server.package.launches import Role
@@ -274,11 +273,6 @@ class CodeNumber:
     location: str
     code: str
 
-    @property
-    def is_integer(self) -> bool:
-        """Whether it is loaded as a whole number: an `int64_t` of C++, a `tl.int64` of Triton."""
-        return re.search(r"\b(?:tl\.)?u?int\d+(?:_t)?\b", self.code) is not None
-
 
 def literals_of(kernels: Iterable[Kernel]) -> list[CodeNumber]:
     """One for each number of each kernel, in the order of the code, without those of `PLAIN`."""
@@ -302,41 +296,6 @@ def with_number(kernel: Kernel, old: float, new: float) -> str:
         if same(float(match["number"]), old):
             source = source[: match.start("number")] + repr(new) + source[match.end("number") :]
     return source
-
-
-UNLIKELY = 3.0  # as if the number were 20 times as large: it is less likely to stand for an argument
-TINY = 1e-4  # below are epsilons
-
-
-def forms_of(given: float) -> tuple[float, ...]:
-    """What an argument may be in the code: itself, or its reciprocal (a division on CUDA)."""
-    return (given, 1 / given) if given else (given,)
-
-
-def likeliest_first(literals: Iterable[CodeNumber], given: float, integer: bool = False) -> list[CodeNumber]:
-    """By how near each is to a number that is passed now, one for each value.
-
-    Whole numbers, roots of whole numbers and epsilons come from sizes and formulas, and stand last. For an
-    `integer` the whole numbers that are loaded as such stand first, and no others than whole ones are taken.
-    """
-
-    def unlikeliness(literal: CodeNumber) -> tuple[bool, float]:
-        value = literal.value
-        whole = value.is_integer() or same(value**2, round(value**2)) or same(value**-2, round(value**-2))
-        penalties = [whole and not float(given).is_integer(), 0 < value < TINY]
-        # Differences of logarithms, for numbers that have one.
-        ratios = [value / form if value * form > 0 else inf for form in forms_of(given)]
-        near = min(abs(log(ratio)) for ratio in ratios) + UNLIKELY * sum(penalties)
-        return integer and not literal.is_integer, near
-
-    def may_stand(value: float) -> bool:
-        return not integer or value.is_integer() or same(1 / value, round(1 / value))
-
-    firsts: dict[float, CodeNumber] = {}
-    for literal in literals:
-        if may_stand(literal.value):
-            firsts.setdefault(literal.value, literal)
-    return sorted(firsts.values(), key=unlikeliness)
 
 
 def places_of(kernel: Kernel, value: float) -> int:

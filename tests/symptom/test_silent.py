@@ -16,6 +16,7 @@ from mcp_server.operations.arguments import TryArguments
 from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, ROOT, compiled_once, torch_environment
 from tests.served import served
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -39,26 +40,40 @@ def beside(package: Path, name: str) -> Path:
     return package.with_name(f"silent.{name}.pt")
 
 
-def verdict(directory: Path, package: Path, inputs: str, right: str) -> Verdict:
+def verdict(directory: Path, package: Path, inputs: str, symptom: Symptom) -> Verdict:
     job = directory / "job"
     job.mkdir()
     context = Context(directory=job, python=Path(sys.executable))
     workload = PackageWorkload(package=package, inputs=beside(package, inputs))
-    symptom = Symptom(expect=beside(package, right))
     return served(diagnose, context, workload, budget_s=240, symptom=symptom)
 
 
 def test_a_product_that_does_not_fit_is_proven_by_64_bits(silent: Path, tmp_path: Path) -> None:
     """It is taken modulo a size, so that every index is within its bound."""
-    found = verdict(tmp_path, silent, "far", "far-right")
+    found = verdict(tmp_path, silent, "far", Symptom(expect=beside(silent, "far-right")))
     assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "proven")
     assert "args[0] * 46021" in found.summary and "32 bits" in found.summary
     assert found.fix is not None and ".long()" in found.fix.text and found.confirmed is not None
 
 
+@thorough
+def test_a_check_command_takes_part_in_the_trials(silent: Path, tmp_path: Path) -> None:
+    """The command refuses what 32 bits give, and takes what 64 bits do."""
+    script = tmp_path / "check.py"
+    right = str(beside(silent, "far-right"))
+    script.write_text(
+        "import sys, torch\n"
+        f"given, right = (torch.load(each, weights_only=True)[0] for each in (sys.argv[1], {right!r}))\n"
+        "sys.exit(not torch.allclose(given.cpu(), right.cpu(), atol=1e-4))\n"
+    )
+    found = verdict(tmp_path, silent, "far", Symptom(check=(sys.executable, str(script))))
+    assert (found.category, found.confidence) == ("wrong_output", "proven")
+    assert found.intervention is not None and "check command" in found.intervention.before
+
+
 def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:
     """The same kernel in 64 bits gives the same numbers: what is wrong is something else."""
-    found = verdict(tmp_path, silent, "inputs", "meant-right")
+    found = verdict(tmp_path, silent, "inputs", Symptom(expect=beside(silent, "meant-right")))
     assert (found.category, found.confidence) == ("wrong_output", "possible")
     assert any("32 bits" in cleared.hypothesis for cleared in found.bystanders)
 

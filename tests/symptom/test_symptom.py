@@ -55,23 +55,12 @@ def checking(directory: Path, condition: str) -> tuple[str, ...]:
     return (sys.executable, str(script))
 
 
-@pytest.mark.slow
-def test_a_number_of_the_call_is_put_on_the_literal_that_took_its_place(scaled: Path, tmp_path: Path) -> None:
-    """0.3 in place of 0.7: wrong by the expectation, right with that literal changed, wrong again without."""
-    found = verdict(tmp_path, scaled, "other", expecting(scaled, "other-right"))
-    assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "proven")
-    assert found.guilty is not None and found.guilty.value == "0.3 (exported: 0.7)"
-    assert found.guilty.expression == "auto tmp1 = static_cast<float>(0.7);"
-    assert found.guilty.generated_location is not None
-    assert found.guilty.generated_location.startswith("kernel.cpp:")
-    assert found.fix is not None and found.fix.ran is None, "the literal was edited: an experiment"
-    assert found.confirmed is not None and found.confirmed.side_effects.startswith("no other output")
-
-
-def test_without_an_expectation_a_number_is_possible_at_least(scaled: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("right", ["", "other-right"], ids=["nothing expected", "other values expected"])
+def test_a_number_that_the_code_does_not_have_is_possible(scaled: Path, tmp_path: Path, right: str) -> None:
     """The argument, its value and the literals that may stand for it; never "no fault"."""
-    found = verdict(tmp_path, scaled, "other", Symptom())
+    found = verdict(tmp_path, scaled, "other", expecting(scaled, right) if right else Symptom())
     assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "possible")
+    assert found.guilty is not None and found.guilty.value == "0.3 (exported: 0.7 or 3.5)"
     assert "args[1] = 0.3" in found.summary and "0.7 in kernel.cpp:" in found.summary
 
 
@@ -117,7 +106,7 @@ def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_p
     job.mkdir()
     context = Context(directory=job, python=Path(sys.executable))
     found = served(diagnose, context, workload, budget_s=240, symptom=symptom_of(arguments, workload))
-    assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "proven")
+    assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "possible")
     assert found.guilty is not None and "0.3" in str(found.guilty.value)
 
 
@@ -131,17 +120,6 @@ def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_p
     assert [step.tool for step in found.next_steps] == ["compare_with_eager", "try_fix"]
     TryArguments.model_validate(found.next_steps[1].arguments)
     assert "from eager" not in as_text(found, verbose=True)
-
-
-@pytest.mark.slow
-@thorough
-def test_a_check_command_takes_part_in_the_trials(scaled: Path, tmp_path: Path) -> None:
-    """The command refuses what the literal of the export gives, and takes what the given number does."""
-    right = scaled.with_name("scaled.other-right.pt")
-    check = checking(tmp_path, f"torch.allclose(scores, torch.load({str(right)!r})[0], atol=1e-4)")
-    found = verdict(tmp_path, scaled, "other", Symptom(check=check))
-    assert (found.category, found.confidence) == ("input_mismatch", "proven")
-    assert found.intervention is not None and "check command" in found.intervention.before
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ A tensor in such a place, a mask where the export had None say, makes one input 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,7 @@ from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
-from mcp_server.package.kernels import CodeNumber, forms_of, likeliest_first, literals_of, same
+from mcp_server.package.kernels import CodeNumber, literals_of, same
 from mcp_server.package.signature import leaf_paths
 from mcp_server.worker.capture.events import TensorFacts
 
@@ -92,8 +92,7 @@ def _same(got: str, fixed: object) -> bool:
         return False
 
 
-MOST_LITERALS = 3  # that are named, and tried
-NUMBERS = ("int", "float")
+MOST_LITERALS = 3  # that are named
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,10 @@ class Scalar:
     value: str
 
     @property
-    def number(self) -> float | None:
-        return float(self.value) if self.kind in NUMBERS else None
+    def forms(self) -> tuple[float, ...]:
+        """What a number may be in the code: itself, or its reciprocal (a division on CUDA)."""
+        number = float(self.value) if self.kind in ("int", "float") else None
+        return () if number is None else (number, 1 / number) if number else (number,)
 
 
 def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
@@ -116,10 +117,10 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
     judged = plain is not None and (plain.as_expected or plain.failure not in ("none", "differs"))
     if judged or case.exported is not None:
         return
-    for scalar, literals in _baked(case):
-        yield _baked_suspect(scalar, literals, case)
-    wanted = len(_exported_paths(case))
-    for scalar in _scalars(case):
+    spec = case.package.signature.in_spec if case.package is not None else None
+    wanted, scalars = len(leaf_paths(spec)) if spec is not None else 0, _scalars(case)
+    yield from _without_literal([scalar for scalar in scalars if scalar.place < wanted], case)
+    for scalar in scalars:
         if scalar.place >= wanted:
             fact = f"the call has {len(case.leaves)} arguments, and the model was exported with {wanted}"
             value = f"{scalar.value} (exported: none)"
@@ -133,18 +134,6 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
             )
 
 
-def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, CodeNumber, float]]:
-    """Numbers of the call, each with a literal that may stand for it, and what to put there."""
-    found = [
-        (scalar, literal, form)
-        for scalar, literals in _baked(case)
-        if scalar.number is not None
-        for literal in literals
-        for form in forms_of(scalar.number)[: 1 if case.device == "cpu" else 2]
-    ]
-    return found[:MOST_LITERALS]
-
-
 def _scalars(case: DiagnosisState) -> list[Scalar]:
     """The scalars of a call from a file, or of a call whose outputs were called wrong; None is no scalar."""
     asked = isinstance(case.workload, PackageWorkload) or case.symptom.judges
@@ -154,72 +143,43 @@ def _scalars(case: DiagnosisState) -> list[Scalar]:
     return [
         Scalar(place, path, leaf.kind, str(leaf.value))
         for place, (path, leaf) in placed
-        if leaf.kind in (*NUMBERS, "bool", "str")
+        if leaf.kind in ("int", "float", "bool", "str")
     ]
 
 
-def _exported_paths(case: DiagnosisState) -> tuple[str, ...]:
-    spec = case.package.signature.in_spec if case.package is not None else None
-    return leaf_paths(spec) if spec is not None else ()
-
-
-def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[CodeNumber]]]:
-    """Scalars whose value is no literal of the code, each with the literals that may stand for it.
-
-    The code of a division on CUDA has the reciprocal.
-    """
-    scalars = [scalar for scalar in _scalars(case) if scalar.place < len(_exported_paths(case))]
+def _without_literal(scalars: Sequence[Scalar], case: DiagnosisState) -> Iterator[Suspect]:
+    """Scalars whose value is no literal of the code, each with the literals that may stand for it."""
     kernels = case.package.wrapper.kernels.values() if case.package is not None and scalars else ()
     literals = literals_of(kernels)
-    taken: set[float] = set()  # by numbers that are in the code as they are passed
-    unknown = []
-    for scalar in scalars:
-        forms = forms_of(scalar.number) if scalar.number is not None else ()
-        found = {each.value for each in literals if any(same(each.value, form) for form in forms)}
-        taken |= found
-        unknown += [scalar] if not found else []
-    free = [literal for literal in literals if literal.value not in taken]
-    for scalar in unknown:
-        number = scalar.number
-        likely = likeliest_first(free, number, scalar.kind == "int") if number is not None else []
-        yield scalar, likely[:MOST_LITERALS]
+    found = {
+        scalar: {each.value for each in literals if any(same(each.value, form) for form in scalar.forms)}
+        for scalar in scalars
+    }
+    taken = set().union(*found.values())
+    free = list({each.value: each for each in literals if each.value not in taken}.values())
+    for scalar in (scalar for scalar in scalars if not found[scalar]):
+        yield _baked(scalar, free[:MOST_LITERALS] if scalar.forms else [])
 
 
-def edit_key(scalar: Scalar, literal: CodeNumber | None, form: float | None = None) -> str:
-    """The key of the intervention that puts a form of the given value in the place of a literal."""
-    tail = f"{literal.kernel}:{literal.value!r}:{form!r}" if literal is not None else ""
-    return f"scalar:{scalar.path}:{scalar.value}:{tail}"
-
-
-def _baked_suspect(scalar: Scalar, literals: list[CodeNumber], case: DiagnosisState) -> Suspect:
-    # The literal whose replacement removed the failure, if one did; else all that may stand for the scalar.
-    forms = forms_of(scalar.number) if scalar.number is not None else ()
-    keys = {edit_key(scalar, literal, form): literal for literal in literals for form in forms}
-    proven = [keys[key] for key in keys if key in case.trials and case.trials[key].proves]
-    found = proven or literals
-    places = [f"{literal.value:g} in {literal.location} `{literal.code}`" for literal in found]
+def _baked(scalar: Scalar, literals: Sequence[CodeNumber]) -> Suspect:
+    places = [f"{literal.value:g} in {literal.location} `{literal.code}`" for literal in literals]
     stands = f"; the code has {', '.join(places)}" if places else ""
     fact = f"{scalar.path} is {scalar.value}, which no kernel of the package has as a literal{stands}"
-    # The replacement that removed the failure, else the next to try; no replacement clears the scalar.
-    edits = [each for each in case.scalar_edits if each.key.startswith(edit_key(scalar, None))]
-    gone = [each for each in edits if each.key in case.trials and case.trials[each.key].proves]
-    untried = [each for each in edits if each.key not in case.trials]
-    exported = " or ".join(f"{literal.value:g}" for literal in found)
+    exported = " or ".join(f"{literal.value:g}" for literal in literals)
     return _Argument(
         guilty=Component(
             kind="input",
             name=scalar.path,
             input_index=scalar.place,
             value=f"{scalar.value} (exported: {exported or 'not known'})",
-            generated_location=found[0].location if found else None,
-            expression=found[0].code if found else None,
+            generated_location=literals[0].location if len(literals) == 1 else None,
+            expression=literals[0].code if len(literals) == 1 else None,
         ),
         summary=f"{scalar.path} = {scalar.value} is no tensor: the package drops it, and computes with what "
         f"was exported{stands}.",
         evidence=(seen("inspect_package", fact),),
         fix=Fix(text=f"export {scalar.path} as a tensor, or one package for each value of it"),
-        intervention=gone[0] if gone else untried[0] if untried else None,
-        weak=not found,
-        settle="Give its value at export, or the exported program; with expect the literals are tried.",
+        weak=not literals,
+        settle="Give its value at export, or the exported program.",
         observed=False,
     )

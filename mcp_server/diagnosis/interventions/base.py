@@ -22,7 +22,6 @@ class Kind(Enum):
     """What about the call is changed."""
 
     INPUT = "input"
-    SCALAR = "scalar"
     CALL = "call"
     CONSTANT = "constant"
     KERNEL = "kernel"
@@ -119,7 +118,7 @@ class Intervention:
     @property
     def is_experiment(self) -> bool:
         """Whether it only confirms: it makes up values, leaves some out, or edits generated code."""
-        edits = self.kind in (Kind.KERNEL, Kind.OPERATOR, Kind.SCALAR)
+        edits = self.kind in (Kind.KERNEL, Kind.OPERATOR)
         return edits or any(change.change not in SHIPPED for change in self.changes)
 
     @property

@@ -19,7 +19,7 @@ from mcp_server.diagnosis.origin.lines import guarded_code
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
-from mcp_server.package.kernels import CodeNumber, Kernel, with_number
+from mcp_server.package.kernels import Kernel, with_number
 from mcp_server.package.prover import Finding
 from mcp_server.package.terms.parts import number
 from mcp_server.package.view import view_package
@@ -121,12 +121,6 @@ def anew(kernel: str, made: Path | None = None) -> Intervention:
 async def compile_anew(context: Context, call: TriedCall, name: str) -> Intervention:
     """As `anew`, with the package built. Raises `ProblemError` if the kernel cannot be compiled."""
     return anew(name, (await _changed(context, call, name, lambda kernel: kernel.source))[0])
-
-
-async def with_literal(context: Context, call: TriedCall, literal: CodeNumber, new: float) -> Path:
-    """A copy of the package in which `new` replaces the literal in its kernel. Raises `ProblemError`."""
-    change = partial(with_number, old=literal.value, new=new)
-    return (await _changed(context, call, literal.kernel, change))[0]
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:

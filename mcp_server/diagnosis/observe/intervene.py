@@ -9,22 +9,19 @@ from functools import partial
 from pathlib import Path
 
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
-from mcp_server.diagnosis.causes.fixed_arguments import edit_key, scalars_to_try
 from mcp_server.diagnosis.components import own_operators
 from mcp_server.diagnosis.interventions.base import (
     Effect,
     Intervention,
     Kind,
-    Options,
     Seen,
     Trial,
     change_in_words,
 )
 from mcp_server.diagnosis.interventions.input import together
-from mcp_server.diagnosis.interventions.kernel import with_literal
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, try_interventions
 from mcp_server.diagnosis.next_steps import call_arguments, package_words
-from mcp_server.diagnosis.observe import DECIDES, LOCATES, REMOVES, Observation, limit_of
+from mcp_server.diagnosis.observe import LOCATES, REMOVES, Observation, limit_of
 from mcp_server.diagnosis.observe.calls import interpret, run_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -193,36 +190,6 @@ def seen_of(run: RunSeen) -> Seen:
     if run.failure in ("none", "differs", "nonfinite"):
         return Seen("ok", CallFacts(run.label, "", "ok"))
     return Seen("raised", text=run.root.text if run.root else run.failure, family=run.family or "")
-
-
-class EditScalars(Observation):
-    """Rebuild the one kernel with the given value, for each literal that may stand for it."""
-
-    name = "edit_scalars"
-    seconds = 12.0
-    best = DECIDES
-
-    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        plain = case.plain_run
-        differs = plain is not None and plain.failure == "differs" and case.symptom.judges
-        return self.best if differs and scalars_to_try(case) else 0.0
-
-    async def act(self, case: DiagnosisState, context: Context) -> None:
-        for scalar, literal, form in scalars_to_try(case):
-            package = await with_literal(context, tried_call(case), literal, form)
-            name, exported, given = scalar.path, f"{literal.value:g}", scalar.value
-            # It has no command: a literal may occur several times, and `try-fix` replaces one occurrence.
-            case.scalar_edits.append(
-                Intervention(
-                    key=edit_key(scalar, literal, form),
-                    kind=Kind.SCALAR,
-                    what=f"the call with {given} in the generated code where {name} was exported as "
-                    f"{exported}",
-                    options=Options(package=package),
-                    before_code=f"torch.export.export(model, (..., {exported}))  # {name}",
-                    after_code=f"export again with {name}={given}, or make {name} a tensor input",
-                )
-            )
 
 
 class WatchOperators(Observation):
