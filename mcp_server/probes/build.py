@@ -15,11 +15,11 @@ from mcp_server import package as reader
 from mcp_server.errors import ProblemError, here
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.command import Command, child_environment
-from mcp_server.package.archive import Package, open_package
+from mcp_server.package.archive import Package
 from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values
 from mcp_server.probes.commands import Instrumented, Options, Skipped, Toolchain
-from mcp_server.probes.model_build import NATIVE, ModelBuild, Tools, write_package
+from mcp_server.probes.model_build import NATIVE, ModelBuild, Tools, models_of, write_package
 from mcp_server.runtime.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
@@ -52,9 +52,7 @@ async def instrument(
     `ProblemError` if it cannot be rebuilt.
     """
     started = time.monotonic()
-    models = await anyio.to_thread.run_sync(
-        lambda: [open_package(package, name) for name in open_package(package).models]
-    )
+    models = await anyio.to_thread.run_sync(models_of, package)
     cache = cache or Cache()
     tools = await find_tools(models[0].wrapper_text, options, context, python=python, cache=cache, env=env)
     content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)

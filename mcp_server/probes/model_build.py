@@ -16,12 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 import anyio
 from elftools.elf.elffile import ELFFile
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.archive import Package
+from mcp_server.package.archive import Package, open_package
 from mcp_server.package.members import Container, DirectoryContainer
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes import commands
@@ -256,15 +257,23 @@ def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]
     return {number: f"the compiler refuses its probes: {text}" for number, text in news.items()}
 
 
+def models_of(path: Path) -> list[Package]:
+    return [open_package(path, name) for name in open_package(path).models]
+
+
 def extract(package: Package, member: str, target: Path) -> None:
     with package.container.open(member) as stream, target.open("wb") as file:
         shutil.copyfileobj(stream, file, COPIED)
 
 
+def exported_symbols(library: BinaryIO) -> set[str]:
+    table = ELFFile(library).get_section_by_name(".dynsym")
+    return {s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if table else set()
+
+
 def missing_symbols(library: Path, names: Iterable[str]) -> tuple[str, ...]:
     with library.open("rb") as file:
-        table = ELFFile(file).get_section_by_name(".dynsym")
-        exported = {s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if table else set()
+        exported = exported_symbols(file)
     return tuple(name for name in names if name not in exported)
 
 
@@ -300,15 +309,18 @@ def write_package(container: Container, files: Mapping[str, Path], target: Path)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for member in container.members:
             if member.name not in files:
-                info = zipfile.ZipInfo(_archive_name(container, member.name))
-                with container.open(member.name) as source, archive.open(info, "w", force_zip64=True) as file:
-                    shutil.copyfileobj(source, file, COPIED)
+                copy_member(container, member.name, archive, _archive_name(container, member.name))
         for name, path in files.items():
             archive.write(path, _archive_name(container, name))
         if isinstance(container, DirectoryContainer):
             for name, text in _MARKS.items():
                 if name not in names:
                     archive.writestr(f"{STEM}/{name}", text)
+
+
+def copy_member(container: Container, member: str, archive: zipfile.ZipFile, name: str) -> None:
+    with container.open(member) as source, archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file:
+        shutil.copyfileobj(source, file, COPIED)
 
 
 def _archive_name(container: Container, name: str) -> str:

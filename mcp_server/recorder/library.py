@@ -1,7 +1,11 @@
-"""Compiles the recorder: as the library that takes the place of a package's own, or as one to preload."""
+"""Compiles the recorder: as the library that takes the place of a package's own, or as one to preload.
+
+A host that is run for its diagnosis preloads it.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,12 +14,12 @@ from typing import BinaryIO
 
 import anyio.to_thread
 from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import child_environment
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_values
 from mcp_server.probes.commands import choose_compiler, compile_or_raise
+from mcp_server.probes.model_build import exported_symbols
 from mcp_server.runtime.context import Context
 
 NATIVE = Path(__file__).with_name("native")
@@ -64,8 +68,7 @@ class RecorderOptions:
 def exported_functions(library: BinaryIO) -> list[str]:
     """The names that a package's library exports for its loader. Raises `ProblemError`."""
     try:
-        table = ELFFile(library).get_section_by_name(".dynsym")
-        names = [s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"] if table else []
+        names = exported_symbols(library)
     except (ELFError, ValueError, OSError, AttributeError) as error:
         raise ProblemError(f"the package's library cannot be read: {error}") from error
     found = sorted({name for name in names if name.startswith(PREFIX) and name.isidentifier()})
@@ -124,3 +127,27 @@ async def build_library(
 
     entry, _ = await cache.built(key, build, context.progress)
     return entry / PRELOAD
+
+
+FOLDER = "recordings"
+# A host that is run for its diagnosis may take longer, and its failing call has to be there as a whole.
+MODE, RING_MB, BUDGET_MB = "full", 128, 8192
+
+
+async def recording_environment(context: Context, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables under which a host keeps its calls in this job's directory; none without a compiler."""
+    options = RecorderOptions(str(context.directory / FOLDER), MODE, RING_MB, BUDGET_MB)
+    try:
+        library = await build_library("preload.c", {}, RecorderOptions(""), context, env)
+    except ProblemError:
+        return {}
+    before = child_environment(env).get("LD_PRELOAD", "")
+    preload = os.pathsep.join(filter(None, [str(library), before]))
+    variables = {f"AOTI_RECORDER_{name}": value for name, value in options.values().items()}
+    return {"LD_PRELOAD": preload, "AOTI_RECORDER_STACKS": "1", "AOTI_RECORDER_KEEP": "1", **variables}
+
+
+def recordings_of(context: Context) -> Path | None:
+    """The folder with the recordings of the host; None where it loaded no package."""
+    folder = context.directory / FOLDER
+    return folder if folder.is_dir() and any(folder.glob("*.ring")) else None

@@ -1,28 +1,30 @@
-"""Puts the recorder into a package, and takes it out again. The user's file is only read."""
+"""Puts the recorder into a package, and takes it out again; tells which build a library is.
+
+The user's file is only read.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
+import struct
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import anyio.to_thread
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import NoteSection
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.archive import Package, open_package
+from mcp_server.package.archive import Package
 from mcp_server.package.members import Container
+from mcp_server.probes.model_build import copy_member, models_of
 from mcp_server.recorder.library import RecorderOptions, build_library, exported_functions, symbols_of
 from mcp_server.runtime.context import Context
 
 ORIGINAL = ".orig"  # after the name of the library whose place the recorder takes; the loader looks for .so
-COPIED = 1 << 20
-
-
-def models_of(path: Path) -> list[Package]:
-    return [open_package(path, name) for name in open_package(path).models]
 
 
 def is_recorded(package: Package) -> bool:
@@ -76,15 +78,10 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
             for member in container.members:
                 if member.name + ORIGINAL in names:  # the recorder
                     continue
-                name = (
-                    member.name + ORIGINAL if member.name in libraries else member.name.removesuffix(ORIGINAL)
-                )
-                with (
-                    container.open(member.name) as source,
-                    archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file,
-                ):
-                    shutil.copyfileobj(source, file, COPIED)
-                if member.name in libraries:
+                replaced = member.name in libraries
+                name = member.name + ORIGINAL if replaced else member.name.removesuffix(ORIGINAL)
+                copy_member(container, member.name, archive, name)
+                if replaced:
                     archive.write(libraries[member.name], member.name)
         os.link(partial, target)  # unlike a rename, it fails where somebody made the file meanwhile
     except FileExistsError as error:
@@ -95,3 +92,31 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def build_id_of(package: Package) -> str:
+    """Of the package's own library, also where the recorder lies in front of it; empty if it has none."""
+    library = package.files.library
+    if library is None:
+        return ""
+    original = package.files.named(library.name + ORIGINAL) or library
+    try:
+        with package.container.open(original.name) as stream:
+            for section in ELFFile(stream).iter_sections():
+                if isinstance(section, NoteSection):
+                    for note in section.iter_notes():
+                        if note["n_type"] == "NT_GNU_BUILD_ID":
+                            return str(note["n_desc"])
+    except (ELFError, ValueError, OSError, KeyError, AttributeError):
+        return ""
+    return ""
+
+
+_NOTE = struct.pack("<III", 4, 20, 3) + b"GNU\0"  # NT_GNU_BUILD_ID with 20 bytes, the linker's default
+
+
+def build_id_at(page: bytes) -> str:
+    """Of a library whose first page this is, as it lies in memory; empty where it is not there."""
+    place = page.find(_NOTE) if page.startswith(b"\x7fELF") else -1
+    found = page[place + len(_NOTE) : place + len(_NOTE) + 20]
+    return found.hex() if place >= 0 and len(found) == 20 else ""

@@ -215,25 +215,8 @@ def _calls(
 def _call(
     memory: mmap.mmap, path: Path, slot: int, start: int, head: tuple[int, ...], crash: CrashFile
 ) -> RecordedCall | None:
-    (
-        _,
-        length,
-        sequence,
-        begin,
-        end,
-        thread,
-        model,
-        code,
-        total,
-        written,
-        before,
-        after,
-        _,
-        _,
-        _,
-        stack,
-        frames,
-    ) = head
+    length, sequence, begin, end, thread, model, code, total, written, before, after = head[1:12]
+    stack, frames = head[-2:]
     if not written <= total <= MOST_INPUTS:
         return None
     inputs: list[RecordedInput] = []

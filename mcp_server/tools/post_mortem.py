@@ -18,8 +18,7 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted
 from mcp_server.recorder.core_file import open_core
-from mcp_server.recorder.identity import build_id_at, build_id_of
-from mcp_server.recorder.package import ORIGINAL
+from mcp_server.recorder.package import ORIGINAL, build_id_at, build_id_of
 from mcp_server.recorder.remains import Remains, ThreadState, open_process, signal_name
 from mcp_server.recorder.stack import SourceLine, function_at, line_at
 from mcp_server.recorder.unwind import Unwinder

@@ -1,26 +1,31 @@
-"""Runs a package several times: launch by launch against eager mode, or as it is (`repeat`)."""
+"""Runs a package several times: launch by launch against eager mode, or as it is (`repeat`).
+
+`Judge` judges every launch on right inputs: after each launch eager values of what it wrote are copied in.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import torch
 from torch.utils import _pytree
 
 from . import events
 from .compare import compare
-from .eager_values import Expected, expectations, measure
+from .eager_values import PRODUCTS, Expected, expectations, measure
+from .events import Closeness, JudgedOutputs, LaunchJudged, OfLaunch
 from .inputs import flatten, read
-from .launch_nodes import Judge, ProgramGraph
+from .launch_nodes import ProgramGraph, Stored, overwrite
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
-from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_files, tensor_of, written
-from .protocol import CompareLaunchesRequest
-from .report import Refused, Report
+from .probes import AFTER, BEFORE, Event, arguments, mapped_files, subscribed, tensor_of, written
+from .protocol import CompareLaunchesRequest, LaunchFlow
+from .report import Report
 from .run import call
-from .tensors import checksum, laid_out, only_tensors, unequal
+from .tensors import checksum, dtype_name, laid_out, only_tensors, unequal
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
 KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
@@ -122,16 +127,10 @@ class Bench:
         steps = [step for step in self.request.get("steps", ()) if step["do"] == "constants"]
         self.alive = [update_package(self.loader, step, self.report) for step in steps]
         probes = self.request.get("probes", True)
-        libraries = find_libraries(before) if probes else []
-        if probes and not libraries:
-            raise Refused("the package is not instrumented", self.request["package"])
-        for library in libraries:
-            library.subscribe(take)
         flat = [leaf.clone() for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
-        result = call(partial(self.loader.run, flat), self.runs, self.report)
+        with subscribed(take, self.report, before) if probes else nullcontext():
+            result = call(partial(self.loader.run, flat), self.runs, self.report)
         self.runs += 1
-        for library in libraries:
-            library.unsubscribe(self.report)
         outputs = only_tensors(result)
         self.report.event(events.Outputs(kind, [checksum(tensor) for tensor in outputs]))
         return outputs
@@ -203,8 +202,127 @@ def marks(
             if tensor is not None and tensor.is_floating_point():
                 tensor.fill_(float("nan"))
                 report.phase("filled", name)
-        for facts, tensor in written(event):
-            report.event(events.Rerun(*facts, kind, checksum(tensor)))
+        for place, tensor in written(event):
+            report.event(events.Rerun(**vars(place), run=kind, checksum=checksum(tensor)))
         return False
 
     return take
+
+
+def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one shape is the other with neighbouring dimensions joined. Floats are not like integers."""
+    if one.is_floating_point() != other.is_floating_point() or one.numel() != other.numel():
+        return False
+    shapes = [[size for size in each.shape if size != 1] for each in (one, other)]
+    short, left = sorted(shapes, key=len)
+    for size in short:
+        joined = 1
+        while left and joined < size:
+            joined *= left.pop(0)
+        if joined != size:
+            return False
+    return not left
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a tensor holds, with the facts of `measure`; or why that is not known."""
+
+    stored: Optional[Stored] = None
+    facts: Optional[Closeness] = None
+    why: str = ""
+
+
+@dataclass
+class Judge:
+    """Subscriber of one call; event `launch_judged` (`JudgedTensor`) for each tensor that another step reads.
+
+    `own` are the inputs and constants by node, `constants` names those of the package as the program does.
+    Values are copied in after every launch.
+    """
+
+    graph: ProgramGraph
+    expected: Mapping[str, list[Expected]]
+    own: Mapping[str, Expected]
+    constants: Mapping[str, str]
+    flow: Mapping[str, LaunchFlow]
+    factor: float
+    report: Report
+    copies: dict[str, str] = field(default_factory=dict)  # by tensor, what it holds
+
+    def take(self, event: Event) -> bool:
+        flow = self.flow.get(str(int(event.launch)))
+        if flow is None:
+            return False
+        for place, tensor in written(event):
+            readers, maybe = (users.get(place.name, []) for users in (flow["readers"], flow["maybe"]))
+            judged = self.judge(event, tensor, readers or maybe)
+            if not readers and (judged.stored is None or not maybe):
+                continue  # nothing reads it: memory that the kernel works in
+            if judged.stored is not None:
+                self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
+                overwrite(tensor, judged.stored.want.eager)
+            self.report.event(_reported(place, judged, tensor))
+        return False
+
+    def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
+        """Event `judged_outputs`: whether the call with right values in place of all wrong ones is right."""
+        pairs = list(zip(got, wanted))
+        shaped = len(got) == len(wanted) and all(have.shape == want.eager.shape for have, want in pairs)
+        right = shaped and all(measure(have, want, self.factor).within for have, want in pairs)
+        self.report.event(JudgedOutputs(right))
+
+    def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
+        """What the tensor holds with the facts of `measure`, else why that is not known."""
+        launch = int(event.launch)
+        names = [argument.name.decode() for argument in arguments(event)]
+        read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
+        candidates = list(self.graph.candidates(launch, self.expected, read))
+        shaped = [one for one in candidates if alike(tensor, one.want.eager)]
+        taken = [one for one in shaped if self.graph.taken(one, readers)]
+        library = self.flow[str(launch)]["library"]
+        whole = [one for one in taken if self.graph.whole(one, launch, readers, library=library)]
+        found = self._matching(tensor, whole) or self._matching(tensor, taken)
+        if found is None and len(whole) == 1:
+            return Judged(whole[0], measure(tensor, whole[0].want, self.factor))
+        same_size = [one for one in candidates if one.want.eager.numel() == tensor.numel()]
+        copied = self.graph.copied([launch, *readers], self.own, tensor.shape)
+        found = found or self._matching(tensor, [*shaped, *same_size, *copied])
+        if found is not None:
+            return found
+        if not self.graph.nodes.get(launch):
+            return Judged(why="the package names no node for it")
+        if not candidates:
+            return Judged(why="no value of its nodes was kept")
+        return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
+
+    def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
+        """The nearest of those whose value the tensor has."""
+        measured = [(measure(tensor, one.want, self.factor), one) for one in candidates]
+        within = [pair for pair in measured if pair[0].within]
+        best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)
+        return None if best is None else Judged(best[1], best[0])
+
+
+def _reported(place: OfLaunch, judged: Judged, tensor: torch.Tensor) -> LaunchJudged:
+    """What is known of a tensor: right, wrong or unjudged."""
+    stored, measured = judged.stored, judged.facts
+    if stored is None or measured is None:
+        return LaunchJudged(**vars(place), status="unjudged", why=judged.why)
+    eager = stored.want.eager
+    products = any(word in stored.node for word in PRODUCTS)
+    tf32 = products and tensor.is_cuda and tensor.dtype == torch.float32 and measured.within_tf32
+    return LaunchJudged(
+        **vars(place),
+        status="right" if measured.within else "wrong",
+        node=stored.node,
+        place=stored.place,
+        product=stored.product,
+        shape=list(eager.shape),
+        dtype=dtype_name(eager.dtype),
+        sizes=list(tensor.shape),
+        strides=list(tensor.stride()),
+        offset=tensor.storage_offset(),
+        compared=measured,
+        tf32=bool(tf32),
+    )

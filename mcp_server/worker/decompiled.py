@@ -8,16 +8,16 @@ import os
 import sys
 import traceback
 from functools import partial
-from typing import Any, Iterator, Optional
+from typing import Any, ContextManager, Iterator, Optional
 
 import torch
 
 from . import events
-from .eager_launches import changing
 from .inputs import apply, flatten, read
 from .launch_by_launch import DoneByProgram, LaunchByLaunch, Meaning, Prepared
+from .launch_nodes import changing
 from .loading import load
-from .probes import find_libraries, mapped_files
+from .probes import mapped_files, subscribed
 from .protocol import EditedProgram, SchemasRequest, VerifyRequest
 from .report import Refused, Report
 from .run import call
@@ -80,18 +80,15 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
         torch.save([each.cpu() for each in meaning.own.values()], request["save"])
     before = mapped_files()
     loader = load(request, report)
-    libraries = find_libraries(before) if program.model is not None else []
-    names = {**program.sizes, "self": program.model}
-    for library in libraries if request.get("launches") else ():
+    watched: ContextManager[object] = contextlib.nullcontext()
+    if request.get("launches") and program.model is not None:
+        names = {**program.sizes, "self": program.model}
         judge = LaunchByLaunch(request["launches"], program.module, names, report)
-        library.subscribe(judge.take)
+        watched = subscribed(judge.take, report, before)
     flat = apply(flatten(read(request["inputs"]), loader.get_call_spec()[0]), ())
     torch.manual_seed(SEED)
-    try:
+    with watched:
         outputs = only_tensors(call(partial(loader.run, flat), 0, report))
-    finally:
-        for library in libraries:
-            library.unsubscribe(report)
     if meaning is not None and len(outputs) == mine:
         for place, output in enumerate(outputs):
             found = meaning.agreement(place, output)

@@ -17,9 +17,9 @@ from typing import Any, Callable, Iterator, Optional, Sequence, cast
 import torch
 
 from .compare import compare_calls, differing, faults, faults_of_part, input_change, text_of, wide
-from .eager_launches import Replacement
 from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, Smallest
 from .inputs import apply, flatten, load_file
+from .launch_nodes import Replacement
 from .loading import load_captured, update_package
 from .process import on_stack, synchronize
 from .protocol import InterveneRequest, PlannedCall, Step

@@ -3,26 +3,30 @@
 A launch carries out several nodes and stores few of them. Who reads a tensor tells which: a tensor holds a
 node where every reader carries out a user of that node, and not the node itself.
 
-`Judge` judges every launch on right inputs: after each launch eager values of what it wrote are copied in.
+`Replacement` makes a call with chosen launches in eager mode: values of the program replace their outputs.
+They are computed from what the launch itself reads, as far as that is known to hold a node, and else from the
+inputs of the call.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import operator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Collection, Iterator, Mapping, Optional, Sequence, TypeVar
+from typing import Any, Callable, Collection, Iterator, Mapping, Optional, Sequence, TypeVar, cast
 
 import torch
 from torch.fx import Node
 
-from .eager_values import BIAS, PRODUCTS, Expected, Recorder, measure, operator_name
-from .events import Closeness, JudgedOutputs, LaunchJudged
-from .probes import Event, Written, arguments, written
-from .protocol import LaunchFlow
-from .report import Report
-from .tensors import dtype_name, only_tensors
+from .eager_values import BIAS, Expected, Recorder, operator_name
+from .events import LaunchJudged
+from .loading import constants_of, load_exported, update_program
+from .probes import AFTER, Event, arguments, strided, subscribed
+from .protocol import EagerPlan, ExportedRequest
+from .report import Refused, Report
+from .tensors import laid_out, only_tensors
 
 Known = tuple[str, int, bool]  # a value: its node, its place, whether it is the product without the bias
 RETURNED = -1  # among the readers of a tensor: the caller
@@ -225,128 +229,9 @@ def _holders(node: Node, place: int) -> list[Node]:
     return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
 
 
-def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether one shape is the other with neighbouring dimensions joined. Floats are not like integers."""
-    if one.is_floating_point() != other.is_floating_point() or one.numel() != other.numel():
-        return False
-    shapes = [[size for size in each.shape if size != 1] for each in (one, other)]
-    short, left = sorted(shapes, key=len)
-    for size in short:
-        joined = 1
-        while left and joined < size:
-            joined *= left.pop(0)
-        if joined != size:
-            return False
-    return not left
-
-
 def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: Optional[torch.dtype] = None) -> torch.Tensor:
     """The same numbers in logical order."""
     return value.detach().to(dtype or value.dtype).reshape(tuple(shape))
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What a tensor holds, with the facts of `measure`; or why that is not known."""
-
-    stored: Optional[Stored] = None
-    facts: Optional[Closeness] = None
-    why: str = ""
-
-
-@dataclass
-class Judge:
-    """Subscriber of one call; event `launch_judged` (`JudgedTensor`) for each tensor that another step reads.
-
-    `own` are the inputs and constants by node, `constants` names those of the package as the program does.
-    Values are copied in after every launch.
-    """
-
-    graph: ProgramGraph
-    expected: Mapping[str, list[Expected]]
-    own: Mapping[str, Expected]
-    constants: Mapping[str, str]
-    flow: Mapping[str, LaunchFlow]
-    factor: float
-    report: Report
-    copies: dict[str, str] = field(default_factory=dict)  # by tensor, what it holds
-
-    def take(self, event: Event) -> bool:
-        flow = self.flow.get(str(int(event.launch)))
-        if flow is None:
-            return False
-        for place, tensor in written(event):
-            readers, maybe = (users.get(place.name, []) for users in (flow["readers"], flow["maybe"]))
-            judged = self.judge(event, tensor, readers or maybe)
-            if not readers and (judged.stored is None or not maybe):
-                continue  # nothing reads it: memory that the kernel works in
-            if judged.stored is not None:
-                self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
-                overwrite(tensor, judged.stored.want.eager)
-            self.report.event(_reported(place, judged, tensor))
-        return False
-
-    def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
-        """Event `judged_outputs`: whether the call with right values in place of all wrong ones is right."""
-        pairs = list(zip(got, wanted))
-        shaped = len(got) == len(wanted) and all(have.shape == want.eager.shape for have, want in pairs)
-        right = shaped and all(measure(have, want, self.factor).within for have, want in pairs)
-        self.report.event(JudgedOutputs(right))
-
-    def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
-        """What the tensor holds with the facts of `measure`, else why that is not known."""
-        launch = int(event.launch)
-        names = [argument.name.decode() for argument in arguments(event)]
-        read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
-        candidates = list(self.graph.candidates(launch, self.expected, read))
-        shaped = [one for one in candidates if alike(tensor, one.want.eager)]
-        taken = [one for one in shaped if self.graph.taken(one, readers)]
-        library = self.flow[str(launch)]["library"]
-        whole = [one for one in taken if self.graph.whole(one, launch, readers, library=library)]
-        found = self._matching(tensor, whole) or self._matching(tensor, taken)
-        if found is None and len(whole) == 1:
-            return Judged(whole[0], measure(tensor, whole[0].want, self.factor))
-        same_size = [one for one in candidates if one.want.eager.numel() == tensor.numel()]
-        copied = self.graph.copied([launch, *readers], self.own, tensor.shape)
-        found = found or self._matching(tensor, [*shaped, *same_size, *copied])
-        if found is not None:
-            return found
-        if not self.graph.nodes.get(launch):
-            return Judged(why="the package names no node for it")
-        if not candidates:
-            return Judged(why="no value of its nodes was kept")
-        return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
-
-    def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
-        """The nearest of those whose value the tensor has."""
-        measured = [(measure(tensor, one.want, self.factor), one) for one in candidates]
-        within = [pair for pair in measured if pair[0].within]
-        best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)
-        return None if best is None else Judged(best[1], best[0])
-
-
-def _reported(place: Written, judged: Judged, tensor: torch.Tensor) -> LaunchJudged:
-    """What is known of a tensor: right, wrong or unjudged."""
-    stored, measured = judged.stored, judged.facts
-    if stored is None or measured is None:
-        return LaunchJudged(*place, "unjudged", judged.why)
-    eager = stored.want.eager
-    products = any(word in stored.node for word in PRODUCTS)
-    tf32 = products and tensor.is_cuda and tensor.dtype == torch.float32 and measured.within_tf32
-    return LaunchJudged(
-        *place,
-        status="right" if measured.within else "wrong",
-        node=stored.node,
-        place=stored.place,
-        product=stored.product,
-        shape=list(eager.shape),
-        dtype=dtype_name(eager.dtype),
-        sizes=list(tensor.shape),
-        strides=list(tensor.stride()),
-        offset=tensor.storage_offset(),
-        compared=measured,
-        tf32=bool(tf32),
-    )
 
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -354,3 +239,118 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
     tensor.copy_(reshaped(value, tensor.shape))
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
+
+
+@contextlib.contextmanager
+def changing(take: Callable[[Event], bool], report: Report) -> Iterator[None]:
+    """A call in which a subscriber changes what launches wrote. Raises `Refused` if it fails."""
+    with subscribed(take, report) as libraries:
+        yield
+    failure = next((library.failure for library in libraries if library.failure), None)
+    if failure:
+        raise Refused("a launch cannot be done so: " + failure.strip().splitlines()[-1])
+
+
+HIDDEN = "launch {} reads no value of the program: eager mode would replace the wrong launches {}, too"
+
+
+class Replacement:
+    """The program of a plan, read once; `during` makes a call with chosen launches replaced."""
+
+    def __init__(self, file: str, report: Report) -> None:
+        self.file, self.report = file, report
+        with open(file, encoding="utf-8") as stream:
+            plan = json.load(stream)
+        for held in plan["stored"].values():
+            held.update({name: LaunchJudged(**facts) for name, facts in held.items()})
+        self.plan: EagerPlan = plan
+        self.program = load_exported(cast(ExportedRequest, self.plan), report)
+        module = self.program.module()
+        for step in self.plan.get("steps", ()):
+            update_program(module, step, report)
+        nodes = {int(launch): names for launch, names in self.plan["nodes"].items()}
+        self.graph = ProgramGraph(module, nodes)
+        self.own = constants_of(module)
+        self.attributes: dict[str, list[str]] = {}
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                self.attributes.setdefault(str(node.target), []).append(node.name)
+        self.launches: Sequence[int] = ()
+        self.leaves: Sequence[Any] = ()
+        self.known: dict[Known, torch.Tensor] = {}
+        self.replaced: set[int] = set()
+
+    @contextlib.contextmanager
+    def during(self, launches: Sequence[int], leaves: Sequence[Any]) -> Iterator[None]:
+        """Raises `Refused` if a launch was not replaced: the call then says nothing."""
+        self.launches, self.replaced = launches, set()
+        self.leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        with changing(self.take, self.report):
+            yield
+        missed = sorted(set(launches) - self.replaced)
+        if missed:
+            raise Refused("the call does not reach these launches", missed)
+
+    def take(self, event: Event) -> bool:
+        launch = int(event.launch)
+        if launch not in self.launches:
+            return False
+        seen = {one.name.decode(): strided(one) for one in arguments(event)}
+        tensors = {name: tensor for name, tensor in seen.items() if tensor is not None}
+        if event.phase != AFTER:
+            self.known = self._known(launch, tensors)
+            return False
+        wanted = {name: held for name, held in self.computed(launch).items() if name in tensors}
+        places = [(one.node, one.place, one.product) for one in wanted.values()]
+        hidden = self.wrong_before(launch, [place[0] for place in places])
+        if hidden:
+            raise Refused(HIDDEN.format(launch, hidden))
+        with torch.no_grad():
+            values = self.graph.values(places, self.known, self.leaves, self.report)
+        for name, value in zip(wanted, values):
+            overwrite(tensors[name], value)
+        if wanted:
+            self.replaced.add(launch)
+        return False
+
+    def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:
+        """The wrong launches whose nodes would be evaluated too, from the inputs of the call."""
+        own = self.plan["nodes"].get(str(launch), ())
+        needed = {node.name for node in self.graph.needed(wanted, self.known)}.difference(own)
+        return [
+            int(other)
+            for other, held in self.plan["stored"].items()
+            if int(other) not in (launch, *self.launches)
+            and any(one.status == "wrong" for one in held.values())
+            and needed.intersection(self.plan["nodes"].get(other, ()))
+        ]
+
+    def computed(self, launch: int) -> dict[str, LaunchJudged]:
+        """What a launch stores of nodes, without copies of inputs and constants."""
+        stored = self.plan["stored"].get(str(launch), {})
+        return {name: held for name, held in stored.items() if held.node in self.graph.carried}
+
+    def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[Known, torch.Tensor]:
+        """Copies of what the launch is about to read, by node and place: tensors of launches, and constants.
+
+        A launch may read a view; the memory is taken as the writer, or the program, lays it out.
+        """
+        found: dict[Known, torch.Tensor] = {}
+        for name, (writer, written) in self.plan["sources"].get(str(launch), {}).items():
+            held = self.plan["stored"].get(str(writer), {}).get(written)
+            if name not in tensors or held is None or held.node not in self.graph.carried:
+                continue
+            value = laid_out(tensors[name], held.sizes, held.strides, held.offset)
+            if value is not None:
+                value = reshaped(value.clone(), held.shape, getattr(torch, held.dtype))
+                found[held.node, held.place, held.product] = value
+        for name in tensors.keys() & self.plan.get("constants", {}).keys():
+            fqn = self.plan["constants"][name]
+            own = self.own.get(fqn)
+            if own is None or own.dtype != tensors[name].dtype:
+                continue
+            value = laid_out(tensors[name], own.shape, own.stride(), 0)
+            if value is not None:
+                value = value.clone()
+                found.update({(node, 0, False): value for node in self.attributes.get(fqn, ())})
+        return found

@@ -29,10 +29,9 @@ from .probes import (
     ROLES,
     Argument,
     Event,
-    Library,
     arguments,
-    find_libraries,
     mapped_files,
+    subscribed,
     tensor_of,
 )
 from .process import capturing, synchronize
@@ -52,21 +51,14 @@ def operate(request: ObserveRequest, report: Report) -> None:
         if not request["probes"]:
             run.operate(cast(ReplayRequest, request), report)
             return
-    before = mapped_files()
-    observer = Observer(request, report)
+    before, observer = mapped_files(), Observer(request, report)
+    with contextlib.ExitStack() as stack:
+        stack.callback(observer.report_left_out)
 
-    def attach() -> None:
-        observer.libraries = find_libraries(before)
-        if not observer.libraries:
-            what, allowed = "the package is not instrumented", "a package with launch probes"
-            raise Refused(what, request["package"], allowed)
-        for library in observer.libraries:
-            library.subscribe(observer.take, observer.mask())
+        def attach() -> None:
+            stack.enter_context(subscribed(observer.take, report, before, observer.mask()))
 
-    try:
         run.operate(cast(ReplayRequest, request), report, attach)
-    finally:
-        observer.close()
 
 
 def received(request: ObserveRequest, report: Report) -> ObserveRequest:
@@ -174,7 +166,6 @@ class Observer:
         self.phases = set(request.get("phases") or BITS)
         if not self.phases <= BITS.keys():
             raise Refused("unknown phase", sorted(self.phases), "before, after")
-        self.libraries: list[Library] = []
         self._skip_before = {int(n): names for n, names in request.get("skip_before", {}).items()}
         self._saver = Saver(request.get("save"), request.get("save_bytes", SAVE_BYTES))
         self._events_left = MAX_EVENTS
@@ -237,10 +228,7 @@ class Observer:
         self._events_left -= 1
         self.report.event(facts)
 
-    def close(self) -> None:
-        """Detach, and report what was left out."""
-        for library in self.libraries:
-            library.unsubscribe(self.report)
+    def report_left_out(self) -> None:
         if self._left_out:
             self.report.event(LeftOut(self._left_out))
         if self._saver.refused:

@@ -6,16 +6,18 @@ symbol of that very library, so that several packages and runners stay apart.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import sys
 import traceback
-from typing import Any, Callable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Collection, Iterator, Optional
 
 import torch
 
-from .report import Report
+from .events import OfLaunch
+from .report import Refused, Report
 
 VERSION = 1
 BEFORE, AFTER = 0, 1
@@ -112,10 +114,10 @@ def mapped_files() -> set[str]:
         return {line.split(None, 5)[5].strip() for line in maps if line.count("/")}
 
 
-def find_libraries(before: set[str]) -> list[Library]:
+def find_libraries(before: Collection[str]) -> list[Library]:
     """The instrumented libraries that were loaded since `before` (a result of `mapped_files`)."""
     found = []
-    for path in sorted(mapped_files() - before):
+    for path in sorted(mapped_files().difference(before)):
         if not path.endswith(".so") or not os.path.exists(path):
             continue
         try:
@@ -127,6 +129,29 @@ def find_libraries(before: set[str]) -> list[Library]:
         if state.version == VERSION:
             found.append(Library(state))
     return found
+
+
+@contextlib.contextmanager
+def subscribed(
+    take: Callable[[Event], bool],
+    report: Report,
+    before: Collection[str] = (),
+    mask: Optional[bytes] = None,
+) -> Iterator[list[Library]]:
+    """The launches of the libraries that were loaded since `before` go to `take`.
+
+    Raises `Refused` where none of them is instrumented.
+    """
+    libraries = find_libraries(before)
+    if not libraries:
+        raise Refused("the package is not instrumented", allowed="a package with launch probes")
+    for library in libraries:
+        library.subscribe(take, mask)
+    try:
+        yield libraries
+    finally:
+        for library in libraries:
+            library.unsubscribe(report)
 
 
 def arguments(event: Event) -> Iterator[Argument]:
@@ -194,19 +219,10 @@ def strided(argument: Argument) -> Optional[torch.Tensor]:
     return tensor
 
 
-class Written(NamedTuple):
-    """Where a tensor was written: the launch's number, its place in the call, and the argument's name."""
-
-    launch: int
-    sequence: int
-    kernel: str
-    name: str
-
-
-def written(event: Event) -> Iterator[tuple[Written, torch.Tensor]]:
+def written(event: Event) -> Iterator[tuple[OfLaunch, torch.Tensor]]:
     """The tensors that a launch wrote. Empty before the launch."""
     for argument in arguments(event) if event.phase == AFTER else ():
         tensor = strided(argument) if ROLES.get(argument.role) != "read" else None
         if tensor is not None:
             kernel, name = event.kernel.decode(), argument.name.decode()
-            yield Written(int(event.launch), int(event.sequence), kernel, name), tensor
+            yield OfLaunch(int(event.launch), int(event.sequence), kernel, name), tensor

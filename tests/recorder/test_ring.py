@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.recorder import ring
-from mcp_server.recorder.choice import candidates
+from mcp_server.recorder.replay import candidates
 
 SLOT = 4096
 

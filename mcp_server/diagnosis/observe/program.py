@@ -22,7 +22,7 @@ from mcp_server.errors import ProblemError, argument, here
 from mcp_server.jobs.command import Command, Finished
 from mcp_server.logs.captured import CapturedCall, CapturedOverwriting
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.recorder.host import recording_environment, recordings_of
+from mcp_server.recorder.library import recording_environment, recordings_of
 from mcp_server.recorder.replay import take_call
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
