@@ -149,12 +149,15 @@ def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] 
     """Machine-wide names of the child's device indices: its index i is entry i of CUDA_VISIBLE_DEVICES.
 
     An index beyond the entries, and an entry that is not in `known`, name themselves. The workload then
-    fails, which is a result. Raises ProblemError for a negative index.
+    fails, which is a result. A variable that is set and empty hides every GPU from the child: none is named.
+    Raises ProblemError for a negative index.
     """
     entries = [entry.strip() for entry in (visible or "").split(",") if entry.strip()]
     wanted = sorted(set(gpus))
     if wanted and wanted[0] < 0:
         raise ProblemError("not the index of a GPU", value=wanted[0], allowed="0 and above")
+    if visible is not None and not entries:
+        return ()
     asked = {entries[i] if i < len(entries) else str(i) for i in wanted}
     return tuple(sorted({canonical_name(entry, known) for entry in asked}))
 
