@@ -14,8 +14,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from mcp_server.jobs.shared_import import WarmImports
 from mcp_server.runtime.context import Context
-from mcp_server.runtime.shared_import import WarmImports
 
 Asked = ParamSpec("Asked")
 Result = TypeVar("Result")

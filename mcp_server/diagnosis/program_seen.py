@@ -21,7 +21,7 @@ from mcp_server.logs.captured import (
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.model import ExportedWorkload, ModelLocation, Workload
 from mcp_server.recorder.replay import TakenCall
-from mcp_server.runtime.launchers import RankEnd
+from mcp_server.runtime.failure import RankEnd
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.requests import failing_phase
 from mcp_server.worker import events

@@ -12,7 +12,7 @@ from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.clock import Clock
+from mcp_server.jobs.gpus import Clock
 from mcp_server.model import Artifact
 from mcp_server.package.prover import Finding
 from mcp_server.runtime.context import E, WorkerRun

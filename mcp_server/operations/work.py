@@ -22,8 +22,8 @@ from mcp_server.operations.workload import absolute, folder_of, launcher
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
+    from mcp_server.jobs.shared_import import WarmImports
     from mcp_server.model import Record
-    from mcp_server.runtime.shared_import import WarmImports
 
 CARD = "asked.json"
 

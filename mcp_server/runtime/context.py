@@ -21,17 +21,15 @@ from mcp_server import worker
 from mcp_server.errors import ProblemError, here, read_json
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Child, Starter
-from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.command import Command, Finished
-from mcp_server.jobs.gpus import Lease, Waits
+from mcp_server.jobs.gpus import Clock, Lease, Waits
 from mcp_server.jobs.run import run
+from mcp_server.jobs.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import
 from mcp_server.jobs.store import SCHEME, TEMPORARY
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.package.exported import exported_device, package_device
 from mcp_server.package.members import refuse_unsafe
-from mcp_server.runtime.failure import look_ahead
-from mcp_server.runtime.launchers import ONLY_FIRST, check_started, launched, separate_ranks
-from mcp_server.runtime.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import
+from mcp_server.runtime.failure import ONLY_FIRST, check_started, launched, look_ahead, separate_ranks
 from mcp_server.runtime.steps import StepCache, in_words, keep, key_of
 from mcp_server.worker.events import Event, Failed, Phase, Refused
 from mcp_server.worker.main import OPERATIONS

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_server.jobs.manager import JobState, Manager
-    from mcp_server.runtime.shared_import import WarmImports
+    from mcp_server.jobs.shared_import import WarmImports
 
 Request = ServerRequestContext[Any, Any]
 
@@ -133,7 +133,7 @@ class Running:
 
         Until the caller has the handle, the job is the call's: cancelling the call stops it.
         """
-        from mcp_server.runtime.shared_import import WarmImports, limits_here  # the server starts without it
+        from mcp_server.jobs.shared_import import WarmImports, limits_here  # the server starts without it
 
         arguments, again = resumed(self.manager.store, arguments)
         if again:

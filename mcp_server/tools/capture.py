@@ -17,7 +17,7 @@ from mcp_server.jobs.command import STACKS_SIGNAL, Command, Finished, child_envi
 from mcp_server.logs.captured import Captured, read_capture, stalled_call
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.runtime.context import Context, check_interpreter
-from mcp_server.runtime.launchers import RankEnd, read_launcher_output
+from mcp_server.runtime.failure import RankEnd, read_launcher_output
 
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"

@@ -38,7 +38,7 @@ from mcp_server.tools.failing import (
 from mcp_server.tools.switches import most_children
 from mcp_server.worker import events
 from mcp_server.worker.protocol import Plan
-from mcp_server.worker.reduction.minimise import Minimiser
+from mcp_server.worker.reduction import Minimiser
 
 SCRIPT = "repro.py"
 VERIFIED = 3  # reproductions that are tried under a plain interpreter, the smallest first

@@ -18,7 +18,7 @@ from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.failing import Failing, FailureShown, Result, result_of_attempt, run_worker
 from mcp_server.worker import events, protocol
-from mcp_server.worker.reduction.minimise import split
+from mcp_server.worker.reduction import split
 
 Kind = Literal["pass", "switch", "decomposition", "lowering"]
 Outcome = Literal["decision", "rounding", "not_found"]

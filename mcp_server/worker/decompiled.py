@@ -1,4 +1,9 @@
-"""A package that was read as PyTorch: the schemas that its operators need, and whether the program agrees."""
+"""A package that was read as PyTorch: the schemas that its operators need, and whether the program agrees.
+
+The program is compared as a whole, and each launch beside the same launch of its program, on the tensors that
+the package gave it. What counts as rounding follows from the program itself, made in float64 too, also with
+inputs moved by a rounding of float32: see `Meaning`.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +12,260 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ContextManager, Iterator, Optional
+from types import ModuleType
+from typing import Any, Callable, ContextManager, Iterator, Optional
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from . import events
+from .events import LaunchVerified
 from .inputs import apply, flatten, read
-from .launch_by_launch import DoneByProgram, LaunchByLaunch, Meaning, Prepared
 from .launch_nodes import changing
 from .loading import load
-from .probes import mapped_files, subscribed
-from .protocol import EditedProgram, SchemasRequest, VerifyRequest
+from .probes import AFTER, ROLES, Event, arguments, mapped_files, strided, subscribed
+from .process import capturing
+from .protocol import EditedProgram, LaunchAlone, SchemasRequest, VerifyRequest
 from .report import Refused, Report
 from .run import call
-from .tensors import only_tensors
+from .tensors import cut_out, furthest, only_tensors, span, unequal, widest
+
+Tensors = dict[tuple[str, int], torch.Tensor]
+"""The tensors of a launch by variable and turn, as `Place` counts them."""
+Prepared = Callable[[torch.Tensor], torch.Tensor]
+
+
+class LaunchByLaunch:
+    """A subscriber of probes. `known` are the names that an expression uses besides tensors: sizes, `self`.
+
+    Event `launch_verified` for each launch.
+    """
+
+    def __init__(
+        self, launches: list[LaunchAlone], module: ModuleType, known: dict[str, Any], report: Report
+    ) -> None:
+        self.launches = {each["launch"]: each for each in launches}
+        self.names = {**vars(module), **known}
+        self.report = report
+        self.given: dict[tuple[int, int], tuple[Tensors, list[torch.Tensor]]] = {}
+
+    def take(self, event: Event) -> bool:
+        launch = self.launches.get(int(event.launch))
+        if launch is None or capturing():
+            return False
+        key = (int(event.run), int(event.sequence))
+        if event.phase != AFTER:
+            wanted = {tuple(place) for place in launch["takes"].values()}
+            found, _ = tensors_of(event)
+            given = {place: cut_out(each) for place, each in found.items() if place in wanted}
+            self.given[key] = given, random_states()
+        elif key in self.given:
+            given, drawing_from = self.given.pop(key)
+            before = random_states()
+
+            def made(prepared: Prepared) -> Tensors:
+                set_random_states(drawing_from)
+                return self._made(launch, given, prepared)
+
+            self.finished(launch["launch"], made, event)
+            set_random_states(before)
+        return False
+
+    def finished(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> None:
+        """After the launch: `made` gives what the program makes of the same."""
+        self.report.event(self._verified(number, made, event))
+
+    def _verified(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> LaunchVerified:
+        try:
+            meaning = Meaning(made)
+        except Exception as error:  # whatever the program raises here
+            return LaunchVerified("not_run", why=f"{type(error).__name__}: {error}"[:300], launch=number)
+        after, written = tensors_of(event)
+        places = [place for place in written if place in meaning.own and place in after]
+        found = [(meaning.agreement(place, after[place]), place[0]) for place in places]
+        if not found:
+            return LaunchVerified("not_run", why="nothing that it wrote is in the program", launch=number)
+        worst, name = max(found, key=lambda each: (RANKS.index(each[0].rank), each[0].largest or 0.0))
+        return LaunchVerified(worst.rank, worst.largest, worst.why, number, name)
+
+    def _made(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
+        """What the launch makes anew, and all that it was given, as it then is."""
+        missing = [place[0] for place in launch["takes"].values() if tuple(place) not in given]
+        if missing:
+            raise LookupError(f"the probes did not show {missing[0]}")
+        ready = {place: prepared(each) for place, each in given.items()}
+        names = {name: ready[place[0], place[1]] for name, place in launch["takes"].items()}
+        with torch.no_grad():
+            result = eval(launch["expression"], {**self.names, **names})
+        results = result if isinstance(result, (tuple, list)) else [result]
+        made = {(name, 0): each for name, each in zip(launch["gives"], results) if each is not None}
+        return {**ready, **made}
+
+
+class DoneByProgram(LaunchByLaunch):
+    """Puts what the program makes of launches in the place of what they wrote. `done` are those that ran."""
+
+    def __init__(
+        self, launches: list[LaunchAlone], module: ModuleType, known: dict[str, Any], report: Report
+    ) -> None:
+        super().__init__(launches, module, known, report)
+        self.done: set[int] = set()
+
+    def finished(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> None:
+        found, (after, written) = made(cut_out), tensors_of(event)
+        for place in written:
+            if place in found and place in after:
+                after[place].copy_(found[place].reshape(after[place].shape))
+                self.done.add(number)
+
+
+RANKS = ("equal", "rounding", "different")
+NEAR = 16.0
+UNIT = 2.0**-23  # a rounding of float32, in which kernels compute
+MOVES, MORE = 2, 18  # runs with moved inputs: always, and where these do not explain a difference
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How near a tensor is to what it has to be: one of `RANKS`, and the largest difference."""
+
+    rank: str
+    largest: Optional[float] = None
+    why: str = ""
+
+
+class Meaning:
+    """What a computation gives: `own` as it is written, then in float64, and there with inputs moved.
+
+    A value agrees within a rounding of its type and `NEAR` times what roundings do to it: how far the
+    computation as written and those with moved inputs are from float64, at this element and in the root mean
+    square of the tensor, whose sums may cancel. NaN, infinities and whole numbers have to be those of a run.
+    """
+
+    def __init__(self, run: Callable[[Prepared], Any]) -> None:
+        self.run = run
+        self.own: dict[Any, torch.Tensor] = run(cut_out)
+        self._wide: list[dict[Any, torch.Tensor]] = []
+
+    def agreement(self, place: Hashable, want: torch.Tensor) -> Agreement:
+        got = self.own[place].to(want.device)
+        if got.numel() != want.numel():
+            return Agreement("different", why=f"shape {list(got.shape)}, not {list(want.shape)}")
+        got = got.reshape(want.shape)  # the program may have the same elements in other dimensions
+        if got.dtype != want.dtype:
+            return Agreement("different", why=f"{got.dtype}, not {want.dtype}")
+        if not bool(unequal(want, got).any()):
+            return Agreement("equal", largest=0.0)
+        explained = any(self._explains(place, want, got, moves) for moves in (MOVES, MORE))
+        return Agreement("rounding" if explained else "different", furthest(want, got))
+
+    def _explains(self, place: Hashable, want: torch.Tensor, got: torch.Tensor, moves: int) -> bool:
+        wide = [widest(each[place].to(want.device)).reshape(want.shape) for each in self._runs(moves)]
+        value, own = widest(want), widest(got)
+        if not want.is_floating_point():
+            return bool(torch.stack([value == each for each in (own, *wide)]).any(0).all())
+        exact, eps = wide[0], float(torch.finfo(want.dtype).eps)
+        size = _finite(exact)
+        noise = (_finite(own - exact) - eps / 2 * size).clamp(min=0)
+        for moved in wide[1:]:
+            noise = torch.maximum(noise, _finite(moved - exact))
+        allowed = eps * size + NEAR * (noise + _rms(noise) + min(UNIT, eps) * (size + _rms(size)))
+        return bool((~unequal(value, own) | ((value - exact).abs() <= allowed)).all())
+
+    def _runs(self, moves: int) -> list[dict[Any, torch.Tensor]]:
+        """In float64, and with moved inputs; only what it is as written where something has no float64."""
+        try:
+            while len(self._wide) <= moves:
+                with InFloat64():
+                    self._wide.append(self.run(moved_by(len(self._wide))))
+        except Exception:  # an operator's own, which may be anything
+            self._wide = self._wide or [self.own]
+        return self._wide
+
+
+def moved_by(number: int) -> Prepared:
+    """To float64; with a number, each element by a rounding of float32 up or down."""
+
+    def prepared(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return cut_out(tensor)
+        length = span(tensor.shape, tensor.stride())
+        wide = tensor.as_strided((length,), (1,)).double()
+        if number:
+            draw = torch.Generator(tensor.device).manual_seed(number)  # the workload's own stays as it is
+            up = torch.randint(0, 2, wide.shape, generator=draw, device=tensor.device)
+            wide *= 1 + UNIT / 2 * (2.0 * up - 1)
+        return wide.as_strided(tensor.shape, tensor.stride())
+
+    return prepared
+
+
+class InFloat64(TorchFunctionMode):
+    """Casts and new tensors in a narrower type are float64 instead."""
+
+    NARROW = (torch.float32, torch.float16, torch.bfloat16)
+    CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+
+    def __enter__(self) -> InFloat64:
+        self.default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        torch.set_default_dtype(self.default)
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def wide(value: Any) -> Any:
+            # `view` takes the bits as they are, as for weights out of a file.
+            return torch.float64 if value in self.NARROW and function is not torch.Tensor.view else value
+
+        args = [wide(each) if isinstance(each, torch.dtype) else each for each in args]
+        given = {name: wide(each) if name == "dtype" else each for name, each in (kwargs or {}).items()}
+        return (torch.Tensor.double if function in self.CASTS else function)(*args, **given)
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.abs().nan_to_num(nan=0.0, posinf=0.0)
+
+
+def _rms(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.square().mean().sqrt() if tensor.numel() else tensor.sum()
+
+
+def random_states() -> list[torch.Tensor]:
+    """Where the generators stand, of the CPU and of each GPU in use."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+
+
+def set_random_states(states: list[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if states[1:]:
+        torch.cuda.set_rng_state_all(states[1:])
+
+
+def tensors_of(event: Event) -> tuple[Tensors, list[tuple[str, int]]]:
+    """The tensors of a launch, and the places of those that it writes to."""
+    found: Tensors = {}
+    written = []
+    turns: dict[str, int] = {}
+    for argument in arguments(event):
+        if argument.kind != 1:
+            continue
+        name = argument.name.decode()
+        place = (name, turns.get(name, 0))
+        turns[name] = place[1] + 1
+        if ROLES.get(argument.role) != "read":
+            written.append(place)
+        tensor = strided(argument)
+        if tensor is not None:
+            found[place] = tensor
+    return found, written
+
 
 ATEN = torch.ops.aten
 SEED = 0  # for random numbers: program and package draw the same

@@ -768,7 +768,7 @@ class Uncuttable(Event):
 
 @dataclass
 class Decision(Event):
-    """A decision that the compiler took (`reduction.decisions`): its operator, or what a pass rewrote."""
+    """A decision that the compiler took (`reduction.attempt`): its operator, or what a pass rewrote."""
 
     kind: str
     key: str

@@ -23,7 +23,7 @@ from .launch_nodes import Replacement
 from .loading import load_captured, update_package
 from .process import on_stack, synchronize
 from .protocol import InterveneRequest, PlannedCall, Step
-from .reduction.minimise import minimise_while
+from .reduction import minimise_while
 from .report import Refused, Report, facts
 from .run import as_captured, expectation, inputs_of, run_check
 from .tensors import describe, only_tensors, unequal, unravel

@@ -34,7 +34,7 @@ from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.commands import read_recorded, safe_flags
-from mcp_server.runtime.launchers import read_launcher
+from mcp_server.runtime.failure import read_launcher
 from mcp_server.sweep import read_plan
 from tests.fuzz.made import (
     CAPTURE,

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.clock import Clock
+from mcp_server.jobs.gpus import Clock
 from mcp_server.jobs.manager import Job, JobState, Manager, load
 from mcp_server.jobs.store import (
     SCHEME,

@@ -16,7 +16,7 @@ from mcp_server.logs.captured import Captured, CapturedCall, stalled_call
 from mcp_server.logs.details import DETAILS, look
 from mcp_server.logs.log import MAX_ERRORS, read_log, read_log_file
 from mcp_server.logs.text import clean, read_line
-from mcp_server.runtime.launchers import read_launcher
+from mcp_server.runtime.failure import read_launcher
 from tests.logs.support import digest, gold, lines_of, read
 from tests.zoo.names import few, nightly
 

@@ -26,7 +26,7 @@ COMPILED_BY_THE_WORKER = {
     # a function of the user's own model, from its syntax tree with one construct rewritten
     ("mcp_server/worker/capture/changes.py", "compile"),
     # one launch of the program that `decompile` wrote, in the process that loads the package
-    ("mcp_server/worker/launch_by_launch.py", "eval"),
+    ("mcp_server/worker/decompiled.py", "eval"),
 }
 STARTS = ("subprocess.", "os.exec", "os.spawn", "os.posix_spawn", "runpy.")
 STARTERS = {

@@ -21,7 +21,7 @@ from mcp_server.jobs.gpus import Waits, leased
 from mcp_server.jobs.store import try_lock
 from mcp_server.model import CommandWorkload
 from mcp_server.runtime.context import Context, gpus_of
-from mcp_server.runtime.launchers import ONLY_FIRST, launched, separate_ranks
+from mcp_server.runtime.failure import ONLY_FIRST, launched, separate_ranks
 from mcp_server.tools.capture import capture
 from tests.conftest import ZooPackage
 from tests.jobs.support import appears

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.shared_import import Imported, Limits, WarmImports, early, limits_here
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.runtime.context import Context, WorkerRun
-from mcp_server.runtime.shared_import import Imported, Limits, WarmImports, early, limits_here
 from mcp_server.tools.trace_launches import journal_environment
 from mcp_server.worker import events
 from mcp_server.worker.events import Event

@@ -22,8 +22,7 @@ from mcp_server.package.provenance import read_stack
 from mcp_server.worker.capture import journal, memory
 from mcp_server.worker.capture.compiles import keep_lines
 from mcp_server.worker.capture.journal import CaptureStore, Journal
-from mcp_server.worker.capture.memory import Aliases, Managed, Outputs
-from mcp_server.worker.capture.memory_log import MemoryLog
+from mcp_server.worker.capture.memory import Aliases, Managed, MemoryLog, Outputs
 from mcp_server.worker.capture.streams import PendingUses, Snapshot, Streams
 from mcp_server.worker.tensors import digests
 

@@ -20,7 +20,7 @@ from torch.export import Dim, export
 from mcp_server.worker.encode import BY_OPERATOR
 from mcp_server.worker.interpret import bind
 from mcp_server.worker.protocol import Plan
-from mcp_server.worker.reduction.minimise import Minimiser, minimise_while
+from mcp_server.worker.reduction import Minimiser, minimise_while
 from mcp_server.worker.reduction.program import (
     Cut,
     Cutter,

@@ -26,8 +26,7 @@ from ..report import Encoded, encode, facts
 from ..saved_calls import CALL_FORMAT, TooLarge, pack, pack_leaves
 from ..tensors import digests
 from .journal import CaptureStore, Journal, unkept
-from .memory import Outputs
-from .memory_log import MemoryLog, Watched
+from .memory import MemoryLog, Outputs, Watched
 
 if TYPE_CHECKING:  # this is imported into every program
     from ..protocol import CallRecord, CapturedFailure, Configs

@@ -1,1 +1,67 @@
-"""Shrinks an exported program while it still fails, and writes what is left as one plain script."""
+"""Shrinks an exported program while it still fails, and writes what is left as one plain script.
+
+Here is the search: delta debugging (Zeller and Hildebrandt, 2002) for the part of a list that a failure, or a
+cure, needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Callable, Generic, Optional, Sequence, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass
+class Minimiser(Generic[T]):
+    """Cuts `kept` down to a part, in its order, that fails and of which no element can be left out.
+
+    `kept` is taken to fail and is not tried. Try `candidates`, the earlier the better, and give `found` the
+    number of the first that still fails, or None, until there are none. Halves come first, so that in a chain
+    whose one element fails the number of rounds is logarithmic.
+    """
+
+    kept: tuple[T, ...]
+    pieces: int = 2
+
+    def candidates(self) -> list[tuple[T, ...]]:
+        if len(self.kept) < 2 or not self.pieces:
+            return []
+        self.pieces = min(self.pieces, len(self.kept))
+        parts = split(self.kept, self.pieces)
+        if self.pieces == 2:
+            return parts
+        # All parts but one, the last left out first: what comes late in a graph is rarely needed.
+        ends = list(accumulate(len(part) for part in parts))
+        return [*parts, *(self.kept[: e - len(p)] + self.kept[e:] for p, e in zip(parts[::-1], ends[::-1]))]
+
+    def found(self, number: Optional[int]) -> None:
+        if number is not None:
+            self.kept, pieces = self.candidates()[number], self.pieces
+            self.pieces = 2 if number < pieces else max(2, pieces - 1)
+        else:
+            self.pieces = 0 if self.pieces == len(self.kept) else self.pieces * 2
+
+
+def minimise_while(
+    items: Sequence[T], fails: Callable[[Sequence[T]], bool], spent: Callable[[], bool]
+) -> tuple[tuple[T, ...], bool]:
+    """Minimise with one candidate at a time, until `spent`; also returns whether the search was completed."""
+    search = Minimiser(tuple(items))
+    while candidates := search.candidates():
+        failing = None
+        for number, candidate in enumerate(candidates):
+            if spent():
+                return search.kept, False
+            if fails(candidate):
+                failing = number
+                break
+        search.found(failing)
+    return search.kept, True
+
+
+def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:
+    """`items` in consecutive parts of nearly equal length; none is empty unless there are too few items."""
+    borders = [round(len(items) * piece / pieces) for piece in range(pieces + 1)]
+    return [tuple(items[borders[piece] : borders[piece + 1]]) for piece in range(pieces)]

@@ -1,23 +1,32 @@
-"""How an exported program fails, scripts of parts of it, and how one of these ends with something changed."""
+"""How an exported program fails, scripts of parts of it, and how one of these ends with something changed.
+
+What is changed are the compiler's decisions: listed as they are made, and switched off one at a time. A
+decision is one application of a graph pass, one decomposition, or one lowering of an operator to generated
+code. The hooks are those of torch's own bisector, which steers `torch.compile` only: `GraphTransformObserver`
+and `CompilerBisector.disable_subsystem` (torch/fx/passes/graph_transform_observer.py and
+torch/_inductor/compiler_bisector.py, 2.8-2.15).
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
 import runpy
 import sys
 import time
 from dataclasses import replace
+from typing import Any, Mapping, Sequence
 
 from .. import events
 from ..compare import equal
 from ..encode import decode
+from ..events import Decision
 from ..interpret import bind, stack_of
 from ..loading import load, load_with_inputs
 from ..process import synchronize
-from ..protocol import AttemptRequest, CutRequest, Plan, TrialRequest
+from ..protocol import AttemptRequest, CutRequest, Plan, TrialRequest, Workaround
 from ..report import Report
 from ..run import call
-from .decisions import Decisions, prepare
 from .program import (
     Cutter,
     Recorded,
@@ -30,6 +39,142 @@ from .program import (
     users_operators,
 )
 from .script import SCRIPT, Setting, departs, not_finite, write
+
+SUBSYSTEMS = {"decomposition": "decomposition", "lowerings": "lowering"}
+MOST_LINES = 40  # of the difference that a pass makes in the graph
+
+
+class Decisions:
+    """`off` has the keys of the decisions that are not taken, by kind.
+
+    A key is the name of a pass or node and, where that occurs again, its number: `remove_noop_ops#1`. Event
+    `decision` for each that is taken.
+    """
+
+    def __init__(self, off: Mapping[str, Sequence[str]], report: Report) -> None:
+        self.off = off
+        self.report = report
+        self.seen: Any = {}
+        self.rewrites: Any = []
+
+    def install(self) -> None:
+        from torch._inductor import pattern_matcher
+        from torch._inductor.compiler_bisector import CompilerBisector
+        from torch.fx.passes.graph_transform_observer import GraphTransformObserver
+
+        graph_pass = GraphTransformObserver.apply_graph_pass
+        module_pass = GraphTransformObserver.apply_gm_pass
+        decisions: Any = self
+
+        def asked(_backend: str, subsystem: str, debug_info: Any = None) -> bool:
+            kind = SUBSYSTEMS.get(subsystem)
+            return kind is not None and bool(decisions.skips(kind, debug_info()))
+
+        # Passes of patterns have numbers for names: keep the names of the handlers that run.
+        for entry in (pattern_matcher.GraphPatternEntry, pattern_matcher.LoweringPatternEntry):
+            entry.apply = self.named(entry.apply)
+        GraphTransformObserver.apply_graph_pass = lambda self, run: decisions.apply(graph_pass, self, run)
+        GraphTransformObserver.apply_gm_pass = lambda self, run: decisions.apply(module_pass, self, run)
+        CompilerBisector.disable_subsystem = staticmethod(asked)
+
+    def apply(self, apply: Any, observer: Any, run: Any) -> Any:
+        """Apply a pass unless it is off. Torch gives a subsystem to the passes that it can do without."""
+        if observer.subsystem is None:
+            return apply(observer, run)
+        key = self.key_of("pass", observer.passname)
+        if self.is_off("pass", key):
+            return None
+        self.rewrites = []
+        before = str(observer.gm.graph).splitlines()
+        result = apply(observer, run)
+        after = str(observer.gm.graph).splitlines()
+        if before != after:
+            change = difference(before, after)
+            self.report.event(Decision("pass", key, rewrites=self.rewrites[:10], change=change))
+        return result
+
+    def named(self, apply: Any) -> Any:
+        def wrapped(entry: Any, *args: Any, **kwargs: Any) -> Any:
+            handler = entry.handler
+            self.rewrites.append(getattr(handler, "__name__", type(handler).__name__))
+            return apply(entry, *args, **kwargs)
+
+        return wrapped
+
+    def skips(self, kind: str, name: str) -> bool:
+        """Whether this lowering or decomposition is off; if not, it is listed with its operator."""
+        key = self.key_of(kind, name)
+        off = self.is_off(kind, key)
+        if not off:
+            op = lowered_operator() if kind == "lowering" else operator_name(name)
+            self.report.event(Decision(kind, key, op))
+        elif kind == "decomposition":
+            forget(operator_name(name))
+        return off
+
+    def key_of(self, kind: str, name: str) -> str:
+        number = self.seen[kind, name] = self.seen.get((kind, name), -1) + 1
+        return name + ("#{}".format(number) if number else "")
+
+    def is_off(self, kind: str, key: str) -> bool:
+        return key in self.off.get(kind, ())
+
+
+def lowered_operator() -> str:
+    """The operator of the node that is being lowered, such as `aten.sin.default`."""
+    from torch._inductor.virtualized import V
+
+    node = getattr(V, "current_node", None) or getattr(V.graph, "current_node", None)
+    return str(getattr(node, "target", ""))
+
+
+def operator_name(text: str) -> str:
+    """`aten.addmm.default` from the text `<OpOverload(op='aten.addmm', overload='default')>`."""
+    parts = text.split("'")
+    return "{}.{}".format(parts[1], parts[3]) if len(parts) > 3 else text
+
+
+def difference(before: Any, after: Any) -> Any:
+    """The lines that a pass took out of the graph and put in, bounded."""
+    lines = difflib.unified_diff(before, after, lineterm="", n=0)
+    changed = [line[:200] for line in lines if line[:2] not in ("--", "++", "@@")]
+    return changed[:MOST_LINES]
+
+
+def prepare(workaround: Workaround) -> None:
+    """Do what a user would write before the compile to work around a decision."""
+    import torch
+    from torch._inductor import decomposition, lowering
+
+    for name in workaround.get("decompositions", ()):
+        forget(name)
+    for name in workaround.get("fallbacks", ()):
+        decomposition.decompositions.pop(operator(torch.ops, name), None)
+        lowering.make_fallback(operator(torch.ops, name), warn=False, override_decomp=True)
+    compile_package = torch._inductor.aoti_compile_and_package
+    added = workaround.get("configs") or {}
+
+    def with_configs(*args: Any, inductor_configs: Any = None, **kwargs: Any) -> Any:
+        return compile_package(*args, inductor_configs={**(inductor_configs or {}), **added}, **kwargs)
+
+    torch._inductor.aoti_compile_and_package = with_configs
+
+
+def forget(name: str) -> None:
+    """Take a decomposition out of the compiler's tables: it calls no operator that it could decompose."""
+    import torch
+    from torch._inductor import decomposition
+
+    for table in (decomposition.decompositions, decomposition.select_decomp_table()):
+        table.pop(operator(torch.ops, name), None)
+
+
+def operator(ops: Any, name: str) -> Any:
+    """`aten.sin.default` under `torch.ops`."""
+    for part in name.split("."):
+        ops = getattr(ops, part)
+    return ops
+
 
 MOST_NODES = 50  # of a reproduction that are reported
 SINGLE_PASSES = "disabled_passes"  # the option that switches single passes off (2.9 and later)
