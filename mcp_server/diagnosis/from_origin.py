@@ -181,7 +181,7 @@ def _inputs(origin: Origin) -> list[OffendingElement]:
 
 
 def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
-    """Where it was computed and how it differs from other layers, a sentence each."""
+    """Where it was computed, a sentence each."""
     computed = f"{origin.result} = {origin.expression}"
     short = origin.operation is not None and len(origin.expression) > LONGEST
     brief = explained and len(origin.expression) > LONGEST_EXPLAINED
@@ -213,7 +213,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
 
 
 def _beside(origin: Origin) -> list[str]:
-    """When the value is bad, its layer, and how that differs from others, a sentence each."""
+    """When the value is bad, its layer, and why the expression is at fault, a sentence each."""
     found = []
     if origin.condition is not None:
         variable, label = origin.condition.variable, origin.condition.label
@@ -221,9 +221,7 @@ def _beside(origin: Origin) -> list[str]:
         found.append(f"{text[0].upper()}{text[1:]}")
     if any(part.isdigit() for part in origin.layer.split(".")):
         found.append(f"It is in layer {origin.layer}.")
-    if origin.sibling_difference:
-        found.append(f"It has {origin.sibling_difference}.")
-    elif origin.of_model:
+    if origin.of_model:
         found.append(f"The expression is at fault: {origin.of_model}.")
     return found
 
@@ -249,11 +247,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     """What to change in the model or about the inputs; the change that ran is only the confirmation."""
     numbered = any(part.isdigit() for part in origin.layer.split("."))
     where = f"layer {origin.layer}" if numbered else f"launch {origin.launch_index}"
-    if case.origin_fix is not None and origin.correction is not None:
-        if origin.correction.old is None:
-            return Fix(text=f"keep the index within {origin.allowed} where {where} computes it")
-        text = f"correct {where}, if it should be as the others: it has {origin.sibling_difference}"
-        return Fix(text=text, before=case.origin_fix.before_code, after=case.origin_fix.after_code)
+    if case.origin_fix is not None:
+        return Fix(text=f"keep the index within {origin.allowed} where {where} computes it")
     condition = origin.condition
     tried = case.trials.get(change.key) if change is not None else None
     if change is not None and change.action and (tried is None or not tried.side_effects):
@@ -270,8 +265,6 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     text = f"keep {', '.join(kept)} {limit} where it is made"
     if origin.operation is not None:
         text += f", or {origin.operation.action} in the model"
-    if origin.sibling_difference:
-        text += f"; or correct {where}, if it should be as the others: it has {origin.sibling_difference}"
     whole = bound and not places and "[" in condition.label
     return Fix(text=text, after=f"assert {condition.label}.{bound}" if whole else None)
 

@@ -288,21 +288,6 @@ def literals_of(kernels: Iterable[Kernel]) -> list[CodeNumber]:
     return list(found.values())
 
 
-def with_number(kernel: Kernel, old: float, new: float) -> str:
-    """The kernel's source with `new` wherever it loads the number `old`."""
-
-    source = kernel.source
-    for match in reversed(list(_pattern(kernel).finditer(source))):
-        if same(float(match["number"]), old):
-            source = source[: match.start("number")] + repr(new) + source[match.end("number") :]
-    return source
-
-
-def places_of(kernel: Kernel, value: float) -> int:
-    """How often the kernel loads a number."""
-    return sum(same(float(match["number"]), value) for match in _pattern(kernel).finditer(kernel.source))
-
-
 def same(first: float, second: float) -> bool:
     """Whether two numbers are equal after rounding to float32."""
     return abs(first - second) <= CLOSE * max(abs(first), abs(second))

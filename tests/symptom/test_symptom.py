@@ -16,8 +16,7 @@ from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments, TryArguments
 from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.package.archive import open_package
-from mcp_server.package.kernels import literals_of, with_number
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.kernels import literals_of
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, compiled_once
@@ -198,12 +197,7 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path) -> None:
             symptom_of(arguments, None)
 
 
-def test_numbers_of_the_code_are_found_and_replaced_everywhere(scaled: Path) -> None:
+def test_numbers_of_the_code_are_found(scaled: Path) -> None:
     """0.7 is loaded twice by the kernel; 0 and 1 are in every kernel, and are left out."""
-    package = open_package(scaled)
-    found = literals_of(package.wrapper.kernels.values())
+    found = literals_of(open_package(scaled).wrapper.kernels.values())
     assert [literal.value for literal in found] == [0.7, 3.5]
-    kernel = read_wrapper(package.wrapper_text, package.kernel_text).kernels[found[0].kernel]
-    changed = with_number(kernel, 0.7, 0.3)
-    assert changed.count("static_cast<float>(0.3);") == kernel.source.count("static_cast<float>(0.7);") == 2
-    assert "(0.7)" not in changed and changed.count("\n") == kernel.source.count("\n")

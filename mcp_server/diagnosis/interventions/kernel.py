@@ -19,9 +19,8 @@ from mcp_server.diagnosis.origin.lines import guarded_code
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
-from mcp_server.package.kernels import Kernel, with_number
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.prover import Finding
-from mcp_server.package.terms.parts import number
 from mcp_server.package.view import view_package
 from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel
 from mcp_server.probes.domain_guard import with_domain_guarded, with_exponents_shifted
@@ -211,32 +210,6 @@ async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> 
     )
 
 
-async def with_constant_of_siblings(context: Context, call: TriedCall, origin: Origin) -> Intervention:
-    """The odd constant of an origin made that of the siblings. Raises `ProblemError` if it is not found."""
-    found = origin.odd_constant
-    assert found is not None, "only an origin with an odd constant is asked about"
-
-    def change(kernel: Kernel) -> str:
-        source = with_number(kernel, found.value, found.usual)
-        if source == kernel.source:
-            raise ProblemError("the kernel does not load this number", value=found.value, allowed=kernel.name)
-        return source
-
-    old, new = number(found.value, "float32"), number(found.usual, "float32")
-    made, spelling = await _changed(context, call, origin.kernel, change)
-    where = origin.layer or f"launch {origin.launch_index}"
-    return Intervention(
-        key=f"constant:{origin.kernel}:{old}:{new}",
-        kind=Kind.KERNEL,
-        what=f"the call with {new} in place of {old} in {origin.kernel}",
-        options=Options(package=made),
-        before_code=old,
-        after_code=new,
-        action=f"use {new} in {where} as the other layers do",
-        spelling=spelling,
-    )
-
-
 async def correct_expression(context: Context, call: TriedCall, origin: Origin) -> Intervention:
     """The call with an origin's correction made in its kernel, and so in all launches of that kernel.
 
@@ -245,11 +218,7 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
     found = origin.correction
     assert found is not None, "only an origin with a correction is corrected"
 
-    def change(kernel: Kernel) -> str:
-        if found.old is not None and found.new is not None:
-            return with_number(kernel, found.old, found.new)
-        return with_limits(kernel, found.lines, found.low, found.high)
-
+    change = partial(with_limits, lines=found.lines, low=found.low, high=found.high)
     made, _ = await _changed(context, call, origin.kernel, change)
     launch = f"launch {origin.launch_index}"
     return Intervention(

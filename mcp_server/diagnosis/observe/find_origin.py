@@ -20,7 +20,6 @@ from mcp_server.diagnosis.interventions.kernel import (
     guard_operation,
     replace_launch,
     shift_exponents,
-    with_constant_of_siblings,
 )
 from mcp_server.diagnosis.observe import DECIDES, GUESSES, Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
@@ -172,26 +171,19 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         return
     # No element of several is at fault by itself: the operation that left its domain is guarded first.
     if made is None or (origin.operation is not None and origin.element_count > 1):
-        case.origin_changes = [*await _edits(origin, case, context), *case.origin_changes]
+        edited = await _made_if_possible(_edit(origin, case, context), case)
+        case.origin_changes = [*([edited] if edited is not None else []), *case.origin_changes]
 
 
-async def _edits(origin: Origin, case: DiagnosisState, context: Context) -> list[Intervention]:
-    """The kernel edited, which is a matter of seconds; the best first."""
-    call, found = tried_call(case), []
-    launch = origin.fault_launch
-    if origin.result != "index" and origin.launch_index is not None:
-        launch = origin.launch_index
-    if origin.odd_constant is not None and origin.result != "index":
-        found.append(with_constant_of_siblings(context, call, origin))
+def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[Intervention]:
+    """The kernel edited, which is a matter of seconds."""
+    call, of_value = tried_call(case), origin.result != "index"
     if origin.operation is not None:
-        found.append(guard_operation(context, call, origin.operation))
-    elif origin.result != "index" and EXPONENT.search(origin.explanation):
-        found.append(shift_exponents(context, call, origin))
-    elif not found:
-        how = "guard" if origin.result == "index" else "finite-mask"
-        found.append(replace_launch(context, call, launch, how))
-    made = [await _made_if_possible(each, case) for each in found]
-    return [each for each in made if each is not None]
+        return guard_operation(context, call, origin.operation)
+    if of_value and EXPONENT.search(origin.explanation):
+        return shift_exponents(context, call, origin)
+    launch = origin.launch_index if of_value and origin.launch_index is not None else origin.fault_launch
+    return replace_launch(context, call, launch, "finite-mask" if of_value else "guard")
 
 
 async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisState) -> Intervention | None:

@@ -80,26 +80,16 @@ class Overflow(Record):
     rows: list[int] = Field(default_factory=list)
 
 
-class OddConstant(Record):
-    """The constant of an origin's kernel that differs from its siblings; most of them have `usual`."""
-
-    value: float
-    usual: float
-
-
 class Correction(Record):
     """An edit that makes the expression `text`; `lines` of the kernel's source (1-based) compute it.
 
-    The constant `old` becomes `new`, the siblings' constant; or the value is kept at `low` or above, or at
-    `high` or below.
+    The value is kept at `low` or above, or at `high` or below.
     """
 
     text: str
     lines: list[int]
     low: int | None = None
     high: int | None = None
-    old: float | int | None = None
-    new: float | int | None = None
 
 
 class Origin(Record):
@@ -107,9 +97,8 @@ class Origin(Record):
 
     `launch_index` is None and `kernel` "" for a value given by an input. `bad_value` is what
     the expression gave at the offending element, `carriers` the launches between it and the fault, the last
-    one first. `elements` are at most 16 of `element_count`. `sibling_difference` says how the kernel differs
-    from those that compute the same with other constants. `of_model` says why the expression is at fault and
-    not the elements; `correction` is what would make it right, where the source of the kernel shows that.
+    one first. `elements` are at most 16 of `element_count`. `of_model` says why the expression is at fault
+    and not the elements; `correction` is what would make it right, where the source of the kernel shows that.
     """
 
     launch_index: int | None
@@ -125,10 +114,8 @@ class Origin(Record):
     explanation: str = ""
     condition: Condition | None = None
     layer: str = ""
-    sibling_difference: str = ""
     operation: Operation | None = None
     overflow: Overflow | None = None
-    odd_constant: OddConstant | None = None
     of_model: str = ""
     correction: Correction | None = None
     carriers: list[int] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""From a fault to its origin: the walk back, the expression there, and what other layers have."""
+"""From a fault to its origin: the walk back, and the expression there."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import Correction, OddConstant, OffendingElement, Origin
+from mcp_server.diagnosis.origin import Correction, OffendingElement, Origin
 from mcp_server.diagnosis.origin.condition import ElementKey, between, condition_of, explained, finite
 from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of, operands, shown
 from mcp_server.diagnosis.origin.of_model import (
-    Difference,
     Outside,
-    compared,
     correction_of,
     layer_of,
     operation_of,
@@ -278,17 +276,15 @@ class _Finder:
         is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
         too_large = overflow_of(self.walker, source) if not finite(value) and not explanation else None
         explanation = too_large.text if too_large is not None else explanation
-        usual, of_model = Difference(), ""
+        of_model = ""
         left: Outside | None = None
         correction: Correction | None = None
         if isinstance(source, Computed):
-            usual = compared(self.view, source, check)
             left = outside_of(self.walker, source) if check is None else None
             if is_index and value is not None and not explanation:
-                of_model = "it differs from its siblings" if usual.text else ""
-                of_model = of_model or why_of_model(expression.term, value, allowed, self._made_here(bound))
-                correct = (self.view, source, expression, value, allowed, usual)
-                correction = correction_of(*correct) if of_model else None
+                of_model = why_of_model(expression.term, value, allowed, self._made_here(bound))
+                if of_model:
+                    correction = correction_of(self.view, source, expression, value, allowed)
         if left is not None and not found:  # what the operand outside of its domain is computed from
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
             found, read = list(offending(behind)), read or operands(behind)
@@ -309,8 +305,6 @@ class _Finder:
             condition=condition_of(expressions, allowed, blamed),
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
-            sibling_difference=usual.text,
-            odd_constant=OddConstant(value=usual.old or 0, usual=usual.new or 0) if usual.odd else None,
             operation=operation_of(self.walker, left) if left is not None else None,
             overflow=too_large,
             of_model=of_model,

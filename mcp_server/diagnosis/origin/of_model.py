@@ -1,39 +1,29 @@
-"""What is at fault at an origin in the terms of the model: its layer, its operation, what would correct it.
-
-Layers are compared by their expressions, not by the text of their kernels: each fused kernel holds other
-code around the same expression.
-"""
+"""What is at fault at an origin in the terms of the model: layer, operation, and what would correct it."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from mcp_server.diagnosis.origin import Correction, Operation
-from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, culprit_of, exactly
+from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, exactly
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.lines import guarded_code
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
-from mcp_server.package.kernels import Kernel, places_of
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.accesses import indexed_by
 from mcp_server.package.terms.evaluate import Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds, Interval
-from mcp_server.package.terms.parts import SIGNS, key, number, parts, rebuilt, uncast, understood, unwrapped
-from mcp_server.package.terms.program import Check, Store, read_program
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Scalar, Term, is_float
+from mcp_server.package.terms.parts import key, parts, uncast, understood, unwrapped
+from mcp_server.package.terms.program import Check, read_program
+from mcp_server.package.terms.term import Apply, Element, Scalar, Term, is_float
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
 _NEAR = 3
-_FEW = 2  # layers that say what is usual
-_MOST = 256
-# Functions that stand by name in the text of every kernel that computes them: the others need not be read.
-_NAMED_IN_TEXT = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tanh", "sin", "cos", "erf"})
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
@@ -61,148 +51,6 @@ def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
         return []
     tensors = {argument.name: argument.target or "" for argument in launch.tensors}
     return list(dict.fromkeys(tensors[name] for _, name in indexed_by(program, check, tensors)))
-
-
-@dataclass(frozen=True, eq=False)
-class Sibling:
-    """A launch that computes a term of the same shape; `check` is set where that is what it checks."""
-
-    launch: Launch
-    term: Term
-    constants: tuple[Scalar, ...]
-    check: Check | None = None
-
-
-def siblings(
-    view: PackageView, launch: Launch, term: Term, checked: bool, *, inside: bool = False
-) -> list[Sibling]:
-    """The other launches that compute (`checked`: check) a term of the same shape, or have it `inside`."""
-    shape, _ = key(term)
-    words = {each.op for each in parts(term) if isinstance(each, Apply) and each.op in _NAMED_IN_TEXT}
-    found: list[Sibling] = []
-    for other in view.wrapper.launches:
-        kernel = view.wrapper.kernels.get(other.kernel)
-        if other.index == launch.index or kernel is None or len(found) >= _MOST:
-            continue
-        if not all(word in kernel.source for word in words):
-            continue
-        for candidate, check in _terms(kernel, term, checked, inside):
-            here, constants = key(candidate)
-            if here == shape:
-                found.append(Sibling(other, candidate, constants, check))
-                break
-    return found
-
-
-def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[tuple[Term, Check | None]]:
-    """The terms a kernel computes or checks; with `inside`, their parts with the operator of `term`."""
-    program = read_program(kernel) if kernel.source else None
-    found: Sequence[Check | Store] = ()
-    if program is not None:
-        found = program.checks if checked else program.stores
-    for each in found:
-        check = each if isinstance(each, Check) else None
-        if not inside:
-            yield each.value, check
-            continue
-        for part in parts(each.value):
-            if isinstance(part, Apply) and isinstance(term, Apply) and part.op == term.op:
-                yield part, check
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How a term differs from its siblings, in words; `old` is set if it has one constant that none has.
-
-    `new` is the most common constant among the `others`; `alike` of them have it.
-    """
-
-    text: str = ""
-    old: Scalar | None = None
-    new: Scalar | None = None
-    others: int = 0
-    alike: int = 0
-
-    @property
-    def unanimous(self) -> bool:
-        """Whether all siblings have the same constant there."""
-        return self.old is not None and self.alike == self.others
-
-    @property
-    def odd(self) -> bool:
-        """Whether there are enough siblings, and a majority with the same constant, to say what is usual."""
-        return self.old is not None and self.others >= _FEW and 2 * self.alike > self.others
-
-
-def of_bound(others: Sequence[Sibling], check: Check) -> list[Sibling]:
-    """The siblings whose check has the same upper bound."""
-
-    def bound(of: Check | None) -> Scalar | None:
-        return of.upper.value if of is not None and isinstance(of.upper, Number) else None
-
-    own = bound(check)
-    return [each for each in others if own is not None and bound(each.check) == own]
-
-
-def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str], which: str = "") -> Difference:
-    """The constants that no sibling has; empty if there are none. `which` describes the siblings in words."""
-    own = key(term)[1] if others else ()
-    theirs = [Counter(sibling.constants[place] for sibling in others) for place in range(len(own))]
-    found = [place for place in range(len(own)) if own[place] not in theirs[place]]
-    if not found:
-        return Difference()
-    place, *more = found
-    usual = theirs[place].most_common(8)
-    sign, dtype = _context(term, place)
-    operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
-    there = ", ".join(number(each, dtype, operators) for each in sorted(value for value, _ in usual))
-    who = "the other layer{} has" if len(others) == 1 else f"the {len(others)} other layers{{}} have"
-    who = who.format(f" {which}" if which else "")
-    text = f"{sign}{number(own[place], dtype, operators)} where {who} {there}"
-    if more:
-        return Difference(f"{text} (and {len(more)} more constants)")
-    (new, alike), *_ = usual
-    return Difference(text, own[place], new, len(others), alike)
-
-
-def compared(view: PackageView, source: Computed, check: Check | None) -> Difference:
-    """How the expression of a launch differs from the other layers'; `check` is what fails."""
-    term: Term = source.term
-    checked = check is not None and term is check.value
-    others = siblings(view, source.launch, term, checked)
-    made = None if others or check else culprit_of(term, source.evaluator)
-    if made is not None:
-        term, others = made, siblings(view, source.launch, made, checked, inside=True)
-    atens = (*source.launch.kernel.split("_"), *view.provenance(source.launch).pre_grad)
-    found = difference(term, others, atens)
-    if checked and check is not None and not found.text:
-        rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
-        found = difference(term, of_bound(others, check), atens, f"with {rows} rows")
-    return found
-
-
-def _context(term: Term, place: int) -> tuple[str, str]:
-    """The operator in front of a constant, by its number in `key`, and the constant's type."""
-    numbers: list[tuple[str, str]] = []
-
-    def visit(each: Term) -> None:
-        if len(numbers) > place:
-            return
-        match each:
-            case Apply(op=op, args=args):
-                for position, argument in enumerate(args):
-                    if isinstance(argument, Number):
-                        sign = f"{SIGNS[op][0]} " if op in SIGNS and position else ""
-                        numbers.append((sign, argument.dtype))
-                    else:
-                        visit(argument)
-            case Number(dtype=dtype):
-                numbers.append(("", dtype))
-            case Fold(body=body):
-                visit(body)
-
-    visit(term)
-    return numbers[place] if place < len(numbers) else ("", "float64")
 
 
 _HOPS = 8
@@ -314,14 +162,9 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
 
 
 def correction_of(
-    view: PackageView,
-    source: Computed,
-    expression: Expression,
-    value: Scalar,
-    allowed: Interval,
-    usual: Difference,
+    view: PackageView, source: Computed, expression: Expression, value: Scalar, allowed: Interval
 ) -> Correction | None:
-    """The edit of a C++ kernel: the siblings' constant, else the end of the range that was missed."""
+    """The edit of a C++ kernel: the value kept at the end of the range that was missed."""
     kernel = view.wrapper.kernels.get(source.launch.kernel)
     if kernel is None or kernel.kind != "cpp":
         return None
@@ -330,14 +173,6 @@ def correction_of(
     lines = [each.line for each in defined if understood(each.value) and key(each.value) == wanted]
     if not lines:
         return None
-    alone = sum(launch.kernel == kernel.name for launch in view.wrapper.launches) == 1
-    if alone and usual.unanimous and usual.old is not None and usual.new is not None:
-        old = [e for e in parts(expression.term) if isinstance(e, Number) and e.value == usual.old]
-        if len(old) == 1 and places_of(kernel, float(usual.old)) == len(lines):
-            new = replace(old[0], value=usual.new)
-            term = rebuilt(expression.term, lambda e: new if e is old[0] else None)
-            text = replace(expression, term=term).text()
-            return Correction(text=text, lines=lines, old=usual.old, new=usual.new)
     if value > allowed.high:
         high = int(allowed.high)
         return Correction(text=f"({expression.text()}).clamp(max={high})", lines=lines, high=high)

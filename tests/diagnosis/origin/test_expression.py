@@ -1,10 +1,8 @@
-"""Expressions whose value goes bad: at which operation, for which operands, and what their siblings say."""
+"""Expressions whose value goes bad: at which operation, and for which operands."""
 
 from __future__ import annotations
 
 import math
-import typing
-from typing import Any
 
 import pytest
 import torch
@@ -21,9 +19,6 @@ from mcp_server.diagnosis.origin.condition import (
 )
 from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines
 from mcp_server.diagnosis.origin.of_model import (
-    Sibling,
-    difference,
-    of_bound,
     outside_of,
     why_of_model,
 )
@@ -31,8 +26,6 @@ from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.interval import Interval
-from mcp_server.package.terms.parts import key
-from mcp_server.package.terms.program import Check
 from mcp_server.package.terms.term import Element, Fold, Number, Position, Range, Scalar, Term
 from mcp_server.package.terms.translate import cast, chosen, operator
 from mcp_server.package.view import view_package
@@ -121,28 +114,6 @@ def test_every_line_of_a_kernel_is_guarded_or_none() -> None:
     assert guarded_lines(["y = x.clamp_min(1e-6).log()", "z = w.log()"], "log") == guarded_lines(
         ["z = w.log()"], "log"
     )
-
-
-def layer(value: Scalar) -> Term:
-    return operator("add", (ROW, Number(value, "float32")))
-
-
-@pytest.mark.parametrize(
-    ("others", "odd"),
-    [
-        ((1e-5, 1e-5, 1e-5), (1e-50, 1e-5)),
-        ((1e-5, 1e-5, 1e-3), (1e-50, 1e-5)),
-        ((1e-5, 1e-4, 1e-3), None),
-        ((1e-5, 1e-50), None),
-        ((1e-5,), None),
-    ],
-)
-def test_the_constant_that_most_layers_have(others: tuple[float, ...], odd: object) -> None:
-    """Of layers with values of their own, or of one other layer alone, none is usual."""
-    (launch, *_) = view_package(build("buckets")).wrapper.launches
-    siblings = [Sibling(launch, layer(each), key(layer(each))[1]) for each in others]
-    found = difference(layer(1e-50), siblings, ())
-    assert ((found.old, found.new) if found.odd else None) == odd
 
 
 FINITE = Interval(-3.4028234663852886e38, 3.4028234663852886e38)
@@ -248,21 +219,3 @@ def test_an_expression_is_accused_of_what_is_its_own(
     """Its own limits, an end that is not closed, a size of the model's; a value far beyond is the input's."""
     found = why_of_model(read(text, dtype), value, Interval(0, 32), made_here)
     assert why in found and bool(found) == bool(why)
-
-
-def test_siblings_are_those_of_one_bound() -> None:
-    """A constant that some sibling has is told from those whose table has as many rows."""
-
-    def check(unit: int, rows: int) -> Check:
-        term = read(GAP.replace(", 2L)", f", {unit}L)"))
-        return Check(1, term, None, Number(rows, "int64"), ())
-
-    def sibling(unit: int, rows: int) -> Sibling:
-        made = check(unit, rows)
-        return Sibling(typing.cast(Any, None), made.value, key(made.value)[1], made)
-
-    here, others = check(2, 33), [sibling(3, 33), sibling(3, 33), sibling(2, 49), sibling(6, 17)]
-    assert difference(here.value, others, ()).text == ""
-    found = difference(here.value, of_bound(others, here), (), "with 33 rows")
-    assert found.text == "// 2 where the 2 other layers with 33 rows have 3"
-    assert (found.old, found.new) == (2, 3)
