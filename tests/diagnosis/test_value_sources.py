@@ -1,4 +1,4 @@
-"""Where a bad value comes from: the operator that first makes it."""
+"""Where a bad value comes from: the operator or line that makes it, and values that only a run shows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
+from mcp_server.diagnosis.causes import hang, illegal_memory_access, value_constraints
 from mcp_server.diagnosis.causes.nan_or_inf import guard_fix
+from mcp_server.diagnosis.observe.calls import PlainRun
+from mcp_server.diagnosis.observe.launches import TraceLaunches
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.value_sources import first_made
+from mcp_server.diagnosis.verdict import ranked
+from mcp_server.model import Component, ModelLocation
+from mcp_server.package.symbols import Symbol
 from mcp_server.runtime.context import decode
+from mcp_server.runtime.failure import Failure
+from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker.events import NodeNonFinite
-from tests.diagnosis.support import failing, worker_run
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import LOG, capture, failing, package_case, phase, run, worker_run
 
 MASK = {"node": "masked_fill", "op": "aten.masked_fill.Scalar", "masked": True, "bad_inputs": []}
 SOFTMAX = {"node": "softmax", "op": "aten.softmax.int", "masked": False, "bad_inputs": ["masked_fill"]}
@@ -60,3 +70,106 @@ def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> Non
     event = decode(made(node="n", masked=False, bad_inputs=[], **facts))
     assert isinstance(event, NodeNonFinite)
     assert words in guard_fix(event).text
+
+
+SOURCE = [
+    "def picked(x, rows):",
+    "    return x[rows].sqrt()",
+    "",
+    "def forward(x, rows):",
+    "    return picked(x, rows)",
+]
+INNER = SOURCE[1].strip()
+
+
+@pytest.fixture
+def party(tmp_path: Path) -> Component:
+    """An input with the line of `forward` alone."""
+    file = tmp_path / "model.py"
+    file.write_text("\n".join(SOURCE))
+    lines = [ModelLocation(file=str(file), line=5, code=SOURCE[4].strip())]
+    return Component(kind="input", name="rows", model_locations=lines)
+
+
+def test_the_only_line_comes_first_and_is_told_to_be_inferred(party: Component) -> None:
+    """The recorded line stays behind it."""
+    found, evidence = deepened(party, "index_out_of_bounds", DiagnosisState(None))
+    assert [line.line for line in found.model_locations] == [2, 5]
+    assert found.model_locations[0].code == INNER and "inferred" in evidence[0].fact
+    assert evidence[0].command == f"sed -n 2p {found.model_locations[0].file}"
+
+
+def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
+    """The length of what a launch found in the data is that launch's, with the input behind it."""
+    case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
+    (found,) = value_constraints.detect_size(case)
+    assert (found.category, found.guilty.launch_index is not None) == ("shape_out_of_range", True)
+    assert "args[0]" in found.summary and "9 where u0 <= 5" in found.summary and found.intervention is None
+
+
+def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
+    """A value of an input that breaks a check is that input's, and the clamped call is the test."""
+    case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
+    assert case.view is not None and case.package is not None
+    item = case.package.inputs[0]
+    symbols: Any = case.view.wrapper.symbols
+    symbols["u0"] = Symbol("u0", "value", "x.item<int64>()", 1, item.name)
+    (found,) = value_constraints.detect_size(case)
+    assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
+    assert found.intervention is not None
+    (change,) = found.intervention.changes
+    assert (change.input, change.high) == (0, 5)
+
+
+def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
+    """A call that timed out, with these launches at the end of its journal, all of which came back."""
+    case = package_case(zoo("loop"))
+    case.runs["plain"] = run("plain", ending="timeout")
+    base = {"call": 0, "kernel": "k", "line": 7, "state": "done", "seconds": 0.1, "arguments": []}
+    rows = [{**base, "launch": number, "sequence": place} for place, number in enumerate(numbers)]
+    paths = {"package": Path("m.pt2"), "environment": {}, "rebuild_s": 0.0, "cached": False}
+    facts = {"how": "died", "summary": "", "last": rows[-1], "launches": rows, "synchronous": True}
+    case.trace = Trace.model_validate({**facts, **paths, "total": 9000})
+    return case
+
+
+def test_a_launch_outside_of_loops_hangs_by_itself(zoo: ZooPackage) -> None:
+    """Where the journal ends after a loop, or in its first turns, the last launch is the one."""
+    for numbers in ([*[0, 1, 2] * 6, 3], [0, 1, 2]):
+        case = looped(zoo, numbers)
+        assert (
+            list(hang.detect_endless_loop(case)) == []
+            and len(list(illegal_memory_access.detect_last_launch(case))) == 1
+        )
+
+
+def hung(zoo: ZooPackage, **more: object) -> DiagnosisState:
+    """A program that its time limit ended in the one call of this package that it had begun."""
+    case = package_case(zoo("loop"))
+    case.call = CallSpec("replay", {"package": str(zoo("loop")), "steps": [{"do": "call"}]}, zoo("loop"))
+    load = phase(1, loader="AOTIModelPackageLoader", package=zoo("loop"))
+    call = phase(2, load=1, thread=1) | {"outcome": "unfinished"}
+    case.capture = capture(loads=[load], calls=[call | more, *([call] if more else [])])
+    case.runs["script"] = run("script", ending="timeout")
+    return case
+
+
+def test_a_call_that_hung_is_traced_first(zoo: ZooPackage) -> None:
+    """The time that the program left is for the launches: the plain call does not come before."""
+    case = hung(zoo)
+    assert TraceLaunches().gain(case, []) == 1.0 and PlainRun().gain(case, []) == 0.0
+    case.done.append("trace_launches")
+    assert PlainRun().gain(case, []) > 0  # the trace was not possible, or the call came back
+    case.trace = looped(zoo, [0, 1, 2] * 6).trace
+    assert case.trace is not None
+    ended = Failure(ending="timeout", returncode=None, signal=None, log=LOG)
+    case.trace = case.trace.model_copy(update={"failure": ended})
+    assert PlainRun().gain(case, []) == 0.0
+    found = ranked([*hang.detect_waiting_calls(case), *hang.detect_endless_loop(case)], case)
+    assert [each.guilty.launch_index for each in found] == [0, None]  # the loop says more than the call
+
+
+def test_calls_of_several_threads_are_not_traced_first(zoo: ZooPackage) -> None:
+    """They may wait for each other, which one call by itself does not show."""
+    case = hung(zoo, thread=2)
+    assert TraceLaunches().gain(case, []) == 0.0 and PlainRun().gain(case, []) > 0

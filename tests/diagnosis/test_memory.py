@@ -1,0 +1,193 @@
+"""Memory: signals, races of scatters, sizes that are too large, and memory that is used up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.causes import environment, illegal_memory_access, index_out_of_bounds, out_of_memory
+from mcp_server.diagnosis.diagnose import DEFAULT_BUDGET_S
+from mcp_server.diagnosis.indices import indexing_launches
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.observe import eager_limit, limit_of
+from mcp_server.diagnosis.observe.calls import SHARE_OF_HANG
+from mcp_server.diagnosis.observe.launches import REBUILD_S, SHORTEST_S, LocateFault, hang_limit
+from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
+from mcp_server.diagnosis.symptom import RunSeen
+from mcp_server.diagnosis.verdict import confidence, is_bystander
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.command import Finished
+from mcp_server.logs.captured import CapturedCall
+from mcp_server.logs.log import read_log
+from mcp_server.model import Artifact, Cost, ScriptWorkload
+from mcp_server.package.mismatch import GivenTensor
+from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
+from mcp_server.tools.requests import _step
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import LOG, capture, finished, package_case, phase, run, trial
+from tests.zoo.names import thorough
+
+# What the interpreter prints when a signal ends it (CPython 3.11, Python/pylifecycle.c and traceback.c).
+STACK = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f18fadc2b80 (most recent call first):
+  File "/srv/ops.py", line 7 in {function}
+  File "/usr/lib/python3/site-packages/torch/_library/custom_ops.py", line 502 in wrapped_fn
+"""
+
+
+def died(package: Path, signal: str, function: str) -> DiagnosisState:
+    """A call that this signal ended while the interpreter was inside that function."""
+    case = package_case(package)
+    ended = Finished("signal", None, signal, 1.0, LOG, LOG, LOG)
+    text = STACK.format(function=function).splitlines()
+    case.runs["plain"] = RunSeen("plain", ended, read_log(text))
+    return case
+
+
+@pytest.mark.parametrize(
+    ("signal", "category"), [("SIGSEGV", "illegal_memory_access"), ("SIGABRT", "custom_op")]
+)
+def test_the_operator_in_which_the_process_died(zoo: ZooPackage, signal: str, category: str) -> None:
+    """The operator whose function was running is guilty at its line, and no checker is asked."""
+    case = died(zoo("plugin"), signal, "halve_rows")
+    (found,) = illegal_memory_access.detect_died_inside(case)
+    assert (found.category, found.guilty.kind, found.guilty.name) == (category, "op", "aotizoo::halve_rows")
+    assert [line.line for line in found.guilty.model_locations] == [7]
+    assert LocateFault().gain(case, []) == 0
+
+
+def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
+    """Where no operator was running, a memory checker is to find the access."""
+    case = died(zoo("plugin"), "SIGSEGV", "main")
+    assert list(illegal_memory_access.detect_died_inside(case)) == [] and LocateFault().gain(case, []) == 1
+
+
+SMALL = 256 << 10
+
+
+@pytest.mark.parametrize(("size", "kept"), [(SMALL, True), (8 << 20, False), (None, False)])
+def test_a_small_stack_is_replayed(tmp_path: Path, size: int | None, kept: bool) -> None:
+    """A call that did not come back is made again on a stack of its size, where that is less than usual."""
+    call = CapturedCall(pid=1, n=1, number=1, load=0, thread=1, file=tmp_path, stack_bytes=size)
+    assert ("stack" in _step(call)) is kept
+    assert "stack" not in _step(call.model_copy(update={"outcome": "ok"}))
+
+
+def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
+    """The case after its scatter launch was watched, with an index tensor of 0 to `largest`."""
+    launch = next(x for x in indexing_launches(case) if not x.checked)
+    index = next(a.target for a in launch.tensors if a.target == "arg1_1" or a.kind == "input")
+    values = [
+        ArgumentValues(name="buf0", when="before", role="read_write", dtype="float32", shape=[12]),
+        ArgumentValues(name=index or "", when="before", role="read", dtype="int64", min=0, max=largest),
+    ]
+    seen = LaunchValues(kernel=launch.kernel, sequence=0, launch=launch.index, arguments=values)
+    log = Artifact(uri="", path=Path("output.log"), bytes=0, what="log")
+    case.kernel_io = KernelIO(returned=True, launches=[seen], log=log, cost=Cost())
+    return case
+
+
+@thorough
+@pytest.mark.slow
+def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
+    """An index beyond the written tensor, in a launch whose error is thrown away, is index_out_of_bounds."""
+    (found,) = index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 300))
+    assert found.category == "index_out_of_bounds" and "thrown away" in found.summary
+    assert found.guilty.kind == "input" and found.guilty.input_index is not None
+
+
+@pytest.mark.slow
+def test_an_index_inside_is_no_fault(zoo: ZooPackage) -> None:
+    """The last element that exists may be written."""
+    assert list(index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 11))) == []
+
+
+def case_of(budget_s: float, timeout_s: float) -> DiagnosisState:
+    return DiagnosisState(ScriptWorkload(script=Path("a.py"), timeout_s=timeout_s), budget_s=budget_s)
+
+
+def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
+    """It raises; a run that ended, or that reached its own limit, does not."""
+    with pytest.raises(ProblemError, match="12 s that the budget left"):
+        limit_of(case_of(20, 300), share=0.6).check(finished("timeout"), "the program")
+    limit_of(case_of(20, 300), share=0.6).check(finished("exit"), "the program")
+    limit_of(case_of(300, 20)).check(finished("timeout"), "the program")
+
+
+def test_a_program_that_hangs_is_traced_within_the_default_budget() -> None:
+    """After the program, its model in eager mode and its call were waited for, the trace has its time."""
+    case = case_of(DEFAULT_BUDGET_S, 600)
+    case.clock.began -= limit_of(case, share=0.6).seconds
+    case.runs["script"] = run("script", ending="timeout")
+    case.clock.began -= eager_limit(case) + 5
+    again = limit_of(case, share=SHARE_OF_HANG)
+    assert again.seconds == HANGING_S and not again.cut
+    case.clock.began -= again.seconds
+    assert SHORTEST_S <= hang_limit(case) < case.seconds_left - REBUILD_S + 1
+
+
+def test_a_program_that_its_own_watchdog_ended_hung() -> None:
+    """The words of faulthandler's timer; an error that only speaks of a time limit is an exception."""
+    assert run("script", "Timeout (0:00:40)!\nThread 0x1 (most recent call first):\n").failure == "timeout"
+    assert run("script", "TimeoutError: no answer").failure == "exception"
+
+
+LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
+
+
+def ended(signal: str, wall_s: float = 9.0, **more: object) -> DiagnosisState:
+    """A program that this signal ended within a call."""
+    case = DiagnosisState(None)
+    call = phase(3, load=1, thread=1, stack=[LINE]) | {"outcome": "unfinished"} | more
+    case.capture = capture(calls=[call])
+    case.runs["script"] = RunSeen(
+        "script", Finished("signal", None, signal, wall_s, LOG, LOG, LOG), read_log([])
+    )
+    return case
+
+
+def test_a_file_that_grew_too_large() -> None:
+    """The hook need not have seen the limit; that the call goes well elsewhere confirms it."""
+    case = ended("SIGXFSZ")
+    case.runs["plain"] = run("plain")
+    (found,) = environment.detect_limit(case)
+    assert (found.guilty.name, found.guilty.value) == ("file size", "RLIMIT_FSIZE")
+    assert confidence(found, case) == "likely"
+
+
+REQUEST = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes."
+ROWS = 1_000_000
+
+
+def too_large(zoo: ZooPackage) -> DiagnosisState:
+    """A call whose hidden layer has no room."""
+    case = package_case(zoo("ranker"), GivenTensor("int64", (ROWS, 6)))
+    case.runs["plain"] = run("plain", REQUEST.format(ROWS * 6 * 32 * 4))
+    return case
+
+
+def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
+    """The dimension that the buffer grows with is cut; a smaller call that fails too refutes nothing."""
+    case = too_large(zoo)
+    (found,) = out_of_memory.detect_allocation(case)
+    assert found.intervention is not None and confidence(found, case) == "likely"
+    changes = [{"change": c.change, "input": c.input, "dim": c.dim} for c in found.intervention.changes]
+    assert changes == [{"change": "resize", "input": 0, "dim": 0}]
+    assert 2 <= (found.intervention.changes[0].size or 0) < ROWS // 8
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
+    assert confidence(found, case) == "proven"
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
+    (again,) = out_of_memory.detect_allocation(case)
+    assert not is_bystander(again, case) and confidence(again, case) == "likely"
+
+
+def test_only_a_failed_call_is_made_again_under_its_limit(tmp_path: Path) -> None:
+    """A process of ours needs more than the call: one that passed must not fail for them."""
+    call = CapturedCall.model_validate(
+        phase(1, load=0, thread=1, file=tmp_path, headroom=4096, outcome="failed")
+    )
+    assert _step(call)["headroom"] == 4096
+    assert "headroom" not in _step(call.model_copy(update={"outcome": "ok"}))
+    assert "headroom" not in _step(call.model_copy(update={"headroom": None}))
