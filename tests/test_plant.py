@@ -1,4 +1,4 @@
-"""The planter: its tables can be planted, and its judge gives a point only for what the answer has."""
+"""Planted programs and their judge, and the figures of first verdicts in the texts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.first_sight import ROWS, batches, first_verdicts, reliability, share
 from benchmarks.plant.__main__ import table
 from benchmarks.plant.faults import fault_rows
 from benchmarks.plant.judge import Answer, judge
 from benchmarks.plant.models import MODELS
+from mcp_server.model import CATEGORIES
+from tests.conftest import ROOT
 
 SOURCE = ("import torch", "def forward(x, y):", "    a = x / y", "    return a")
 ANSWER = Answer(
@@ -132,3 +135,33 @@ def test_every_mistake_is_an_edit_of_its_source() -> None:
         assert faults[edit.fault].edits == edit.fault
     needed = {row.edits for row in faults.values() if row.edits}
     assert needed == {edit.fault for model in MODELS.values() for edit in model.edits}
+
+
+def test_the_page_has_the_tables_of_the_rows() -> None:
+    """By category and confidence, and by batch and form; also what a reader told of origins."""
+    found, page = first_verdicts(), ROWS.with_suffix(".md").read_text()
+    assert reliability(found) in page
+    assert batches(found) in page
+    for batch in (5, 6):
+        for form in ("script", "package"):
+            rows = [each for each in found if (each.batch, each.form) == (batch, form)]
+            told = (share(each.origin_right for each in rows), share(each.mechanism_right for each in rows))
+            assert f"| {batch} | {form} | {' | '.join(told)} |" in page
+
+
+def test_the_readme_quotes_the_rows() -> None:
+    """Categories of scripts, and how often `proven` was right."""
+    found = first_verdicts()
+    scripts = share(each.category_right for each in found if each.form == "script")
+    proven = share(each.right for each in found if each.outcome == "fault" and each.confidence == "proven")
+    assert f"{scripts} scripts; of `proven` {proven}" in (ROOT / "benchmarks" / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert f"[{scripts}]" in readme and f"[{proven}]" in readme
+
+
+def test_rows_use_the_vocabulary() -> None:
+    """Answers and verdicts name categories that exist, and each program was asked once in each form."""
+    found = first_verdicts()
+    assert {each.answer for each in found} <= {*CATEGORIES, "no_fault"}
+    assert {each.category for each in found} <= {*CATEGORIES, ""}
+    assert len({(each.batch, each.program, each.form) for each in found}) == len(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from mcp_server.diagnosis.observe.launches import TraceLaunches
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.value_sources import first_made
 from mcp_server.diagnosis.verdict import ranked
-from mcp_server.model import Component, ModelLocation
 from mcp_server.package.symbols import Symbol
 from mcp_server.runtime.context import decode
 from mcp_server.runtime.failure import Failure
@@ -70,33 +70,6 @@ def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> Non
     event = decode(made(node="n", masked=False, bad_inputs=[], **facts))
     assert isinstance(event, NodeNonFinite)
     assert words in guard_fix(event).text
-
-
-SOURCE = [
-    "def picked(x, rows):",
-    "    return x[rows].sqrt()",
-    "",
-    "def forward(x, rows):",
-    "    return picked(x, rows)",
-]
-INNER = SOURCE[1].strip()
-
-
-@pytest.fixture
-def party(tmp_path: Path) -> Component:
-    """An input with the line of `forward` alone."""
-    file = tmp_path / "model.py"
-    file.write_text("\n".join(SOURCE))
-    lines = [ModelLocation(file=str(file), line=5, code=SOURCE[4].strip())]
-    return Component(kind="input", name="rows", model_locations=lines)
-
-
-def test_the_only_line_comes_first_and_is_told_to_be_inferred(party: Component) -> None:
-    """The recorded line stays behind it."""
-    found, evidence = deepened(party, "index_out_of_bounds", DiagnosisState(None))
-    assert [line.line for line in found.model_locations] == [2, 5]
-    assert found.model_locations[0].code == INNER and "inferred" in evidence[0].fact
-    assert evidence[0].command == f"sed -n 2p {found.model_locations[0].file}"
 
 
 def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:

@@ -1,16 +1,34 @@
-"""A GPU has one name, two jobs never hold it, and a lease ends with whoever holds it."""
+"""A GPU has one name and serves one job at a time, whose lease ends with whoever holds it."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.command import Command
 from mcp_server.jobs.gpus import Gpu, Waits, canonical_name, device_names, leased, read_listing
+from mcp_server.jobs.store import try_lock
+from mcp_server.model import CommandWorkload
+from mcp_server.runtime.context import Context, gpus_of
+from mcp_server.runtime.failure import ONLY_FIRST, launched, separate_ranks
+from mcp_server.tools.capture import capture
+from tests.conftest import ZooPackage
+from tests.jobs.support import appears
+from tests.zoo.names import nightly, thorough
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +137,191 @@ def test_any_gpu_by_index_and_by_uuid_is_one_lease(uuids: list[object], data: st
     by_uuid = device_names((0,), f"GPU-{uuids[index]}", known)
     assert by_uuid == device_names((0,), str(index), known) == device_names((index,), None, known)
     assert len({canonical_name(f"GPU-{uuid}", known) for uuid in uuids}) == len(uuids)
+
+
+HOLDER = "locate_fault job_0000000a"
+WAITING = f"waiting for GPU 0, in use by {HOLDER}"
+
+
+@pytest.fixture(autouse=True)
+def a_machine_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device file, and leases of this test alone."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    monkeypatch.setattr("mcp_server.runtime.context.DEVICES", tmp_path / "dev")
+    monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
+
+
+def cuda_package(tmp_path: Path) -> Path:
+    """A file that says that it is for CUDA; torch refuses to load it, which is late enough for a lease."""
+    path = tmp_path / "cuda.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        name = "cuda/data/aotinductor/model/model.wrapper_metadata.json"
+        archive.writestr(name, json.dumps({"AOTI_DEVICE_KEY": "cuda"}))
+    return path
+
+
+def context_in(tmp_path: Path, told: list[str]) -> Context:
+    (tmp_path / "job").mkdir()
+    return Context(tmp_path / "job", Path(sys.executable), progress=told.append, holder="diagnose job_b")
+
+
+@asynccontextmanager
+async def other_job(until: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Another job that has the GPU, and gives it back after `until`."""
+    taken = anyio.Event()
+
+    async def use() -> None:
+        async with leased(["0"], Waits(HOLDER)):
+            taken.set()
+            await until()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(use)
+        await taken.wait()
+        yield
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None:
+    """On a machine with a GPU that is in use, the call of a CPU package just runs."""
+    package = zoo("ranker")
+    inputs = package.with_name("ranker.inputs.pt")
+    context = context_in(tmp_path, [])
+
+    async def work() -> None:
+        async with other_job(anyio.sleep_forever):
+            assert (await context.worker("run", {"package": package, "inputs": inputs})).finished.ok
+
+    anyio.run(work)
+    assert context.cost.cost().waited_s == 0
+
+
+@pytest.mark.slow
+def test_children_of_one_job_share_its_lease(tmp_path: Path) -> None:
+    """Two that need the other to go on both run, and another job waits for both."""
+    told: list[str] = []
+    context = context_in(tmp_path, told)
+    meet = "touch {mine}; while [ ! -e {other} ]; do sleep 0.02; done"
+
+    async def child(mine: str, other: str) -> None:
+        argv = ("sh", "-c", meet.format(mine=tmp_path / mine, other=tmp_path / other))
+        command = Command(argv, tmp_path, timeout_s=20, gpus=(0,))
+        assert (await context.run(command, mine)).ok
+
+    async def work() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(child, "a", "b")
+            tasks.start_soon(child, "b", "a")
+            await anyio.to_thread.run_sync(appears, tmp_path / "a")
+            assert try_lock(tmp_path / "leases" / "gpu-0.lock") is None
+        fd = try_lock(tmp_path / "leases" / "gpu-0.lock")
+        assert fd is not None
+        os.close(fd)
+
+    anyio.run(work)
+    assert context.cost.cost().waited_s == 0 and context.leases == {}
+
+
+@pytest.mark.slow
+def test_a_program_waits_before_it_begins(tmp_path: Path) -> None:
+    """What may use the GPU has it from the start; the wait is told, and is no run time."""
+    told: list[str] = []
+    context = context_in(tmp_path, told)
+
+    async def until() -> None:
+        await anyio.sleep(0.6)
+        assert not (tmp_path / "began").exists()
+
+    async def work() -> None:
+        async with other_job(until):
+            workload = CommandWorkload(argv=["touch", "began"], cwd=tmp_path)
+            began = time.monotonic()
+            seen = await capture(context, workload, gpus=gpus_of(None))
+            assert seen.finished.ok and time.monotonic() - began > 0.5
+            assert seen.finished.waited_s > 0.4 and seen.finished.wall_s < 60
+
+    anyio.run(work)
+    assert told == ["running touch", WAITING]
+    assert (tmp_path / "leases" / "gpu-0.lock").read_text() == "diagnose job_b"
+
+
+@pytest.mark.slow
+def test_jobs_that_share_gpus_lease_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AOTI_DEBUG_SHARE_GPUS=1 holds for a worker's own choice of a GPU, too."""
+    monkeypatch.setenv("AOTI_DEBUG_SHARE_GPUS", "1")
+    context = context_in(tmp_path, [])
+
+    async def work() -> None:
+        async with other_job(anyio.sleep_forever):
+            done = await context.worker("run", {"package": cuda_package(tmp_path)})
+            assert done.phases("loading") and done.finished.waited_s == 0
+
+    anyio.run(work)
+
+
+# Ranks under a launcher: their lines apart, and one of them answering for the worker.
+
+
+TORCHRUN = Path(sys.executable).parent / "torchrun"
+PROGRAM = "import os; print('rank', os.environ['RANK'], 'is here')"
+
+
+@pytest.mark.parametrize(
+    "prefix, added",
+    [
+        (["torchrun"], ["--no-python", "--log-dir", "d/torchrun", "--tee", "3"]),
+        (["/opt/bin/torchrun", "--no-python", "--log-dir=x", "-t", "0:1"], []),
+        (["srun", "--gpus=1"], ["--label"]),
+        (["nice", "-n", "5"], []),
+        ([], []),
+    ],
+)
+def test_options_are_added_once(prefix: list[str], added: list[str]) -> None:
+    """Only to launchers that are known, and only where the prefix does not say otherwise."""
+    assert launched(prefix, ["python", "x.py"], Path("d")) == (*prefix, *added, "python", "x.py")
+
+
+def test_lines_of_each_rank(tmp_path: Path) -> None:
+    """As srun labels them; lines of the launcher itself belong to nobody."""
+    output = tmp_path / "output.log"
+    output.write_text("0: one\n1: two\nsrun: error\n10: three\n0: four\n")
+    paths = separate_ranks(output, ["srun"])
+    assert [(path.name, path.read_text()) for path in paths] == [
+        ("0.log", "one\nfour\n"),
+        ("1.log", "two\n"),
+        ("10.log", "three\n"),
+    ]
+
+
+@pytest.mark.parametrize("variable", ["RANK", *nightly("SLURM_PROCID", "PMI_RANK")])
+def test_a_tool_runs_once(variable: str) -> None:
+    """What is no run of the workload, such as a compiler, is done by the first rank alone."""
+    said = [
+        subprocess.check_output([*ONLY_FIRST, "echo", "two words"], env={variable: rank}, text=True)
+        for rank in ("0", "1")
+    ]
+    assert said == ["two words\n", ""]
+
+
+@thorough
+@pytest.mark.slow
+def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
+    """A real launch: each rank's lines are in a file of its own."""
+    prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
+    context = Context(tmp_path, Path(sys.executable), launcher=prefix)
+    command = Command(argv=(sys.executable, "-c", PROGRAM), cwd=tmp_path, timeout_s=600)
+    finished = anyio.run(lambda: context.run(command, "both", runs=1))
+    assert finished.ok
+    logs = {path.name: path.read_text().strip() for path in (finished.output.parent / "ranks").iterdir()}
+    assert logs == {"0.log": "rank 0 is here", "1.log": "rank 1 is here"}
+
+
+@pytest.mark.slow
+def test_one_rank_answers_for_the_worker(tmp_path: Path) -> None:
+    """A request is carried out by rank 0 alone: the report has each event once."""
+    prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
+    context = Context(tmp_path, Path(sys.executable), launcher=prefix)
+    done = anyio.run(lambda: context.worker("probe", {}, cwd=tmp_path))
+    assert done.finished.ok and len(done.phases("finished")) == 1

@@ -1,8 +1,4 @@
-"""Verdicts of every category as a user reads them, in one file that is read aloud: gold/verdicts.txt.
-
-`python -m tests.render.test_verdicts` writes it anew. The first scenarios run the package; the others begin
-from what an observation has found, or from a log.
-"""
+"""Results as text: verdicts of every category, reports and checkups, and nothing that harms a terminal."""
 
 from __future__ import annotations
 
@@ -40,15 +36,44 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
+from tests.render.samples import SAMPLES, VERDICT
 from tests.served import served
 from tests.zoo.names import nightly
+
+GOLD = Path(__file__).with_name("gold.txt")  # `python -m tests.render.test_verdicts` writes it anew
+VERBOSE = "verdict_verbose"
+
+
+@pytest.fixture(scope="module")
+def gold() -> dict[str, str]:
+    """The texts by their titles."""
+    parts = re.split(r"^=== (.+)\n", GOLD.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def printed(name: str) -> str:
+    """What a sample prints: the verdict also in full."""
+    return as_text(VERDICT, verbose=True) if name == VERBOSE else as_text(SAMPLES[name])
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, VERBOSE])
+def test_layouts(name: str, gold: dict[str, str]) -> None:
+    """Each layout prints what its gold text holds."""
+    assert printed(name) == gold[name]
+
+
+def test_text_from_outside_is_data() -> None:
+    """Control characters of a log are replaced and markup in it is not read."""
+    for text in (as_text(VERDICT), as_text(VERDICT, verbose=True), brief.text(VERDICT)):
+        assert "\x1b" not in text
+        assert "[red]" in text
+
 
 REFERENCE = {
     "event": "compared_expected",
     "equal": False,
     "outputs": [{"output": 0, "elements": 2, "changed": 2}],
 }
-GOLD = Path(__file__).with_name("gold") / "verdicts.txt"
 MOST_LINES, MOST_LETTERS = 15, 1200  # of a proven verdict in a terminal
 
 LOGS = {
@@ -211,13 +236,6 @@ def told(name: str, zoo: ZooPackage, folder: Path) -> str:
     return re.sub(r"(?:/\S*/)(?=proof\.py|instrumented)", "", text)
 
 
-@pytest.fixture(scope="module")
-def gold() -> dict[str, str]:
-    """The texts by their titles."""
-    parts = re.split(r"^=== (.+)\n", GOLD.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
 RUN_AT_NIGHT = ("nan_or_inf", "input_mismatch", "invalid_package")
 
 
@@ -242,7 +260,7 @@ def test_every_category_is_read() -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as there:
-        written = []
+        written = [f"=== {name}\n{printed(name)}" for name in (*SAMPLES, VERBOSE)]
         for scenario in SCENARIOS:
             place = Path(there) / scenario.replace(" ", "-")
             place.mkdir()

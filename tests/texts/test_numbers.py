@@ -30,7 +30,7 @@ class Claim:
 
 
 CLAIMS = (
-    # Counted from the verdicts themselves by tests/test_programs_seen_once.py.
+    # Counted from the verdicts themselves by tests/test_plant.py.
     Claim("README.md", "[147 of 171](benchmarks/first_sight.md)", FIRST_SIGHT, ("All batches",)),
     Claim("README.md", "[77 of 80](benchmarks/first_sight.md)", FIRST_SIGHT, ("All batches",)),
     Claim(
@@ -46,7 +46,7 @@ CLAIMS = (
         "benchmarks/compiler_faults.json",
         (r'"compiles": 10',),
     ),
-    # Counted from the verdicts themselves by tests/test_programs_seen_once.py.
+    # Counted from the verdicts themselves by tests/test_plant.py.
     Claim("benchmarks/README.md", "147 of 171 scripts; of `proven` 77 of 80", FIRST_SIGHT, ("All batches",)),
     Claim("benchmarks/agents.md", "147 of 171 scripts; of `proven` 77 of 80", FIRST_SIGHT, ("All batches",)),
     Claim("benchmarks/README.md", "78 of 78 on the CPU", CORPUS, (r"\| category right \| 78 of 78 \|",)),
