@@ -32,9 +32,12 @@ from tests.zoo.names import nightly, thorough
 
 
 @pytest.fixture(autouse=True)
-def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks of these tests alone."""
-    monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path)
+def a_machine_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device file, and leases of this test alone."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    monkeypatch.setattr("mcp_server.runtime.context.DEVICES", tmp_path / "dev")
+    monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
 
 
 @pytest.mark.anyio
@@ -58,7 +61,8 @@ async def test_lock_that_is_a_link(tmp_path: Path) -> None:
     """A link in place of a lock is refused, not written through."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    (tmp_path / "gpu-0.lock").symlink_to(victim)
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases" / "gpu-0.lock").symlink_to(victim)
     with pytest.raises(ProblemError):
         async with leased(["0"], Waits("one")):
             pass
@@ -141,15 +145,6 @@ def test_any_gpu_by_index_and_by_uuid_is_one_lease(uuids: list[object], data: st
 
 HOLDER = "locate_fault job_0000000a"
 WAITING = f"waiting for GPU 0, in use by {HOLDER}"
-
-
-@pytest.fixture(autouse=True)
-def a_machine_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device file, and leases of this test alone."""
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "nvidia0").touch()
-    monkeypatch.setattr("mcp_server.runtime.context.DEVICES", tmp_path / "dev")
-    monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
 
 
 def cuda_package(tmp_path: Path) -> Path:
