@@ -477,20 +477,4 @@ RUNTIME: tuple[Flag, ...] = (
         shows="`[AOTI_LOAD] load_constants: starting H2D copy of N constants`",
         since=(2, 14),
     ),
-    Flag(
-        env="AOTI_COPY_USE_PINNED_ASYNC",
-        acts=("load",),
-        shows="nothing: how weights are copied to the device",
-        since=(2, 14),
-        device="cuda",
-    ),
-    *(
-        Flag(env=env, acts=("load",), values=COUNT, shows=f"nothing: {shows}", since=since, device="cuda")
-        for env, since, shows in (
-            ("AOTI_COPY_STAGE_BUFFER_BYTES", (2, 14), "size of the staging buffer for weights, bytes"),
-            ("AOTI_COPY_STAGE_CPU_THREADS", (2, 15), "threads that stage weights"),
-            ("AOTI_CUDA_COPY_CHUNK_SIZE", (2, 13), "throttles the copy of weights"),
-            ("AOTI_CUDA_COPY_SLEEP_US", (2, 13), "throttles the copy of weights, microseconds"),
-        )
-    ),
 )

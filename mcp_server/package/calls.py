@@ -15,13 +15,18 @@ from mcp_server.package.launches import (
     Buffer,
     BufferKind,
     BufferTable,
+    Call,
     Launch,
     LaunchKind,
     Notes,
+    Reference,
     Role,
     Transfer,
+    View,
+    braced,
+    read_reference,
+    whole_number,
 )
-from mcp_server.package.statements import Call, Reference, View, braced, read_reference, whole_number
 from mcp_server.package.symbols import Symbol, names_in
 from mcp_server.package.terms.blocks import Block, Statement
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.package.calls import Body
-from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
-from mcp_server.package.statements import View, whole_number
+from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, View, shifted, whole_number
 from mcp_server.package.symbols import origins
 from mcp_server.package.terms.blocks import Block
 from mcp_server.package.terms.sizes import reached

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from mcp_server.package.members import ZipContainer, find_models
+from mcp_server.package.members import ZipContainer
 from mcp_server.package.problems import Defect
 
 if TYPE_CHECKING:
@@ -109,26 +109,6 @@ def _address(elf: Any, name: str) -> int | None:
     return int(symbol.entry.st_value)
 
 
-def same_models(package: Package) -> tuple[str, ...]:
-    """Names of other models with identical files, by name, size and recorded checksum."""
-    container = package.container
-    if len(package.models) < 2 or not isinstance(container, ZipContainer):
-        return ()
-    contents = {
-        name: {
-            (
-                member.name.partition(f"data/aotinductor/{name}/")[2],
-                member.size,
-                container.checksum(member.name),
-            )
-            for member in files.members
-        }
-        for name, files in find_models(container).items()
-    }
-    mine = contents.pop(package.model_name)
-    return tuple(name for name, content in contents.items() if content == mine)
-
-
 _LOAD_KERNEL = re.compile(r'loadKernel\(\s*"([^"]+)"')
 _CHECKED_BYTES = 64 << 20
 _PROXY_CALL = "aoti_torch_proxy_executor_call_function("
@@ -158,11 +138,6 @@ def find_defects(package: Package) -> Iterator[Defect]:
     else:
         for problem in package.signature.problems:
             yield Defect("unread_signature", problem, fatal=False)
-    if others := same_models(package):
-        # Only a note: packaging one model under several names can be intended.
-        what = f"{package.model_name} and {', '.join(others)} are one and the same model, byte for byte"
-        fix = "if they are to differ, package each before the next is compiled: compiles may share a path"
-        yield Defect("same_model", what, fatal=False, fix=fix)
 
 
 def _folder(container: ZipContainer) -> Iterator[Defect]:

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.package.launches import Role
-from mcp_server.package.statements import read_call, whole_number
+from mcp_server.package.launches import Role, read_call, whole_number
 from mcp_server.package.terms.blocks import LineCounter, split_arguments
 from mcp_server.package.terms.program import Access, read_program
 

@@ -154,10 +154,6 @@ class ZipContainer:
         start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
         return io.BufferedReader(ByteRange(file, start, info.file_size))
 
-    def checksum(self, name: str) -> int:
-        """The recorded CRC-32 of a member."""
-        return self._infos[name].CRC
-
     def checksum_holds(self, name: str) -> bool:
         """Whether a member is readable and matches its recorded CRC-32. Reads the whole member."""
         crc = 0

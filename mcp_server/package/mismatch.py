@@ -24,8 +24,8 @@ from math import prod
 from typing import Any, Literal
 
 from mcp_server.model import Category, Fix, Record
+from mcp_server.package.launches import whole_number
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
-from mcp_server.package.statements import whole_number
 from mcp_server.package.symbols import names_in
 from mcp_server.package.terms.sizes import evaluate, evaluate_whole
 from mcp_server.package.terms.term import itemsize_of

@@ -15,8 +15,15 @@ from typing import TypeVar
 
 from mcp_server.package.calls import Body, Problem, Scope, add_transfer, handle_call
 from mcp_server.package.kernels import Kernel, read_cpp_kernels, read_triton_kernels
-from mcp_server.package.launches import Buffer, BufferKind, Launch, substitute
-from mcp_server.package.statements import braced, read_call, read_reference
+from mcp_server.package.launches import (
+    Buffer,
+    BufferKind,
+    Launch,
+    braced,
+    read_call,
+    read_reference,
+    substitute,
+)
 from mcp_server.package.symbols import Symbol, define, names_in
 from mcp_server.package.terms.blocks import LineCounter, Statement, split_body
 

@@ -84,10 +84,3 @@ def twice(members: Members) -> None:
     """The one model again, under the name `coast`."""
     again = {name.replace("/model/", "/coast/"): data for name, data in members.items()}
     members.update(again)
-
-
-def twice_with_other_weights(members: Members) -> None:
-    """The same, with a library of the same size and other bytes."""
-    twice(members)
-    library = name_ending(members, "wrapper.so").replace("/model/", "/coast/")
-    members[library] = members[library][:-1] + bytes([members[library][-1] ^ 1])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.defects import Library, read_library, same_models
+from mcp_server.package.defects import Library, read_library
 from mcp_server.package.members import ZipContainer, read_bytes, refuse_unsafe
 from mcp_server.package.problems import PackageError
 from tests.conftest import ZooPackage
@@ -27,7 +27,6 @@ from tests.package.archives import (
     members_of,
     name_ending,
     twice,
-    twice_with_other_weights,
     unweighted,
     without,
     write,
@@ -157,18 +156,6 @@ def test_weights_outside_the_library(zoo: ZooPackage, tmp_path: Path) -> None:
     assert [d.slug for d in without_weights.defects] == ["weights_not_included"]
     blob = changed(path, path, added("model/x.wrapper_weights.blob", b"1234"))
     assert open_package(blob).weights.place == "blob" and open_package(blob).weights.bytes == 4
-
-
-@pytest.mark.parametrize(
-    ("change", "found"), [(twice, ("coast",)), (twice_with_other_weights, ()), (lambda _members: None, ())]
-)
-def test_models_that_are_the_same_byte_for_byte(
-    zoo: ZooPackage, tmp_path: Path, change: Callable[[Members], None], found: tuple[str, ...]
-) -> None:
-    """They are reported as a note, since it may be intended. One different byte makes two models."""
-    package = open_package(changed(zoo("ranker"), tmp_path / "two.pt2", change), "model")
-    assert same_models(package) == found
-    assert [d.fatal for d in package.defects if d.slug == "same_model"] == [False] * len(found)
 
 
 # Archives that were built to harm, and archives that were damaged.

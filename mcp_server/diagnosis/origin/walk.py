@@ -15,8 +15,7 @@ from functools import partial
 
 from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.package.dataflow import SOURCES, Dataflow, Step
-from mcp_server.package.launches import Argument, Launch, shifted, shim_operator
-from mcp_server.package.statements import whole_number
+from mcp_server.package.launches import Argument, Launch, shifted, shim_operator, whole_number
 from mcp_server.package.terms.accesses import places, position_of, used
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.parts import elements
