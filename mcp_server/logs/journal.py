@@ -268,30 +268,9 @@ class PrintedTensor:
         return any(not math.isfinite(value) for value in self.statistics[1:])
 
 
-@dataclass(frozen=True)
-class Printout:
-    """All that the printer wrote: tensors, saved files, and the first tensor with NaN or infinity."""
-
-    tensors: int = 0
-    files: int = 0
-    first_bad: PrintedTensor | None = None
-
-    def __str__(self) -> str:
-        parts = []
-        if self.tensors:
-            parts.append(f"the value printer showed {self.tensors} tensors, all finite")
-        if (bad := self.first_bad) is not None:
-            of_launch = f" {bad.when.replace('_', ' ')} of {bad.kernel}" if bad.kernel else ""
-            first = f"{bad.argument}{of_launch} is the first with NaN or infinity"
-            parts = [f"of {self.tensors} tensors that the value printer showed, {first}"]
-        if self.files:
-            parts.append(f"it saved {self.files} tensors as files, named in the log")
-        return "; ".join(parts)
-
-
-def read_printout(lines: Iterable[str]) -> Printout:
-    """What levels 1 and 2 wrote among the lines of a log."""
-    tensors, files, bad = 0, 0, None
+def read_printout(lines: Iterable[str]) -> str:
+    """What levels 1 and 2 wrote among the lines of a log, in words; empty where they wrote nothing."""
+    tensors, files, first_bad = 0, 0, ""
 
     def watched() -> Iterator[str]:
         nonlocal files
@@ -301,9 +280,17 @@ def read_printout(lines: Iterable[str]) -> Printout:
 
     for tensor in printed_tensors(watched()):
         tensors += 1
-        if bad is None and not tensor.noise and tensor.non_finite:
-            bad = tensor
-    return Printout(tensors, files, bad)
+        if not first_bad and not tensor.noise and tensor.non_finite:
+            of_launch = f" {tensor.when.replace('_', ' ')} of {tensor.kernel}" if tensor.kernel else ""
+            first_bad = f"{tensor.argument}{of_launch} is the first with NaN or infinity"
+    parts = []
+    if first_bad:
+        parts.append(f"of {tensors} tensors that the value printer showed, {first_bad}")
+    elif tensors:
+        parts.append(f"the value printer showed {tensors} tensors, all finite")
+    if files:
+        parts.append(f"it saved {files} tensors as files, named in the log")
+    return "; ".join(parts)
 
 
 def printed_tensors(lines: Iterable[str]) -> Iterator[PrintedTensor]:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from mcp_server.model import Category, Fix, Record
 from mcp_server.package.launches import whole_number
-from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
+from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition
 from mcp_server.package.symbols import names_in
 from mcp_server.package.terms.sizes import evaluate, evaluate_whole
 from mcp_server.package.terms.term import itemsize_of
@@ -125,9 +125,9 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
     Only calls with dictionaries are compared: a flat list of tensors has no structure. The order of keyword
     arguments is ignored, since the loader sorts them.
     """
-    if signature.in_spec is None or not any("['" in path for path in passed):
+    expected = signature.paths
+    if expected is None or not any("['" in path for path in passed):
         return []
-    expected = leaf_paths(signature.in_spec)
     named = _as_exported(passed, expected)
     actual = tuple(named[i] for i in calling_order(signature, passed))
     if actual == expected:
@@ -155,7 +155,7 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
 
 def calling_order(signature: Signature, passed: Sequence[str]) -> tuple[int, ...]:
     """Indices of the caller's leaves in the order in which the loader passes them."""
-    expected = leaf_paths(signature.in_spec) if signature.in_spec is not None else ()
+    expected = signature.paths or ()
     paths = _as_exported(passed, expected)
     # Positional arguments in order, then keyword arguments in exported order.
     names = [_top(path) for path in expected if path.startswith(_KEYWORD)]

@@ -18,11 +18,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mcp_server.errors import read_json
 from mcp_server.package.terms.blocks import split_arguments
 
-KEYED = ("builtins.dict", "collections.OrderedDict")
+_KEYED = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
 _MAX_DEPTH = 200
 
 
@@ -30,65 +31,44 @@ class TreeSpecError(ValueError):
     """The text is not a known tree spec."""
 
 
-@dataclass(frozen=True)
-class TreeNode:
-    """A container (`type` such as `builtins.dict`) or a leaf (`type` None).
+def leaf_paths(spec: str) -> tuple[str, ...]:
+    """The caller's expression for each leaf of a tree spec, in order: `args[0]['user']`, `kwargs['mask']`.
 
-    `keys` are the dictionary keys or field names of the children, if any.
+    The root of an input spec is the tuple (positional arguments, keyword arguments). Raises `TreeSpecError`.
     """
-
-    type: str | None
-    keys: tuple[object, ...] = ()
-    children: tuple[TreeNode, ...] = ()
-
-
-def read_treespec(text: str) -> TreeNode:
-    """Parse a tree spec. Raises `TreeSpecError`."""
     try:
-        protocol, root = read_json(text)
+        protocol, root = read_json(spec)
     except (ValueError, TypeError) as error:
         raise TreeSpecError(f"not a serialized tree spec: {error}") from error
     if protocol != 1:
         raise TreeSpecError(f"tree spec protocol {protocol!r} is not known")
-    return _node(root, 0)
+    return tuple(_paths(root, "", 0))
 
 
-def _node(raw: object, depth: int) -> TreeNode:
-    if not isinstance(raw, dict) or not isinstance(raw.get("children_spec"), list) or depth > _MAX_DEPTH:
+def _paths(node: object, prefix: str, depth: int) -> Iterator[str]:
+    if not isinstance(node, dict) or not isinstance(node.get("children_spec"), list) or depth > _MAX_DEPTH:
         raise TreeSpecError("a node of the tree spec has no list of children")
-    children = tuple(_node(child, depth + 1) for child in raw["children_spec"])
-    kind = raw.get("type")
+    kind, children = node.get("type"), node["children_spec"]
     if kind is None:
-        return TreeNode(None)
-    keys = raw.get("context") if kind in (*KEYED, "collections.defaultdict") else None  # others have no keys
+        yield prefix
+        return
+    names = [f"{prefix}[{key!r}]" for key in _keys(node) or range(len(children))]
+    if depth == 0 and kind == "builtins.tuple" and len(children) == 2:
+        names = ["args", "kwargs"]
+    for name, child in zip(names, children, strict=True):
+        yield from _paths(child, name, depth + 1)
+
+
+def _keys(node: dict[str, Any]) -> list[object]:
+    """The keys of a dictionary, one for each child; empty for another container."""
+    keys = node.get("context") if node.get("type") in _KEYED else None
     try:
         keys = read_json(keys) if isinstance(keys, str) else keys
     except ValueError:
-        keys = None
+        return []
     if isinstance(keys, dict):
         keys = keys.get("dict_context")
-    keys = keys if isinstance(keys, list) and len(keys) == len(children) else ()
-    return TreeNode(str(kind), tuple(keys), children)
-
-
-def leaf_paths(root: TreeNode) -> tuple[str, ...]:
-    """The caller's expression for each leaf, in order: `args[0]['user']`, `kwargs['mask']`.
-
-    The root of an input spec is the tuple (positional arguments, keyword arguments).
-    """
-    if root.type == "builtins.tuple" and len(root.children) == 2:
-        args, kwargs = root.children
-        return (*_paths(args, "args"), *_paths(kwargs, "kwargs"))
-    return tuple(_paths(root, ""))
-
-
-def _paths(node: TreeNode, prefix: str) -> Iterator[str]:
-    if node.type is None:
-        yield prefix
-        return
-    keys = node.keys or range(len(node.children))
-    for key, child in zip(keys, node.children, strict=True):
-        yield from _paths(child, f"{prefix}[{key!r}]")
+    return keys if isinstance(keys, list) and len(keys) == len(node["children_spec"]) else []
 
 
 @dataclass(frozen=True)
@@ -163,13 +143,14 @@ class SymbolDefinition:
 class Signature:
     """Inputs, number of outputs, and symbols of a model.
 
-    `problems` lists unread parts with their lines, `notes` facts that the wrapper does not record. `known`:
-    the wrapper lists as many inputs as it declares; otherwise `inputs` may be incomplete.
+    `paths` are those of all leaves of the exported call, None for a package lowered without specs. `problems`
+    lists unread parts with their lines, `notes` facts that the wrapper does not record. `known`: the wrapper
+    lists as many inputs as it declares; otherwise `inputs` may be incomplete.
     """
 
     inputs: tuple[CompiledInput, ...] = ()
     output_count: int | None = None
-    in_spec: TreeNode | None = None
+    paths: tuple[str, ...] | None = None
     symbols: tuple[SymbolDefinition, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -248,19 +229,19 @@ def read_signature(wrapper: str) -> Signature:
             problems.append(f"check_input_{index} names no dtype")
         inputs.append(_input(index, name, checks.get(index, ""), symbols, asserts.get(name)))
     notes = [] if known else [UNKNOWN]
-    in_spec = None  # for a package lowered without specs
+    paths = None
     for match in _SPEC.finditer(head):
         text = "".join(_RAW_STRING.findall(match["text"]))
         try:
-            tree = read_treespec(text) if text else None
+            found = leaf_paths(text) if text else None
         except TreeSpecError as error:
             problems.append(f"{match['side']}_spec_ cannot be read: {error}")
         else:
-            in_spec = tree if match["side"] == "in" else in_spec
+            paths = found if match["side"] == "in" else paths
     return Signature(
-        inputs=tuple(_with_paths(inputs, in_spec, notes)),
+        inputs=tuple(_with_paths(inputs, paths, notes)),
         output_count=int(base[2]) if base else len(set(_OUTPUT.findall(head))) or None,
-        in_spec=in_spec,
+        paths=paths,
         symbols=symbols,
         problems=tuple(problems),
         notes=tuple(notes),
@@ -326,11 +307,12 @@ def _numbers(items: str) -> list[int | str]:
     return [int(text) if _INTEGER.fullmatch(text) else text for text in texts]
 
 
-def _with_paths(inputs: list[CompiledInput], spec: TreeNode | None, notes: list[str]) -> list[CompiledInput]:
+def _with_paths(
+    inputs: list[CompiledInput], paths: tuple[str, ...] | None, notes: list[str]
+) -> list[CompiledInput]:
     """Set the caller's path of each input, and note non-tensor leaves, which are fixed in the code."""
-    if spec is None:
+    if paths is None:
         return inputs
-    paths = leaf_paths(spec)
     leaves = _leaves(inputs, len(paths))
     if leaves is None:
         notes.append(

@@ -251,7 +251,7 @@ async def explain_error(
     printed = await anyio.to_thread.run_sync(
         read_printout, lines_of_blocks(log, WORDS) if log else text.splitlines()
     )
-    said = [str(printed)] if printed.tensors or printed.files else []
+    said = [printed] if printed else []
     return explanation.model_copy(update={**update, "notes": [*said, *notes, *_notes(facts)]})
 
 

@@ -28,7 +28,7 @@ from mcp_server.package.exported import read_exported
 from mcp_server.package.members import ZipContainer, refuse_unsafe
 from mcp_server.package.problems import PackageError
 from mcp_server.package.prover import find_kernel_defects
-from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signature, read_treespec
+from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signature
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.view import PackageView
@@ -144,9 +144,7 @@ TARGETS: dict[str, Target] = {
     "commands": Target(
         lambda data: safe_flags(read_recorded(_text(data))), (ProblemError,), made=lambda: [COMPILED]
     ),
-    "treespec": Target(
-        lambda data: leaf_paths(read_treespec(_text(data))), (TreeSpecError,), made=lambda: [TREE]
-    ),
+    "treespec": Target(lambda data: leaf_paths(_text(data)), (TreeSpecError,), made=lambda: [TREE]),
     "proxy": Target(lambda data: read_proxy_calls(_text(data)), (ValueError,), made=lambda: [PROXY]),
     "ranks": Target(lambda data: read_launcher(_lines(data)), made=lambda: [RANKS]),
     "child_output": Target(_child_output, seeds=("**/*.plain.txt",)),

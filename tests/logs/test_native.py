@@ -184,9 +184,9 @@ def block(when: str, argument: str, value: str, kernel: str = "k_0") -> list[str
 def test_the_first_value_that_is_not_finite_is_named() -> None:
     """With its buffer and launch; an output before its launch is noise, whatever it holds."""
     lines = block("before_launch", "buf1", "nan") + block("after_launch", "buf1", "2")
-    assert "all finite" in str(read_printout(lines))
+    assert "all finite" in read_printout(lines)
     bad = block("after_launch", "buf2", "-inf", "k_7")
-    assert "buf2 after launch of k_7 is the first with NaN or infinity" in str(read_printout([*lines, *bad]))
+    assert "buf2 after launch of k_7 is the first with NaN or infinity" in read_printout([*lines, *bad])
 
 
 def test_a_scalar_before_a_tensor_shares_its_line() -> None:

@@ -25,7 +25,6 @@ from mcp_server.package.signature import (
     CompiledInput,
     Signature,
     SymbolDefinition,
-    TreeNode,
     read_signature,
 )
 from tests.conftest import ZooPackage, torch_environment
@@ -265,18 +264,9 @@ def test_a_derived_dimension_says_which_sizes_it_takes(solution: str, size: int,
     assert (mismatch.aspect, mismatch.expected) == ("relation", wanted)
 
 
-MATCH_LEAF = TreeNode(None)
-FEATURES = TreeNode("builtins.dict", ("user", "item"), (MATCH_LEAF, MATCH_LEAF))
-
-
-def with_tree(args: tuple[TreeNode, ...], names: tuple[str, ...] = ()) -> Signature:
-    kwargs = TreeNode("builtins.dict", names, (MATCH_LEAF,) * len(names))
-    return Signature(in_spec=TreeNode("builtins.tuple", (), (TreeNode("builtins.tuple", (), args), kwargs)))
-
-
 def test_reordered_keys_swap_values_silently() -> None:
     """Another order of keys is found though every shape fits; the exported order and a flat list are fine."""
-    signature = with_tree((FEATURES,))
+    signature = Signature(paths=("args[0]['user']", "args[0]['item']"))
     assert compare_structure(signature, ["args[0]['user']", "args[0]['item']"]) == []
     assert compare_structure(signature, ["args[0]", "args[1]"]) == []
     (swapped,) = compare_structure(signature, ["args[0]['item']", "args[0]['user']"])
@@ -287,10 +277,10 @@ def test_reordered_keys_swap_values_silently() -> None:
 
 def test_keyword_arguments_come_in_any_order() -> None:
     """The loader sorts keyword arguments; one dictionary of tensors may stand for them."""
-    signature = with_tree((MATCH_LEAF,), ("mask", "scale"))
+    signature = Signature(paths=("args[0]", "kwargs['mask']", "kwargs['scale']"))
     assert compare_structure(signature, ["args[0]", "kwargs['scale']", "kwargs['mask']"]) == []
     assert calling_order(signature, ["args[0]", "kwargs['scale']", "kwargs['mask']"]) == (0, 2, 1)
-    only_keywords = with_tree((), ("mask", "scale"))
+    only_keywords = Signature(paths=("kwargs['mask']", "kwargs['scale']"))
     assert compare_structure(only_keywords, ["args[0]['scale']", "args[0]['mask']"]) == []
     assert calling_order(only_keywords, ["args[0]['scale']", "args[0]['mask']"]) == (1, 0)
 

@@ -16,7 +16,6 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.kernels import CodeNumber, literals_of, same
-from mcp_server.package.signature import leaf_paths
 from mcp_server.worker.capture.events import TensorFacts
 
 _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
@@ -117,8 +116,8 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
     judged = plain is not None and (plain.as_expected or plain.failure not in ("none", "differs"))
     if judged or case.exported is not None:
         return
-    spec = case.package.signature.in_spec if case.package is not None else None
-    wanted, scalars = len(leaf_paths(spec)) if spec is not None else 0, _scalars(case)
+    paths = case.package.signature.paths if case.package is not None else None
+    wanted, scalars = len(paths or ()), _scalars(case)
     yield from _without_literal([scalar for scalar in scalars if scalar.place < wanted], case)
     for scalar in scalars:
         if scalar.place >= wanted:

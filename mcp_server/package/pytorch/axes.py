@@ -10,12 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server.package.terms.parts import free_positions, parts
-from mcp_server.package.terms.term import Apply, Position, Range, Size, Term, is_float
+from mcp_server.package.terms.parts import free_positions, parts, uncast
+from mcp_server.package.terms.term import QUOTIENTS, REMAINDERS, Apply, Position, Range, Size, Term, is_float
 from mcp_server.package.terms.whole import Whole, constant, divided, named, whole_of
-
-_DIVIDE = frozenset({"floordiv", "truncdiv", "div"})
-_MODULUS = frozenset({"mod", "remainder"})
 
 
 class NotRead(Exception):
@@ -116,13 +113,13 @@ class Axes:
     def _combined(self, op: str, left: Whole, right: Whole) -> Whole | None:
         if op == "mul":
             return left * right
-        if op in _DIVIDE | _MODULUS and (right - constant(1)).is_positive_or_zero():
+        if op in QUOTIENTS | REMAINDERS and (right - constant(1)).is_positive_or_zero():
             # Cutting off and rounding down agree where nothing is negative.
             ends = self.bounds(left)
             if op not in ("mod", "floordiv") and (ends is None or not ends[0].is_positive_or_zero()):
                 return None
             quotient, remainder = divided(left, right, self.bounds)
-            return quotient if op in _DIVIDE | {"floordiv"} else remainder
+            return quotient if op in QUOTIENTS else remainder
         return None
 
     # Loops.
@@ -199,7 +196,7 @@ class Axes:
     def _divisors(self, root: Term, name: str) -> Iterable[Whole]:
         for each in parts(root, inside_indices=True):
             match each:
-                case Apply(op=op, args=(inner, by)) if op in _DIVIDE | _MODULUS:
+                case Apply(op=op, args=(inner, by)) if op in QUOTIENTS | REMAINDERS:
                     divisor = self.whole(by, {})
                     inner = _uncast(inner)
                     if divisor is None:
@@ -208,7 +205,7 @@ class Axes:
                         yield divisor
                     match inner:
                         case Apply(op=before, args=(Position(name=of), first)) if (
-                            before in _DIVIDE and plain_name(of) == name
+                            before in QUOTIENTS and plain_name(of) == name
                         ):
                             if (cut := self.whole(first, {})) is not None:
                                 yield cut
@@ -216,10 +213,10 @@ class Axes:
 
 
 def _uncast(term: Term) -> Term:
+    """A quotient without the casts around it and around what it divides."""
+    term = uncast(term)
     match term:
-        case Apply(op="cast", args=(inner,)):
-            return _uncast(inner)
-        case Apply(op=op, args=(first, second)) if op in _DIVIDE:
+        case Apply(op=op, args=(first, second)) if op in QUOTIENTS:
             return Apply(op, (_uncast(first), second), term.dtype)
     return term
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.package.pytorch.axes import NotRead, plain_name
+from mcp_server.package.terms.parts import children
 from mcp_server.package.terms.program import Store
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread
 from mcp_server.package.terms.whole import Whole, constant, product
@@ -285,14 +286,8 @@ class Structures:
         if number in seen:
             return
         seen.add(number)
-        match term:
-            case Apply(args=args) | Unread(args=args):
-                for each in args:
-                    self._count(each, seen)
-            case Element(index=index):
-                self._count(index, seen)
-            case Fold(body=body):
-                self._count(body, seen)
+        for each in (term.body,) if isinstance(term, Fold) else children(term):
+            self._count(each, seen)
 
     def is_shared(self, term: Term) -> bool:
         """Whether a term was counted twice."""

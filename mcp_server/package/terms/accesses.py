@@ -19,10 +19,12 @@ from math import gcd, prod
 
 from mcp_server.package.terms.evaluate import FUNCTIONS, Evaluator, Read, UnknownValue, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, limits
-from mcp_server.package.terms.parts import elements, parts, understood
+from mcp_server.package.terms.parts import elements, parts, uncast, understood
 from mcp_server.package.terms.program import Access, Check, Program, Source, read_program
 from mcp_server.package.terms.sizes import reached
 from mcp_server.package.terms.term import (
+    QUOTIENTS,
+    REMAINDERS,
     Apply,
     Element,
     Number,
@@ -41,8 +43,6 @@ _MOST_LANES = 4096
 _MOST_MASKED = 64
 _MOST_ENDS = 256  # of one loop variable
 _WHOLE = frozenset({"add", "sub", "mul", "neg", "shl"})
-_DIVIDES = frozenset({"floordiv", "truncdiv", "div"})
-_REMAINDER = frozenset({"mod", "remainder"})
 
 
 def read_accesses(kernel: Source) -> tuple[Access, ...]:
@@ -147,13 +147,14 @@ def _digits(access: Access, plain: Lane) -> list[int]:
 
     def place_value(term: Term) -> int:
         match term:
-            case Apply(op=op, args=(inner, by)) if op in _DIVIDES:
+            case Apply(op=op, args=(inner, by)) if op in QUOTIENTS:
                 return place_value(inner) * number(by)
-            case Apply(op=op, args=(inner, *_)) if op in _REMAINDER or op == "cast":
+            case Apply(op=op, args=(inner, *_)) if op in REMAINDERS or op == "cast":
                 return place_value(inner)
         return 1
 
-    made = [each for each in terms_of(access) if isinstance(each, Apply) and each.op in _DIVIDES | _REMAINDER]
+    divisions = QUOTIENTS | REMAINDERS
+    made = [each for each in terms_of(access) if isinstance(each, Apply) and each.op in divisions]
     return sorted({place_value(each.args[0]) * number(each.args[1]) for each in made} - {1})
 
 
@@ -237,11 +238,7 @@ def position_of(
 
 def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list[tuple[int, str]]:
     """Line and tensor of each access below an index check whose place the checked value decides."""
-    value = check.value
-    decisive = {value}
-    while isinstance(value, Apply) and value.op == "cast":  # the check may be on a converted copy
-        (value,) = value.args
-        decisive.add(value)
+    value = uncast(check.value)  # the check may be on a converted copy
     position = value.name if isinstance(value, Position) else None
     found = (
         (access.line, access.parameter)
@@ -249,7 +246,7 @@ def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list
         if check.line < access.line <= check.line + _NEAR
         and access.parameter in tensors
         and any(
-            each in decisive or (isinstance(each, Position) and each.name == position)
+            each is value or (isinstance(each, Position) and each.name == position)
             for part, _ in access.place.parts
             for each in parts(part)
         )

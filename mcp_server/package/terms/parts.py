@@ -29,24 +29,27 @@ from mcp_server.package.terms.term import (
 _WORDS = 40_000
 
 
+def children(term: Term) -> tuple[Term, ...]:
+    """The terms that a term is made of: operands, an index, the body of a reduction and then its ends."""
+    match term:
+        case Apply(args=args) | Unread(args=args):
+            return args
+        case Fold(body=body, ranges=ranges):
+            return (body, *(end for r in ranges for end in (r.start, r.stop)))
+        case Element(index=index):
+            return (index,)
+    return ()
+
+
 def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
     """A term and all its subterms, each once, outermost first; indices of elements only on request."""
     seen = {term}
     queue = [term]
     for each in queue:  # grows in the loop
         yield each
-        inner: tuple[Term, ...] = ()
-        match each:
-            case Apply(args=args) | Unread(args=args):
-                inner = args
-            case Fold(body=body, ranges=ranges):
-                inner = (body, *(end for r in ranges for end in (r.start, r.stop)))
-            case Element(index=index) if inside_indices:
-                inner = (index,)
-        for part in inner:
-            if part not in seen:
-                seen.add(part)
-                queue.append(part)
+        inner = children(each) if inside_indices or not isinstance(each, Element) else ()
+        queue += dict.fromkeys(part for part in inner if part not in seen)
+        seen.update(inner)
 
 
 def free_positions(*terms: Term) -> list[str]:
@@ -55,19 +58,13 @@ def free_positions(*terms: Term) -> list[str]:
 
     def visit(each: Term) -> dict[str, None]:
         if each not in done:
-            found: dict[str, None] = {}
-            match each:
-                case Position(name=name):
-                    found = {name: None}
-                case Apply(args=args) | Unread(args=args):
-                    found = {name: None for inner in args for name in visit(inner)}
-                case Element(index=index):
-                    found = visit(index)
-                case Fold(body=body, ranges=ranges):
-                    over = {each.name for each in ranges}
-                    found = {name: None for name in visit(body) if name not in over}
-                    found |= {name: None for r in ranges for end in (r.start, r.stop) for name in visit(end)}
-            done[each] = found
+            inner = children(each)
+            found = {each.name: None} if isinstance(each, Position) else {}
+            if isinstance(each, Fold):
+                over = {r.name for r in each.ranges}
+                found = {name: None for name in visit(each.body) if name not in over}
+                inner = inner[1:]
+            done[each] = found | {name: None for part in inner for name in visit(part)}
         return done[each]
 
     return list({name: None for term in terms for name in visit(term)})

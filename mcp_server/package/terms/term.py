@@ -91,6 +91,9 @@ class Unread:
 
 Term = Number | Position | Size | Element | Apply | Fold | Unread
 
+QUOTIENTS = frozenset({"div", "floordiv", "truncdiv"})
+REMAINDERS = frozenset({"mod", "remainder"})
+
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 """Narrowest first."""
