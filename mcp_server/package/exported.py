@@ -16,6 +16,7 @@ from mcp_server.package.provenance import innermost, read_stack
 
 # models/<name>.json from torch 2.8 on; a tensor's device is {"type": "cuda", "index": 0}.
 _GRAPH = re.compile(r"(?:^|/)models/[^/]+\.json$")
+_METADATA = re.compile(r"_metadata\.json$")
 # Operators that mutate an argument end in "_". These are the namespaces of torch and of Python.
 _IN_PLACE = re.compile(r"aten\.\w*[^_\W]_\.\w+$")
 _SPECIAL = re.compile(rf"{_IN_PLACE.pattern}|(?!aten\.|prims?\.|_?operator\.|torch\.|math\.)\w+\.\w+\.\w+$")
@@ -24,26 +25,23 @@ _DEVICE = re.compile(rb'"device":\s*\{\s*"type":\s*"(\w+)"')
 
 def exported_device(path: Path) -> Literal["cpu", "cuda"] | None:
     """The device of the program's tensors; cuda if mixed, None if unknown."""
-    try:
-        archive = ZipContainer(path)
-        graphs = [member.name for member in archive.members if _GRAPH.search(member.name)]
-        types = {found for name in graphs for found in _DEVICE.findall(read_bytes(archive, name))}
-    except PackageError:
-        return None
-    if b"cuda" in types:
-        return "cuda"
-    return "cpu" if types == {b"cpu"} else None
+    types = {found for text in _texts(path, _GRAPH) for found in _DEVICE.findall(text)}
+    return "cuda" if b"cuda" in types else "cpu" if types == {b"cpu"} else None
 
 
 def package_device(path: Path) -> Literal["cpu", "cuda"] | None:
     """The device that a package was compiled for; None if it does not say."""
+    texts = _texts(path, _METADATA)
+    return ("cuda" if any(b'"cuda"' in text for text in texts) else "cpu") if texts else None
+
+
+def _texts(path: Path, name: re.Pattern[str]) -> list[bytes]:
+    """The members with such a name; none of a file that is no archive."""
     try:
         archive = ZipContainer(path)
-        names = [member.name for member in archive.members if member.name.endswith("_metadata.json")]
-        texts = [read_bytes(archive, name) for name in names]
+        return [read_bytes(archive, m.name) for m in archive.members if name.search(m.name)]
     except PackageError:
-        return None
-    return ("cuda" if any(b'"cuda"' in text for text in texts) else "cpu") if texts else None
+        return []
 
 
 @dataclass(frozen=True)

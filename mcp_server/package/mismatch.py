@@ -264,16 +264,13 @@ def _one_input(
         yield from _strides(item, tensor, {**values, **own})
 
 
-def _values_of(dtype: str) -> str:
-    """`4-byte floats`, `8-byte integers`: what memory of this type holds."""
-    size = itemsize_of(dtype)
-    kind = "floats" if "float" in dtype else "integers" if "int" in dtype else "values"
-    return f"{size}-byte {kind}" if size else f"{dtype} values"
-
-
 def _misread(given: str, compiled: str) -> str:
-    """`8-byte floats as 4-byte floats`; by their names where that says nothing."""
-    found, meant = _values_of(given), _values_of(compiled)
+    """`8-byte floats as 4-byte integers`; by their names where that says nothing."""
+    found, meant = (
+        f"{itemsize_of(dtype)}-byte "
+        + ("floats" if "float" in dtype else "integers" if "int" in dtype else "values")
+        for dtype in (given, compiled)
+    )
     return f"{found} as {meant}" if found != meant else f"{given} values as {compiled}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -349,7 +349,7 @@ def _read_function(scope: Scope) -> Body:
         what = "braces do not match: the function ends here, before its end"
         scope.problem(what, text.count("\n", 0, scope.end) + 1)
     scope.launches, scope.transfers = tuple(scope.launched), tuple(scope.moved)
-    return Body(**{each.name: getattr(scope, each.name) for each in fields(Body)})
+    return scope
 
 
 Key = TypeVar("Key")

@@ -18,7 +18,7 @@ from mcp_server.package.launches import shim_operator
 from mcp_server.package.pytorch.calls import COMMON
 from mcp_server.package.pytorch.launch import WrittenLaunch
 from mcp_server.package.pytorch.program import PytorchProgram, write_program
-from mcp_server.package.pytorch.weights import write_weights
+from mcp_server.package.pytorch.text import write_weights
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted, is_
 from mcp_server.probes.build import instrument

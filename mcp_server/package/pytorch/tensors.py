@@ -174,7 +174,10 @@ class Tensors:
             of = self.wrapper.buffers[buffer.base]
             if buffer.kind != "view" or buffer.sizes is None:
                 return base
-            return self.viewed(base, of, buffer.sizes, buffer.strides or (), buffer.offset or "0")
+            # The wrapper describes a view by its place in the memory of all.
+            start = self.whole(of.offset) if of.offset else Whole()
+            at = self.whole(buffer.offset or "0") - start
+            return self._view(base, of.name, buffer.sizes, buffer.strides or (), at)
         if buffer.kind == "allocated" and buffer.sizes is not None:
             text = self.identifier(name)
             sizes, strides = (
@@ -228,11 +231,6 @@ class Tensors:
         symbol = Symbol(f"{name}_size_{dim.index}", "size", "", 0, name, dim.index)
         self._define(symbol)
         return named(self.identifier(symbol.name))
-
-    def viewed(self, text: str, of: Buffer, sizes: Sequence[str], strides: Sequence[str], offset: str) -> str:
-        """A view of a tensor, as the wrapper describes it by sizes, strides and offset."""
-        at = self.whole(offset) - (self.whole(of.offset) if of.offset else Whole())
-        return self._view(text, of.name, sizes, strides, at)
 
     def tensor(self, argument: Argument) -> str:
         if argument.target is None:
