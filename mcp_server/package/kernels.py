@@ -277,8 +277,8 @@ def literals_of(kernels: Iterable[Kernel]) -> list[CodeNumber]:
     """One for each number of each kernel, in the order of the code, without those of `PLAIN`."""
     found: dict[tuple[str, float], CodeNumber] = {}
     for kernel in kernels:
-        lines = kernel.source.splitlines()
-        for match in _pattern(kernel).finditer(kernel.source):
+        lines, pattern = kernel.source.splitlines(), _CPP if kernel.kind == "cpp" else _TRITON
+        for match in pattern.finditer(kernel.source):
             value = float(match["number"])
             at = kernel.source.count("\n", 0, match.start())
             if value not in PLAIN and (kernel.name, value) not in found:
@@ -290,7 +290,3 @@ def literals_of(kernels: Iterable[Kernel]) -> list[CodeNumber]:
 def same(first: float, second: float) -> bool:
     """Whether two numbers are equal after rounding to float32."""
     return abs(first - second) <= CLOSE * max(abs(first), abs(second))
-
-
-def _pattern(kernel: Kernel) -> re.Pattern[str]:
-    return _CPP if kernel.kind == "cpp" else _TRITON

@@ -15,11 +15,12 @@ from mcp_server.diagnosis.origin.lines import guarded_code
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.accesses import indexed_by
+from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.evaluate import Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds, Interval
 from mcp_server.package.terms.parts import key, parts, uncast, understood, unwrapped
 from mcp_server.package.terms.program import Check, read_program
-from mcp_server.package.terms.term import Apply, Element, Scalar, Term, is_float
+from mcp_server.package.terms.term import Apply, Element, Scalar, Term
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")

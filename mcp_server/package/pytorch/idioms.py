@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.parts import UNROLLED, key, parts, rebuilt, say, unrolled
 from mcp_server.package.terms.syntax import read_cpp
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term, is_float
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term
 from mcp_server.package.terms.translate import Translator
 
 _TO_LAST = r"\[(?::, )+None\]"

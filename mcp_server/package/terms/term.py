@@ -1,12 +1,10 @@
 """Terms: the computation of one element of a tensor in a kernel, as a tree.
 
 Terms are compared by identity, since subterms are shared and the whole tree may be large.
-Their types follow below: how C++ and Triton spell them, which is wider, and how many bytes an element has.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 Scalar = bool | int | float
@@ -93,69 +91,3 @@ Term = Number | Position | Size | Element | Apply | Fold | Unread
 
 QUOTIENTS = frozenset({"div", "floordiv", "truncdiv"})
 REMAINDERS = frozenset({"mod", "remainder"})
-
-
-DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-"""Narrowest first."""
-_TYPES = {
-    **dict.fromkeys(("float", "fp32"), "float32"),
-    **dict.fromkeys(("double", "fp64"), "float64"),
-    **dict.fromkeys(("half", "Half", "fp16"), "float16"),
-    **dict.fromkeys(("BFloat16", "bf16"), "bfloat16"),
-    **dict.fromkeys(("long", "i64"), "int64"),
-    **dict.fromkeys(("int", "i32"), "int32"),
-    **dict.fromkeys(("short", "i16"), "int16"),
-    **dict.fromkeys(("char", "i8"), "int8"),
-    **dict.fromkeys(("byte", "u8"), "uint8"),
-    **dict.fromkeys(("int1", "i1", "u1"), "bool"),
-}
-"""Other spellings than these, with `_t` in C++ and `tl.` in Triton."""
-_DTYPE = re.compile(r"^(?:const\s+)?(?:(?:at|c10|std)::)?([\w.]+)")
-
-
-def dtype_of(text: str) -> str | None:
-    """The type that C++ or Triton spells: `at::BFloat16`, `const int64_t*`, `tl.float32`."""
-    match = _DTYPE.match(text.strip().replace("*", ""))
-    name = match[1].removeprefix("tl.").removesuffix("_t") if match else ""
-    return name if name in DTYPES else _TYPES.get(name)
-
-
-def type_of(text: str) -> str | None:
-    """The type that a cast names; an address type ends in a star: `float*`."""
-    dtype = dtype_of(text)
-    return f"*{dtype}" if dtype and "*" in text else dtype
-
-
-def promoted(*dtypes: str) -> str:
-    """The type that C++ and Triton compute in: the widest of these, float32 for a mix of the short floats.
-
-    An address stays one, whatever is added.
-    """
-    if address := next(filter(is_address, dtypes), ""):
-        return address
-    if {"float16", "bfloat16"} <= set(dtypes):
-        dtypes = (*dtypes, "float32")
-    return max((dtype for dtype in dtypes if dtype in DTYPES), key=DTYPES.index, default="float32")
-
-
-def whole_dtype(value: int) -> str:
-    """The type of a whole number in a kernel's code."""
-    return "int32" if -(1 << 31) <= value < 1 << 31 else "int64"
-
-
-_BITS = re.compile(r"\**[a-z]+(?P<bits>\d+)")  # of `float8_e4m3fn`; `bool` has none
-
-
-def itemsize_of(dtype: str) -> int:
-    """Bytes of one element; 1 for a dtype that is not known."""
-    found = _BITS.match(dtype)
-    return int(found["bits"]) // 8 if found else 1
-
-
-def is_float(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat"))
-
-
-def is_address(dtype: str) -> bool:
-    """Whether a value of this type points to elements, as `*float32` does."""
-    return dtype.startswith("*")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mcp_server.package.terms.term import Apply, Number, Term, is_float
+from mcp_server.package.terms.dtypes import is_float
+from mcp_server.package.terms.term import Apply, Number, Term
 
 Product: TypeAlias = tuple[str, ...]
 """The factors of a product, sorted; empty for a constant."""

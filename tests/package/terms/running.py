@@ -13,9 +13,10 @@ import torch
 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.accesses import position_of
+from mcp_server.package.terms.dtypes import dtype_of, is_float
 from mcp_server.package.terms.evaluate import Evaluator, rounded
 from mcp_server.package.terms.program import Program, Store, read_program
-from mcp_server.package.terms.term import Element, Scalar, dtype_of, is_float
+from mcp_server.package.terms.term import Element, Scalar
 
 _ELEMENTS = 1 << 17  # of each tensor: more than any of the kernels reaches
 _MOST = 3000  # stores that are looked at one by one
