@@ -34,12 +34,13 @@ from mcp_server.package.view import view_package  # noqa: E402
 from mcp_server.probes.cache import Cache  # noqa: E402
 from mcp_server.probes.commands import Options  # noqa: E402
 from mcp_server.runtime.context import Context  # noqa: E402
+from mcp_server.runtime.failure import read_failure  # noqa: E402
 from mcp_server.tools import fault_methods  # noqa: E402
 from mcp_server.tools.fault_run import prepare  # noqa: E402
-from mcp_server.tools.locate_fault import FLAGS, LocatedFault, locate_fault, run_plainly  # noqa: E402
+from mcp_server.tools.locate_fault import LocatedFault, locate_fault  # noqa: E402
 from mcp_server.tools.machine import find_tool  # noqa: E402
 from mcp_server.tools.requests import run_request  # noqa: E402
-from mcp_server.tools.run_deterministic import CACHING_OFF  # noqa: E402
+from mcp_server.tools.run_deterministic import BLOCKING, CACHING_OFF  # noqa: E402
 
 KEPT = (".log", ".jsonl", ".xml", ".json", ".pt", ".pt2")
 LONGEST = 400_000
@@ -138,11 +139,10 @@ async def _runs(program: Program, where: Path, device: str, row: Row, deadline: 
     cache = Cache(where / "rebuilt")
 
     async def plain() -> None:
-        seen = await run_plainly(context, workload, {}, "plain")
-        row.plain, row.seconds["plain"] = seen.text or "clean", seen.seconds
+        row.plain, row.seconds["plain"] = await _plainly(context, workload, {}, "plain")
 
     async def flagged() -> None:
-        row.flags = (await run_plainly(context, workload, FLAGS, "flags")).text or "clean"
+        row.flags, _ = await _plainly(context, workload, {**CACHING_OFF, **BLOCKING}, "flags")
 
     async def located() -> None:
         start = time.monotonic()
@@ -160,6 +160,17 @@ async def _runs(program: Program, where: Path, device: str, row: Row, deadline: 
         if program.name in JOURNALED:
             others.append(partial(_cached, where, workload, cache))
         await _each(others, deadline)
+
+
+async def _plainly(
+    context: Context, workload: PackageWorkload, flags: dict[str, str], name: str
+) -> tuple[str, float]:
+    """How the call ended without a checker, and its seconds."""
+    request = run_request(workload)
+    done = await context.worker("run", request, name=name, workload=workload, env=flags, alone=True)
+    failure = read_failure(done.finished)
+    told = f"{failure.signal or failure.returncode}: {failure.text}"[:300] if failure else "clean"
+    return told, round(done.finished.wall_s, 3)
 
 
 async def _cached(where: Path, workload: PackageWorkload, cache: Cache) -> None:
@@ -181,7 +192,7 @@ async def _located(
     where: Path, workload: PackageWorkload, cache: Cache, tool: Any, name: str
 ) -> LocatedFault:
     context = Context(where / name, Path(sys.executable))
-    found = await locate_fault(context, workload, tool=tool, plain_runs=0, cache=cache)
+    found = await locate_fault(context, workload, tool=tool, cache=cache)
     (where / f"{name}.json").write_text(found.model_dump_json(indent=1, exclude_defaults=True))
     return found
 

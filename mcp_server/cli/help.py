@@ -112,7 +112,6 @@ OPTIONS = {
     "constants": "A file of constants by name, to be set before the call (torch.save).",
     "set_env": "An environment variable for the changed call only. May be repeated.",
     "tool": "The checker. Default: auto, which chooses by device.",
-    "plain_runs": "How many runs without a checker come first, 0 to 20. Default: 1.",
     "launches": "The number of a launch to look at. May be repeated; default: all.",
     "kernels": "A kernel or model line (FILE.py:LINE) to look at. May be repeated.",
     "buffers": "A buffer to look at. May be repeated.",

@@ -217,9 +217,6 @@ class LocateArguments(ProgramArguments):
     """What to put under which checker. With a `command`, `package` is what that host loads."""
 
     tool: Checker = Field(default="auto", description="Use this checker, default auto.")
-    plain_runs: int = Field(
-        default=1, ge=0, le=20, description="Make 0-20 runs without a checker, default 1."
-    )
 
 
 class DumpArguments(ModelArguments):

@@ -282,10 +282,8 @@ async def locate_fault(context: args.Context, given: args.LocateArguments) -> Re
     workload = await in_thread(checked.workload_of, given)
     assert not isinstance(workload, ExportedWorkload), "there is no such argument"
     if isinstance(workload, PackageWorkload):
-        return await step(context, workload, tool=given.tool, plain_runs=given.plain_runs)
-    return await locate_in_program(
-        context, workload, package=package, tool=given.tool, plain_runs=given.plain_runs
-    )
+        return await step(context, workload, tool=given.tool)
+    return await locate_in_program(context, workload, package=package, tool=given.tool)
 
 
 @operation(

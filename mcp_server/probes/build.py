@@ -15,6 +15,7 @@ from mcp_server import package as reader
 from mcp_server.errors import ProblemError, here
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.command import Command, child_environment
+from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values
@@ -34,6 +35,18 @@ _OWN_SOURCES = tuple(
     for path in sorted(directory.iterdir())
     if path.suffix in (".py", ".cpp", ".h")
 )
+
+
+async def with_probes(
+    context: Context, workload: PackageWorkload, options: Options | None = None, cache: Cache | None = None
+) -> Instrumented:
+    """`instrument` for the interpreter and the variables of a workload; with launch probes by default."""
+    return await instrument(
+        *(workload.package, options or Options(), context),
+        python=workload.python,
+        cache=cache,
+        env=workload.env,
+    )
 
 
 async def instrument(

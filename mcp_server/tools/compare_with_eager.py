@@ -12,8 +12,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.view import view_package
 from mcp_server.plurals import quoted
-from mcp_server.probes.build import instrument
-from mcp_server.probes.commands import Options
+from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_failure
 from mcp_server.tools.capture import capture
@@ -28,7 +27,7 @@ from mcp_server.tools.divergence import (
     read_output,
 )
 from mcp_server.tools.every_launch import LaunchFlows, every_launch
-from mcp_server.tools.probe_backend import unset_arguments
+from mcp_server.tools.kernel_io import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, package_request, plan_replay
 from mcp_server.worker import events
 from mcp_server.worker.protocol import MadeBy, ReplayRequest, Step
@@ -216,9 +215,7 @@ async def _request(
     env: dict[str, str] = {}
     notes: list[str] = []
     try:
-        rebuilt = await instrument(
-            workload.package, Options(), context, python=workload.python, env=workload.env
-        )
+        rebuilt = await with_probes(context, workload)
         # In branches and loops a name may stand for other memory, so it is not filled there.
         straight = {launch.index for launch in model.wrapper.launches if not launch.context}
         unset = {launch: names for launch, names in unset_arguments(model).items() if launch in straight}

@@ -21,8 +21,7 @@ from mcp_server.package.pytorch.program import PytorchProgram, write_program
 from mcp_server.package.pytorch.text import write_weights
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted, is_
-from mcp_server.probes.build import instrument
-from mcp_server.probes.commands import Options
+from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context
 from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
@@ -264,9 +263,7 @@ async def compare(
     alone = [asked(each) for each in written.program.launches if each.alone is not None]
     env: Mapping[str, str] = {}
     try:
-        probed = await instrument(
-            workload.package, Options(), context, python=workload.python, env=workload.env
-        )
+        probed = await with_probes(context, workload)
         request |= {"package": str(probed.package), "launches": alone}
         env = probed.environment
     except ProblemError:  # then only the outputs are compared

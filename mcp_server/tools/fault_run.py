@@ -17,13 +17,13 @@ from mcp_server.logs.journal import read_journal_file
 from mcp_server.memory_faults.situation import Evidence, ValueRange
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.probes.build import instrument
+from mcp_server.probes.build import with_probes
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.capture import workload_argv
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.probe_backend import unset_arguments
+from mcp_server.tools.kernel_io import unset_arguments
 from mcp_server.tools.requests import run_request
 from mcp_server.tools.run_deterministic import CACHING_OFF
 from mcp_server.tools.trace_launches import journal_environment
@@ -68,9 +68,7 @@ class PackageTarget:
         """Rebuild the package with probes; if that fails, the package is run as it is."""
         workload = self.workload
         try:
-            self.rebuilt = await instrument(
-                workload.package, options, context, python=workload.python, cache=cache, env=workload.env
-            )
+            self.rebuilt = await with_probes(context, workload, options, cache)
         except ProblemError as problem:
             self.why_not = str(problem)
         package = self.rebuilt.package if self.rebuilt else workload.package

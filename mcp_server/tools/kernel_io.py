@@ -6,7 +6,6 @@ Launches are read one by one and not kept: a call may have a hundred thousand.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,7 +20,6 @@ from mcp_server.package.launches import Role
 from mcp_server.package.provenance import unbounded_first
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.failure import Failure
-from mcp_server.worker.events import Argument, File
 
 Phase = Literal["before", "after"]
 Source = Literal["kernel", "input", "constant", "unset"]
@@ -146,13 +144,6 @@ class KernelIO(Record):
     cost: Cost
 
 
-def measured(seen: Argument | File, **more: object) -> ArgumentValues:
-    """What the worker saw of an argument, or of a file of one, and `more` facts."""
-    facts = {name: getattr(seen, name, None) for name in ArgumentValues.model_fields}
-    known = {name: value for name, value in facts.items() if value is not None}
-    return ArgumentValues.model_validate({**known, **more})
-
-
 _FIGURES = ("nan", "inf", "zero", "min", "max", "mean")
 HEAD = ("", "argument", "when", "role", "dtype", "shape", *_FIGURES, "first bad")
 
@@ -188,22 +179,6 @@ def _row(argument: ArgumentValues) -> tuple[str, ...]:
         *("" if count is None else str(count) for count in (argument.nan, argument.inf, argument.zero)),
         *("" if n is None else f"{n:.6g}" for n in (argument.min, argument.max, argument.mean)),
         bad,
-    )
-
-
-def launch_values(
-    model: PackageView, number: int | None, kernel: str, sequence: int, arguments: list[ArgumentValues]
-) -> LaunchValues:
-    """What was seen of a launch, with the tensors that were not, and its model lines."""
-    known = model.launch(number)
-    tensors = {a.target for a in known.tensors if a.target} if known else set()
-    return LaunchValues(
-        kernel=kernel,
-        sequence=sequence,
-        launch=number,
-        arguments=arguments,
-        not_shown=sorted(tensors - {a.name for a in arguments}),
-        locations=model.locations(number),
     )
 
 
@@ -352,8 +327,17 @@ def _spelled(name: str, known: Collection[str], what: str) -> str:
     )
 
 
-def last_of(launches: Iterable[LaunchValues]) -> LaunchValues | None:
-    return next(iter(deque(launches, maxlen=1)), None)
+def unset_arguments(model: PackageView) -> dict[int, list[str]]:
+    """By launch, the tensors that nothing has written before it: their values mean nothing."""
+    found: dict[int, list[str]] = {}
+    for launch in model.wrapper.launches:
+        for name in {a.target for a in launch.tensors if a.target}:
+            if model.flow.last_writers(name, launch.index):
+                continue
+            origin = model.flow.backward(name, launch.index)
+            if not (origin.inputs or origin.constants):
+                found.setdefault(launch.index, []).append(name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,6 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.memory_faults import Fault
 from mcp_server.memory_faults.join import bare_fault, join_fault
@@ -31,43 +30,9 @@ from mcp_server.tools.requests import (
     check_inputs_given,
     failing_phase,
     plan_replay,
-    run_request,
 )
-from mcp_server.tools.run_deterministic import BLOCKING, CACHING_OFF
-from mcp_server.worker import events
 
-How = Literal["plain", "official_flags", "flaky", "silent", "not_seen"]
-
-FLAGS = {**CACHING_OFF, **BLOCKING}
-OTHERS = 5
-DRIVER_GRANULE = 1 << 21  # bytes that the CUDA driver maps together
-
-_SHOWS: dict[How, str] = {
-    "plain": "A plain run fails too.",
-    "official_flags": "A plain run passes; with the caching allocator off and blocking launches it fails.",
-    "flaky": "Flaky: {failing} of {plain} plain runs fail.",
-    "silent": "No run without a checker fails: wrong numbers are all that a user would see, if that.",
-    "not_seen": "No run failed, with or without a checker.",
-}
-
-
-class PlainRun(Record):
-    """One run without a checker: `flags` that were set, and how it ended (empty: well)."""
-
-    flags: dict[str, str]
-    failed: bool
-    text: str = ""
-    seconds: float
-
-
-class Visibility(Record):
-    """`silent`: no run without a checker failed. `flaky`: only some of the plain runs did (`failing` of
-    `runs`). `not_seen`: nothing at all was found."""
-
-    how: How
-    summary: str
-    failing: int = 0
-    runs: list[PlainRun] = Field(default_factory=list)
+OTHERS = 5  # faults that are listed beside the first
 
 
 class Attempt(Record):
@@ -93,7 +58,6 @@ class LocatedFault(Record):
     fault: Fault | None = None
     others: list[Fault] = Field(default_factory=list)
     errors: int | None = None
-    visibility: Visibility | None = None
     instrumented: bool
     attempts: list[Attempt] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
@@ -107,66 +71,21 @@ async def locate_fault(
     workload: PackageWorkload,
     *,
     tool: Tool | Literal["auto"] = "auto",
-    plain_runs: int = 1,
     cache: Cache | None = None,
 ) -> LocatedFault:
     """Run the call under checkers until one sees the fault, and join what it saw with the package.
 
     `auto` takes memcheck, a core dump, then waiting launches (CUDA); AddressSanitizer, then a native stack
-    (CPU). `plain_runs` (0-20) of the original package, and one under the official flags, run at the same time
-    and show whether a user would see the fault; they take no lease of a GPU. A fault is a result, and so is
-    none. Raises `ProblemError` for missing inputs, a tool that does not fit the package's device, and a
-    package that cannot be read.
+    (CPU). A fault is a result, and so is none. Raises `ProblemError` for missing inputs, a tool that does not
+    fit the package's device, and a package that cannot be read.
     """
     check_inputs_given(workload)
-    if not 0 <= plain_runs <= 20:
-        raise ProblemError("plain_runs is out of range", value=plain_runs, allowed="0 to 20")
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
-    device = view.package.device_type
-    tools = order(tool, device)
-    runs: list[PlainRun] = []
+    tools = order(tool, view.package.device_type)
     async with anyio.create_task_group() as tasks:
-
-        async def run_without(flags: dict[str, str], name: str) -> None:
-            runs.append(await run_plainly(context, workload, flags, name))
-
-        for number in range(plain_runs):
-            tasks.start_soon(run_without, {}, f"plain-{number + 1}")
-        if plain_runs and device == "cuda":
-            tasks.start_soon(run_without, FLAGS, "official-flags")
         prepared = lru_cache(lambda options: prepare(context, workload, options, tasks, cache=cache))
         target, found, attempts = await search(context, tools, prepared)
-    return result(context, target, found, attempts, judge(runs, bool(found.accesses)))
-
-
-async def run_plainly(
-    context: Context, workload: PackageWorkload, flags: Mapping[str, str], name: str
-) -> PlainRun:
-    """Run the original package once. It takes no lease of a GPU: the checker, which runs too, has one."""
-    request = run_request(workload)
-    done = await context.worker("run", request, name=name, workload=workload, env=flags, gpus=(), alone=True)
-    return _plain_run(done.finished, flags, failed=not done.finished.ok or done.last(events.Called) is None)
-
-
-def _plain_run(finished: Finished, flags: Mapping[str, str], failed: bool) -> PlainRun:
-    failure = read_failure(finished)
-    text = f"{failure.signal or failure.returncode}: {failure.text}"[:300] if failure else ""
-    return PlainRun(flags=dict(flags), failed=failed, text=text, seconds=round(finished.wall_s, 3))
-
-
-def judge(runs: list[PlainRun], found: bool) -> Visibility | None:
-    """How a fault shows without a checker, which `found` it or not; None when no such run was made."""
-    if not runs:
-        return None
-    plain = [run.failed for run in runs if not run.flags]
-    failing = sum(plain)
-    how: How = "silent" if found else "not_seen"
-    if failing:
-        how = "plain" if failing == len(plain) else "flaky"
-    elif any(run.failed for run in runs):
-        how = "official_flags"
-    summary = _SHOWS[how].format(failing=failing, plain=len(plain))
-    return Visibility(how=how, summary=summary, failing=failing, runs=runs)
+    return result(context, target, found, attempts)
 
 
 async def search(
@@ -198,16 +117,11 @@ async def search(
     return *last, attempts
 
 
-def result(
-    context: Context, target: Target, found: FaultRun, attempts: list[Attempt], shown: Visibility | None
-) -> LocatedFault:
+def result(context: Context, target: Target, found: FaultRun, attempts: list[Attempt]) -> LocatedFault:
     """What the last run showed, joined with the package."""
     fault = join_fault(target.view, found.accesses[0], found.evidence) if found.accesses else None
     ran = [attempt.tool for attempt in attempts if attempt.ran]
-    if fault is None:
-        summary = f"No memory fault was seen ({', '.join(ran)}). That does not clear the numbers."
-    else:
-        summary = f"{fault.summary} {shown.summary}" if shown else fault.summary
+    nothing = f"No memory fault was seen ({', '.join(ran)}). That does not clear the numbers."
     done = found.done
     artifacts = [context.artifact(done.finished.output, "output of the run that was looked at")]
     for path in sorted(done.directory.glob("*.jsonl")):
@@ -216,22 +130,15 @@ def result(
     notes = []
     if target.why_not:
         notes.append(f"no probes, so no addresses of launches: {target.why_not}")
-    outside = fault.missed.bytes_outside if fault and fault.missed else None
-    if shown and shown.how == "silent" and outside is not None and outside < DRIVER_GRANULE:
-        notes.append(
-            f"{outside} bytes outside lie within what the driver maps together, so hardware does not fault: "
-            "it shows only where each tensor has padding or a checker watches"
-        )
     if fault is not None and fault.count > 1:
         notes.append(f"{fault.count} records of this site were printed")
     return LocatedFault(
         found=fault is not None,
         tool=ran[-1],
-        summary=summary,
+        summary=fault.summary if fault is not None else nothing,
         fault=fault,
         others=[bare_fault(access) for access in found.accesses[1 : 1 + OTHERS]],
         errors=found.errors,
-        visibility=shown,
         instrumented=target.rebuilt is not None,
         attempts=attempts,
         notes=notes,
@@ -250,7 +157,6 @@ async def locate_in_program(
     *,
     package: Path | None = None,
     tool: Tool | Literal["auto"] = "auto",
-    plain_runs: int = 1,
     cache: Cache | None = None,
 ) -> LocatedFault:
     """Run the program once under the capture hook, then its failing call under checkers.
@@ -266,7 +172,7 @@ async def locate_in_program(
     call, note = captured_call(seen, workload)
     found: LocatedFault | None = None
     if call is not None:
-        found = await locate_fault(context, call, tool=tool, plain_runs=plain_runs, cache=cache)
+        found = await locate_fault(context, call, tool=tool, cache=cache)
         phase = failing_phase(seen)
         place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
         note = f"the call was made again by itself{place}"
@@ -312,8 +218,7 @@ async def run_under_checker(
     device = "cuda" if view.package.device_type == "cuda" else "cpu"
     tools = _WITHOUT_PROBES[device] if tool == "auto" else order(tool, device)
     _, found, attempts = await search(context, tools, lambda _options: target)
-    captured = _plain_run(seen.finished, {}, failed=not seen.finished.ok)  # the hook is no checker
-    return result(context, target, found, attempts, judge([captured], bool(found.accesses)))
+    return result(context, target, found, attempts)
 
 
 def _loaded(seen: Capture) -> Path:

@@ -14,9 +14,9 @@ from mcp_server.jobs.command import Finished
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, read_journal_file
 from mcp_server.model import Artifact, ModelLocation, PackageWorkload, Record
 from mcp_server.package.view import view_package
-from mcp_server.probes.build import instrument
+from mcp_server.probes.build import with_probes
 from mcp_server.probes.cache import Cache
-from mcp_server.probes.commands import Options, Skipped
+from mcp_server.probes.commands import Skipped
 from mcp_server.probes.rewrite import numbered
 from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.runtime.failure import Failure, read_failure
@@ -84,9 +84,7 @@ async def trace_launches(
     caused it; `stop_at` ends the run before that launch. Raises `ProblemError` when the package cannot be
     rebuilt.
     """
-    rebuilt = await instrument(
-        workload.package, Options(), context, python=workload.python, cache=cache, env=workload.env
-    )
+    rebuilt = await with_probes(context, workload, cache=cache)
     journal_file = context.directory / "launches.jsonl"
     environment = journal_environment(journal_file, sync, stop_at)
     prepared = Trace(

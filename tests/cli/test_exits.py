@@ -96,7 +96,7 @@ CALLS = {
     "run-deterministic": ["PACKAGE", "--repeats", "1"],
     "dump-kernel-io": ["--package", "PACKAGE"],
     "decompile": ["PACKAGE"],
-    "locate-fault": ["PACKAGE", "--plain-runs", "0"],
+    "locate-fault": ["PACKAGE"],
     "trace-launches": ["PACKAGE"],
     "try-fix": ["PACKAGE", "--change", "0: clamp 0 31"],
     "compare-with-eager": ["--package", "PACKAGE", "--exported", "EXPORTED"],

@@ -210,7 +210,7 @@ def test_undefined_behaviour_is_put_on_its_launch_and_input(
     """An index of 2**60 overflows the product with the row's size before any memory is touched."""
     huge = TensorSpec(shape=[8, 6], dtype="int64", low=2**60, high=2**60)
     workload = PackageWorkload(package=zoo("ranker"), inputs=[huge])
-    found = anyio.run(partial(locate_fault, context, workload, tool="ubsan", plain_runs=0, cache=cache))
+    found = anyio.run(partial(locate_fault, context, workload, tool="ubsan", cache=cache))
     assert found.fault is not None and found.fault.kernel == "cpp_fused_embedding_0"
     assert "signed integer overflow" in found.fault.text
     assert found.fault.launch is not None and found.fault.launch.index == 0

@@ -17,7 +17,8 @@ from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.context import Context, decode, read_events, stream_events
-from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.dump_kernel_io import OPEN, dump_kernel_io, read_launches
+from mcp_server.tools.index_bounds import IndexBound, find_bounds
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     BadElement,
@@ -28,7 +29,6 @@ from mcp_server.tools.kernel_io import (
     find_first_bad,
     overview,
 )
-from mcp_server.tools.probe_backend import OPEN, IndexBound, find_bounds, read_launches
 from mcp_server.worker.events import Argument, Phase
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage

@@ -19,7 +19,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools import fault_methods
 from mcp_server.tools.fault_methods import core_environment, order, read_core, run_sanitizer
 from mcp_server.tools.fault_run import Program, ProgramTarget, prepare
-from mcp_server.tools.locate_fault import LocatedFault, PlainRun, judge, locate_fault, locate_in_program
+from mcp_server.tools.locate_fault import LocatedFault, locate_fault, locate_in_program
 from mcp_server.tools.machine import find_tool
 from mcp_server.worker import events
 from tests.conftest import ZooPackage
@@ -71,8 +71,6 @@ def test_an_overrun_of_a_weight_is_joined_with_its_index(
     )
     assert (fault.parts[0].maximum, fault.parts[0].limit) == (32, 32)
     assert (fault.blame.kind, fault.blame.input_index) == ("input", 0)
-    assert found.visibility is not None
-    assert found.visibility.how == "plain"
 
 
 @thorough
@@ -81,18 +79,17 @@ def test_an_assert_that_fires_is_joined_like_an_access(
     zoo: ZooPackage, context: Context, cache: Cache
 ) -> None:
     """Without a sanitizer the generated assert is the evidence: same input, same bound."""
-    found = located(context, call(zoo, "ranker", "bad-index"), tool="native", plain_runs=0, cache=cache)
+    found = located(context, call(zoo, "ranker", "bad-index"), tool="native", cache=cache)
     assert found.fault is not None and found.fault.blame is not None
     assert found.fault.kind == "assert"
     assert found.fault.blame.input_index == 0
-    assert found.visibility is None
 
 
 @thorough
 @pytest.mark.slow
 def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context, cache: Cache) -> None:
     """Both methods ran, neither saw a thing, and the summary does not clear the numbers."""
-    found = located(context, call(zoo, "ranker", "inputs"), plain_runs=0, cache=cache)
+    found = located(context, call(zoo, "ranker", "inputs"), cache=cache)
     assert not found.found
     assert [a.tool for a in found.attempts] == ["asan", "native"]
     assert "does not clear" in found.summary
@@ -205,28 +202,6 @@ def test_a_progress_log_is_enough_without_a_debugger(context: Context, tmp_path:
     assert "skip_global_memory" in core_environment(tmp_path)["CUDA_COREDUMP_GENERATION_FLAGS"]
 
 
-def plain(failed: bool, **flags: str) -> PlainRun:
-    return PlainRun(flags=flags, failed=failed, seconds=1)
-
-
-@pytest.mark.parametrize(
-    ("runs", "found", "how"),
-    [
-        ([plain(True), plain(True)], True, "plain"),
-        ([plain(True), plain(False)], True, "flaky"),
-        ([plain(False), plain(True, FLAG="1")], True, "official_flags"),
-        ([plain(False), plain(False, FLAG="1")], True, "silent"),
-        ([plain(False)], False, "not_seen"),
-    ],
-)
-def test_how_a_fault_shows(runs: list[PlainRun], found: bool, how: str) -> None:
-    """Plainly, now and then, under the flags, or only under a checker."""
-    seen = judge(runs, found)
-    assert seen is not None
-    assert seen.how == how
-    assert (seen.summary == "Flaky: 1 of 2 plain runs fail.") == (how == "flaky")
-
-
 CODE = """
 import sys, torch
 model = torch._inductor.aoti_load_package(sys.argv[1])
@@ -253,7 +228,7 @@ def located_in(directory: Path, workload: Program, **asked: Any) -> LocatedFault
 @pytest.mark.slow
 def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: Path) -> None:
     """The second call runs under AddressSanitizer: the address is known, and the script's line."""
-    found = located_in(tmp_path, program(tmp_path, zoo("ranker")), plain_runs=0)
+    found = located_in(tmp_path, program(tmp_path, zoo("ranker")))
     assert (found.tool, found.instrumented) == ("asan", True)
     assert found.notes[0].endswith("serve.py:6")
     assert found.fault is not None and found.fault.missed is not None and found.fault.blame is not None
@@ -269,7 +244,6 @@ def test_a_script_whose_inputs_were_not_kept_runs_under_the_tool(zoo: ZooPackage
     assert "not kept" in found.notes[0]
     assert found.fault is not None and found.fault.blame is not None and found.fault.launch is not None
     assert (found.fault.kind, found.fault.blame.input_index) == ("assert", 0)
-    assert found.visibility is not None and found.visibility.how == "plain"
 
 
 @pytest.mark.slow

@@ -23,8 +23,7 @@ from mcp_server.logs.captured import CapturedAttempts
 from mcp_server.model import PackageWorkload
 from mcp_server.package.pytorch.program import PytorchProgram
 from mcp_server.plurals import counted
-from mcp_server.probes.build import instrument
-from mcp_server.probes.commands import Options as Probes
+from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context
 from mcp_server.tools.decompile import WEIGHTS, asked, write
 from mcp_server.worker.capture.events import Attempt
@@ -75,9 +74,7 @@ async def edited(
     launches: list[LaunchAlone] = []
     if launch >= 0:
         launches = [_function(written.program, launch)]
-        probed = await instrument(
-            workload.package, Probes(), context, python=workload.python, env=workload.env
-        )
+        probed = await with_probes(context, workload)
         request = {**call.request, "package": str(probed.package)}
         call = replace(call, request=request, env={**call.env, **probed.environment})
     own = edit.with_name(WEIGHTS)

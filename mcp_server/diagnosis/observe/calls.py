@@ -30,8 +30,7 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen, refuse_misfit
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
-from mcp_server.probes.build import instrument
-from mcp_server.probes.commands import Options
+from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.fault_methods import ONE_THREAD
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
@@ -210,12 +209,9 @@ class WatchRepeats(Observation):
         return self.best if unexplained or case.reads_unset else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        workload = case.package_call
-        python = context.python_for(workload)
-        rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
-        env = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
+        rebuilt = await with_probes(context, case.package_call)
         more = {"package": rebuilt.package, "probes": True}
-        case.repeated_watched = await _repeat(case, context, "repeats-watched", more, env)
+        case.repeated_watched = await _repeat(case, context, "repeats-watched", more, rebuilt.environment)
 
 
 async def _repeat(

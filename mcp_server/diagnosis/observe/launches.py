@@ -120,7 +120,7 @@ class LocateFault(Observation):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         if not _program_only(case):
-            case.located = await locate_fault(context, case.package_call, plain_runs=0)
+            case.located = await locate_fault(context, case.package_call)
         elif case.capture is not None and isinstance(case.workload, ScriptWorkload | CommandWorkload):
             case.located = await run_under_checker(
                 context, case.workload, case.capture, package=case.host_package
