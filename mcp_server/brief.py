@@ -196,7 +196,7 @@ def _confirmed(run: Confirmed) -> Iterator[Line]:
 def confirmation(run: Confirmed) -> list[str]:
     """The experiment: the three calls and what else they show, then why it is not for shipping."""
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
-    how, _, said = run.again.partition(": ")
+    how, _, said = run.again.rstrip(".").partition(": ")
     again = f"Undone, it {how} again{f': {said}' if said else ''}."
     effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
     found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}. {again}{effects}"

@@ -37,6 +37,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("check for none", "for i in range(2):\n    j = (k == i).nonzero().squeeze(1)\n    if j.numel() == 0:\n"
      "        continue\n    x = x.index_add(0, j, x[j])\nreturn x", (torch.tensor([0, 1, 1, 0]),)),
     ("least squares", "return torch.linalg.lstsq(x.T @ x + torch.eye(6), x.T).solution", ()),
+    ("written batch", "return x.reshape(4, 3, 2).sum(1) + 0 * x.shape[0]", ()),
     ("suggested dimension", "return x + self.table[: x.shape[0]]", ()),
 ]  # fmt: skip
 MODEL = """
@@ -137,3 +138,35 @@ def test_a_verdict_has_the_rewrite_that_ran(tmp_path: Path) -> None:
     assert verdict["guilty"]["model_locations"][0]["line"] == 6
     assert verdict["fix"]["after"] == "return torch.where(x.mean() > 0, x.relu(), -x)"
     assert "eager mode" in verdict["confirmed"]["after"] and script.read_text() == SCRIPT
+
+
+FIXED_SIZE = """
+import torch
+
+class Inner(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        return y.reshape(24)[:3]
+
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x.relu())
+
+rows = torch.export.Dim("rows", min=2, max=64)
+torch.export.export(Outer(), (torch.ones(6, 4),), dynamic_shapes=({0: rows},))
+"""
+
+
+def test_the_line_that_fixes_a_size_is_named(tmp_path: Path) -> None:
+    """The error of torch names no line of the model, and what was tried is not the program's error."""
+    script = tmp_path / "sizes.py"
+    script.write_text(FIXED_SIZE)
+    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    assert (verdict["category"], verdict["confidence"]) == ("compile_failure", "proven")
+    assert verdict["guilty"]["model_locations"][0]["line"] == 7
+    assert "static" in verdict["fix"]["text"]
+    assert verdict["summary"] == "The model does not allow all sizes of a dynamic dimension."

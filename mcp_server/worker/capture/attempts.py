@@ -10,9 +10,11 @@ import contextlib
 import importlib
 import itertools
 import linecache
+import logging
 import os
 import tempfile
 import time
+import warnings
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -32,6 +34,11 @@ Wanted = List[Tuple[int, List[torch.Tensor]]]  # what eager mode gives, by the d
 
 def attempts(failing: Failing) -> List[Attempt]:
     """What was tried, in order, until something passed. The state of the module and of torch is kept."""
+    with _silent():
+        return _attempts(failing)
+
+
+def _attempts(failing: Failing) -> List[Attempt]:
     began, found = time.monotonic(), []
     state = {name: value.detach().clone() for name, value in failing.module.state_dict().items()}
     random = torch.get_rng_state()
@@ -80,28 +87,48 @@ def _drafted(failing: Failing) -> List[Place]:
 
 @contextlib.contextmanager
 def _without_trace_log() -> Iterator[None]:
-    """Keeps the log that `draft_export` leaves open in a temporary folder, closes it and removes it.
+    """Keeps the log that `draft_export` leaves open in a temporary folder, then closes and removes it.
 
-    Source: torch/export/_draft_export.py, `CaptureStructuredTrace`, torch 2.13.
+    `draft_export` reads the log's name after the log has ended. Source: torch/export/_draft_export.py,
+    `CaptureStructuredTrace`, torch 2.13.
     """
     module = importlib.import_module("torch.export._draft_export")
     kind = module.CaptureStructuredTrace
-    leave = kind.__exit__
+    leave, opened = kind.__exit__, []
 
-    def close(trace: Any, *error: Any) -> None:
+    def ended(trace: Any, *error: Any) -> None:
         leave(trace, *error)
-        trace.close()
+        opened.append(trace)
 
     before = os.environ.get("TORCH_TRACE")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TORCH_TRACE"], kind.__exit__ = folder, close
+        os.environ["TORCH_TRACE"], kind.__exit__ = folder, ended
         try:
             yield
         finally:
             kind.__exit__ = leave
+            for trace in opened:
+                trace.close()
             del os.environ["TORCH_TRACE"]
             if before is not None:
                 os.environ["TORCH_TRACE"] = before
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps what torch says of our own tries out of the program's log, which is read for its error."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
+    found = [each for name in names for each in logging.getLogger(name).handlers]
+    levels = [(each, each.level) for each in found if isinstance(each, logging.StreamHandler)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for handler, _ in levels:
+                handler.setLevel(logging.CRITICAL + 1)
+            yield
+        finally:
+            for handler, level in levels:
+                handler.setLevel(level)
 
 
 def _line_of(failing: Failing, frame: Any) -> Optional[Place]:

@@ -171,6 +171,10 @@ def options(failing: Failing) -> Iterator[Change]:
     told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note)
     told.before, told.after = "Dim(...)", "Dim.DYNAMIC"
     yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
+    told = Attempt("static", "change that line to take every size, or declare the dimension static")
+    told.note = "a static dimension needs a package for each size"
+    told.before, told.after = "Dim(...)", "None"
+    yield _redeclared(failing, told, lambda _each: None)
 
 
 def _multiple(factor: int, dim: Any) -> Any:
@@ -235,7 +239,9 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
     block, number = place
     statement, after = block[number], block[number + 1 :]
     told = Attempt(row.name, row.action, row.changes, before=ast.unparse(statement))
-    made = row.made(statement, Context(failing.module, after))
+    code = function.__code__
+    parameters = list(code.co_varnames[1 : code.co_argcount])
+    made = row.made(statement, Context(failing.module, after, parameters))
     if made is None:
         return None
     block[number:] = made

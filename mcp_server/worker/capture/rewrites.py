@@ -19,10 +19,11 @@ SIZE = r"Constraints violated|specialized it to be a constant|generated guard|no
 
 @dataclass
 class Context:
-    """What a rewrite may look at beside its statement: the module, and the statements behind."""
+    """What a rewrite may look at beside its statement: the module, the statements behind, the parameters."""
 
     module: Any
     after: List[ast.stmt]
+    parameters: List[str]
 
 
 Made = Callable[[Node, Context], Optional[List[Node]]]
@@ -285,6 +286,30 @@ def cut_table(node: Node, module: Any) -> Optional[Node]:
     return None
 
 
+_SHAPED = ("view", "reshape", "expand", "zeros", "ones", "empty", "full")
+
+
+def own_size(statement: Node, context: Context) -> Optional[List[Node]]:
+    """`x.view(8, -1)` or `torch.zeros(8, 4)`: the size of the input in the place of the example's batch."""
+
+    def change(node: Node, _module: Any) -> Optional[Node]:
+        if not calls_method(node, *_SHAPED) or not node.args or not context.parameters:
+            return None
+        whole = isinstance(node.args[0], (ast.Tuple, ast.List))
+        sizes = node.args[0].elts if whole else node.args
+        first = sizes[0] if sizes else None
+        if not isinstance(first, ast.Constant) or not isinstance(first.value, int) or first.value < 2:
+            return None
+        owner = node.func.value
+        named = isinstance(owner, ast.Name) and owner.id != "torch"
+        batch = parsed("X.shape[0]", X=owner if named else ast.Name(context.parameters[0], ast.Load()))
+        new = copy.deepcopy(node)
+        (new.args[0].elts if whole else new.args)[0] = batch
+        return new
+
+    return in_expression(change)(statement, context)
+
+
 _ROOT = {
     "math.sqrt": "N ** 0.5",
     "math.log2": "torch.log2(torch.scalar_tensor(N))",
@@ -407,6 +432,7 @@ REWRITES = [
     Rewrite("one-hot", f"{VALUE}|one_hot", one_hot, "give the number of classes"),
     Rewrite("tensor of tensors", f"not allocated yet|{VALUE}", stacked, "join with torch.stack"),
     Rewrite("fixed table", SIZE, cut_table, "take as many rows as the input has"),
+    Rewrite("written batch", SIZE, own_size, "take the size of the input in place of the number"),
     Rewrite("math on a size", f"{SIZE}|_sym_|SpecViolation", symbolic_math, "use operators on symbols"),
     Rewrite("try", f"{ANY}|fake tensor call", of_try, "leave out try and except"),
     Rewrite("aliasing branch", "aliasing during", copied_branch, "return a copy from the branch"),
