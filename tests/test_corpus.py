@@ -14,14 +14,14 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console
 
-from benchmarks.corpus.answers import Answer, Defect
+from benchmarks.corpus.answers import PROGRAMS, Answer, Defect
 from benchmarks.corpus.forms import CACHE
 from benchmarks.corpus.judge import Score, calibration, fits, judge
 from benchmarks.corpus.judge_defects import bystander_spared, causes_in_order, defect_shares, summary
 from benchmarks.corpus.recorded import logs, neutral
 from benchmarks.corpus.repairs import trials
 from benchmarks.corpus.score import all_shares, arguments, run
-from benchmarks.corpus.validate import PROGRAMS, ROOT, as_expected, main, select
+from benchmarks.corpus.validate import ROOT, as_expected, main, select
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import CATEGORIES, FAILURES, ComponentKind
 from mcp_server.runtime.context import Context
@@ -85,7 +85,7 @@ def test_the_readme_counts_the_programs() -> None:
 
 
 def test_every_program_has_an_answer_and_every_answer_a_program() -> None:
-    """A program NAME.py has the key NAME in answers.yaml; the log of one that was removed goes with it."""
+    """Sections of programs.md and keys of answers.yaml are the same, and no log is of another program."""
     assert {path.stem for path in PROGRAMS.glob("*.py")} == {answer.name for answer in ANSWERS}
     assert set(logs()) <= {answer.name for answer in ANSWERS}
 

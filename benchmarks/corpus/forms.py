@@ -16,8 +16,8 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.corpus.answers import Answer
-from benchmarks.corpus.validate import PROGRAMS, run_case
+from benchmarks.corpus.answers import PROGRAMS, Answer
+from benchmarks.corpus.validate import run_case
 from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.model import ScriptWorkload
 from mcp_server.runtime.context import Context

@@ -19,11 +19,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.corpus.answers import Answer
+from benchmarks.corpus.answers import HOME, PROGRAMS, Answer
 from benchmarks.corpus.forms import CACHE, FORMS, Question, program
 from benchmarks.corpus.judge import Score, Share, calibration, judge, shares
 from benchmarks.corpus.judge_defects import defect_shares, summary, with_defects
-from benchmarks.corpus.validate import HOME, PROGRAMS, ROOT, select
+from benchmarks.corpus.validate import ROOT, select
 
 SLACK_S = 120
 COMMAND_LINE = "from mcp_server.cli.main import main; main()"

@@ -20,12 +20,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.corpus.answers import Answer, read_answers
+from benchmarks.corpus.answers import HOME, PROGRAMS, Answer, read_answers
 from benchmarks.corpus.repairs import trials
 from tools.made import MADE
 
-HOME = Path(__file__).resolve().parent
-PROGRAMS = HOME / "programs"
 ROOT = Path(__file__).resolve().parents[2]
 Run = tuple[str, "Future[dict[str, Any]]"]
 

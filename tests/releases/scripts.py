@@ -7,9 +7,9 @@ from functools import partial
 
 import anyio
 
-from benchmarks.corpus.answers import Answer
+from benchmarks.corpus.answers import PROGRAMS, Answer
 from benchmarks.corpus.judge import judge
-from benchmarks.corpus.validate import PROGRAMS, select
+from benchmarks.corpus.validate import select
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import ScriptWorkload
 from tests.releases.trial import Outcome, Release, Trials
