@@ -85,7 +85,7 @@ def test_the_readme_counts_the_programs() -> None:
 
 
 def test_every_program_has_an_answer_and_every_answer_a_program() -> None:
-    """Sections of programs.md and keys of answers.yaml are the same, and no log is of another program."""
+    """programs.yaml and answers.yaml have the same keys, and no log is of another program."""
     assert {path.stem for path in PROGRAMS.glob("*.py")} == {answer.name for answer in ANSWERS}
     assert set(logs()) <= {answer.name for answer in ANSWERS}
 

@@ -1,9 +1,8 @@
-"""Reads the programs, sections of `programs.md`, and what is right about each: `answers.yaml`, by name."""
+"""Reads the programs of `programs.yaml`, and what is right about each: `answers.yaml`, by name."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ import yaml
 from tools.made import MADE
 
 HOME = Path(__file__).resolve().parent
-PROGRAM = re.compile(r"^## (?P<name>\w+)\n\n```python\n(?P<source>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -74,17 +72,17 @@ class Answer:
         return frozenset({self.category, *self.also_accepted})
 
 
-def laid_out(page: Path = HOME / "programs.md") -> Path:
-    """A folder with each program of `page` as NAME.py, made once for each text of it."""
-    text = page.read_text(encoding="utf-8")
+def laid_out(file: Path = HOME / "programs.yaml") -> Path:
+    """A folder with each program of `file` as NAME.py, made once for each text of it."""
+    text = file.read_text(encoding="utf-8")
     target = MADE / "corpus" / f"sources-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as work:
             new = Path(work) / "new"
             new.mkdir()
-            for found in PROGRAM.finditer(text):
-                (new / f"{found['name']}.py").write_text(found["source"], encoding="utf-8")
+            for name, source in yaml.safe_load(text).items():
+                (new / f"{name}.py").write_text(source, encoding="utf-8")
             if not target.is_dir():  # another process may have been faster
                 new.rename(target)
     return target

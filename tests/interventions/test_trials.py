@@ -35,7 +35,7 @@ from mcp_server.worker.protocol import Where
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried
 from tests.worker.support import saved
-from tests.zoo.names import thorough
+from tests.zoo.names import nightly, thorough
 
 IDS = inputs.Leaf(0, "args[0]")
 
@@ -133,7 +133,9 @@ def test_a_flaky_failure_is_made_as_often_as_chance_needs(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("end", "ended"), [("time.sleep(600)", "timeout"), ("os.abort()", "died")], ids=["hangs", "dies"]
+    ("end", "ended"),
+    [("time.sleep(600)", "timeout"), *nightly(("os.abort()", "died"))],
+    ids=["hangs", "dies"],
 )
 def test_a_change_that_hangs_or_kills_the_process_is_a_result_and_the_rest_goes_on(
     bad: tuple[Path, Path, list[str]], tmp_path: Path, end: str, ended: str

@@ -152,6 +152,7 @@ def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, ot
     assert result.outputs[0].compared.beyond > 100 and "only outputs" in result.notes[0]
 
 
+@thorough
 def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Path) -> None:
     """With a random operator nothing can be compared; where runs of the package part is told."""
     module = tmp_path / "ops.py"

@@ -28,7 +28,7 @@ from tests.zoo.names import THOROUGH, nightly, thorough
 
 pytestmark = pytest.mark.slow
 
-AGREE = ["jagged", "plugin", *nightly("attention", "counter", "logarithm", "norms", "ranker", "unbacked")]
+AGREE = ["jagged", *nightly("plugin", "attention", "counter", "logarithm", "norms", "ranker", "unbacked")]
 
 
 def decompile(package: Path, out: Path, *words: str) -> tuple[int, dict[str, Any]]:
