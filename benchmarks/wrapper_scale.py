@@ -32,11 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from mcp_server.package import query  # noqa: E402
 from mcp_server.package.archive import Package  # noqa: E402
-from mcp_server.package.members import (  # noqa: E402
-    FLAT_MODEL,
-    DirectoryContainer,
-    flat_model,
-)
+from mcp_server.package.members import FLAT_MODEL, DirectoryContainer, flat_model  # noqa: E402
 from mcp_server.package.view import PackageView  # noqa: E402
 from mcp_server.package.wrapper import read_wrapper  # noqa: E402
 from tests.package.made_wrapper import make_wrapper  # noqa: E402

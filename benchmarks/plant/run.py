@@ -24,14 +24,7 @@ from benchmarks.plant.faults.models import restored, show
 from benchmarks.plant.healthy import HEALTHY, equal_nan, outputs_of
 from benchmarks.plant.judge import Answer, Score, judge
 from benchmarks.plant.models import MODELS, Edit, Model
-from benchmarks.plant.program import (
-    ENDED,
-    Traced,
-    draw_inputs,
-    eager_model,
-    run_program,
-    trace,
-)
+from benchmarks.plant.program import ENDED, Traced, draw_inputs, eager_model, run_program, trace
 from mcp_server.package.archive import open_package
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,16 +21,7 @@ from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import (
-    GOOD_IDS,
-    GUARD,
-    failing,
-    from_eager,
-    package_case,
-    run,
-    trial,
-    worker_run,
-)
+from tests.diagnosis.support import GOOD_IDS, GUARD, failing, from_eager, package_case, run, trial, worker_run
 
 X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
 

@@ -21,13 +21,7 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import Fix, PackageWorkload
 from mcp_server.worker.protocol import Change, ReplayRequest
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import (
-    capture,
-    intervention,
-    package_case,
-    trial,
-    worker_run,
-)
+from tests.diagnosis.support import capture, intervention, package_case, trial, worker_run
 from tests.server.agent import parse
 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent

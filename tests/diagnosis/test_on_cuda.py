@@ -10,11 +10,7 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import (
-    constants,
-    input_mismatch,
-    log_text,
-)
+from mcp_server.diagnosis.causes import constants, input_mismatch, log_text
 from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import place
@@ -29,16 +25,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import (
-    GOOD_IDS,
-    called,
-    capture,
-    failing,
-    package_case,
-    phase,
-    run,
-    trial,
-)
+from tests.diagnosis.support import GOOD_IDS, called, capture, failing, package_case, phase, run, trial
 from tests.memory_faults.support import recorded
 
 # An operator of the user's own that calls torch after an earlier kernel failed: the frames are what pybind11

@@ -22,13 +22,7 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command
 from mcp_server.jobs.shared_import import surroundings
-from mcp_server.model import (
-    CommandWorkload,
-    ExportedWorkload,
-    PackageWorkload,
-    ScriptWorkload,
-    Workload,
-)
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.runtime.context import WORKER_MAIN, Context
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.fault_methods import ONE_THREAD

@@ -20,15 +20,7 @@ from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.tools.failing import FailureShown
 from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
-from tests.diagnosis.support import (
-    called,
-    capture,
-    diverged,
-    package_case,
-    phase,
-    run,
-    worker_run,
-)
+from tests.diagnosis.support import called, capture, diverged, package_case, phase, run, worker_run
 from tests.served import served
 from tests.worker.support import context_in
 from tests.zoo.names import thorough

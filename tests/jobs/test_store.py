@@ -17,13 +17,7 @@ import pytest
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.gpus import Clock
 from mcp_server.jobs.manager import Job, JobState, Manager, load
-from mcp_server.jobs.store import (
-    SCHEME,
-    JobDirectory,
-    Store,
-    private_directory,
-    size_of,
-)
+from mcp_server.jobs.store import SCHEME, JobDirectory, Store, private_directory, size_of
 from mcp_server.model import Cost
 from tests.jobs.support import FAMILY, all_dead, appears, endless, family, finish, python
 

@@ -11,9 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client
-from mcp_types import (
-    TextResourceContents,
-)
+from mcp_types import TextResourceContents
 
 from mcp_server.cli.parameters import arguments_of, targets_of
 from mcp_server.errors import ProblemError

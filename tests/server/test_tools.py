@@ -22,10 +22,7 @@ from mcp_types import TextResourceContents
 
 from mcp_server.cli.parameters import parameters_of
 from mcp_server.logs.families import FAMILIES, Family
-from mcp_server.model import (
-    NextStep,
-    Verdict,
-)
+from mcp_server.model import NextStep, Verdict
 from mcp_server.operations.arguments import RUNS_USER_CODE, validated
 from mcp_server.operations.table import CORE, OPERATIONS, command_line
 from mcp_server.runtime.context import Context

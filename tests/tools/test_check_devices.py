@@ -15,14 +15,7 @@ from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Worklo
 from mcp_server.package.archive import Package, open_package, read_metadata
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import DevicesChecked, check_devices
-from mcp_server.tools.machine import (
-    ISA_FLAGS,
-    Compiler,
-    Machine,
-    cpu_flags,
-    find_problems,
-    find_tool,
-)
+from mcp_server.tools.machine import ISA_FLAGS, Compiler, Machine, cpu_flags, find_problems, find_tool
 from mcp_server.worker.events import Gpu
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without

@@ -15,13 +15,7 @@ from mcp_server.logs.families import FAMILIES
 from mcp_server.logs.log import read_log
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.runtime.context import Context
-from mcp_server.runtime.failure import (
-    SMALL_BYTES,
-    look_ahead,
-    read_failure,
-    read_output,
-    read_users_log,
-)
+from mcp_server.runtime.failure import SMALL_BYTES, look_ahead, read_failure, read_output, read_users_log
 from mcp_server.tools.explain_error import Explanation, explain_error, program_of
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS

@@ -18,10 +18,7 @@ from mcp_server.diagnosis.origin.condition import (
     good_ranges,
 )
 from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines
-from mcp_server.diagnosis.origin.of_model import (
-    outside_of,
-    why_of_model,
-)
+from mcp_server.diagnosis.origin.of_model import outside_of, why_of_model
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator
