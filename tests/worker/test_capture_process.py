@@ -14,7 +14,6 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 import torch
@@ -25,12 +24,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mcp_server.logs import captured
 from mcp_server.logs.captured import read_capture
-from mcp_server.worker.capture import checks
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.calls import Calls, failure
 from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.events import TensorFacts
-from mcp_server.worker.capture.journal import CaptureStore, Journal, around
+from mcp_server.worker.capture.journal import CaptureStore, Ending, Journal, around
 from mcp_server.worker.events import Refused
 from mcp_server.worker.report import Report
 from mcp_server.worker.tensors import digests
@@ -72,7 +70,10 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(compiles: Compile
         try:
             check()
         except AssertionError as error:
-            compiles.comparisons.asserted((torch.zeros(2), torch.ones(2)), None, error)
+            told = compiles.comparisons.asserting(torch.zeros(2), torch.ones(2))
+            next(told)
+            with pytest.raises(StopIteration):
+                told.send((None, error))
             compiles.failing(error)
 
     survive()
@@ -114,7 +115,7 @@ def test_the_last_comparison_that_failed_tells_what_was_expected(
 
     def check() -> None:
         for name, first, second in compared:
-            around(journal, getattr(torch, name), own.comparing, own.compared)(first, second)
+            around(journal, getattr(torch, name), own.comparing)(first, second)
         if not returned:
             raise RuntimeError("not the model's")
 
@@ -161,7 +162,7 @@ def test_a_package_that_torch_refuses_itself(hook: Calls, tmp_path: Path) -> Non
     package = tmp_path / "gpu.pt2"
     package.write_bytes(b"PK")
     with pytest.raises(AssertionError):
-        around(hook.journal, refuse, hook.opening, hook.opened)(package, "tower", device_index=1)
+        around(hook.journal, refuse, hook.opening)(package, "tower", device_index=1)
     (load,) = read_capture(tmp_path).loads
     assert (load.package, load.outcome) == (package, "failed")
     assert load.options == {"model_name": "tower", "device_index": 1}
@@ -222,14 +223,14 @@ def test_a_load_that_a_loader_tells_is_told_once(hook: Calls, tmp_path: Path) ->
         def __init__(self, package: str) -> None:
             raise RuntimeError("Failed to initialize zip archive")
 
-    made = around(hook.journal, AOTIModelPackageLoader.__init__, hook.loading, hook.loaded)
+    made = around(hook.journal, AOTIModelPackageLoader.__init__, hook.loading)
 
     def load(path: object) -> None:
         made(object.__new__(AOTIModelPackageLoader), str(path))
 
     for path in (tmp_path / "cut.pt2", io.BytesIO(b"PK")):
         with pytest.raises(RuntimeError):
-            around(hook.journal, load, hook.opening, hook.opened)(path)
+            around(hook.journal, load, hook.opening)(path)
     loads = read_capture(tmp_path).loads
     assert [load.outcome for load in loads] == ["failed", "failed"]
 
@@ -284,15 +285,13 @@ def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
         """The program's function."""
         return 10 // x
 
-    def before(x: int) -> int:
+    def hook(x: int) -> Ending:
         if x == 2:
             raise KeyError("mine")
-        return x
-
-    def after(_state: Any, _result: Any, _error: BaseException | None) -> None:
+        yield
         raise OSError("disk full")
 
-    wrapped = around(journal, original, before, after)
+    wrapped = around(journal, original, hook)
     assert wrapped(2) == wrapped(x=2) == 5 and wrapped(5) == 2 and wrapped.__doc__ == original.__doc__
     with pytest.raises(ZeroDivisionError):
         wrapped(0)
@@ -313,7 +312,7 @@ def test_a_report_is_strict_json(tmp_path: Path) -> None:
     assert second["value"] == 0.5
 
 
-WORKER = Path(checks.__file__).parents[1]
+WORKER = Path(module.__file__).parents[1]
 NAMES = {"copy": "copy_path", "frames": "stack", "package_path": "package"}  # in the record
 NUMBERS = {"compile", "load", "update", "call"}
 OF_THE_ERROR = {"stopped_at"}  # beside those of `failure`

@@ -25,7 +25,7 @@ from ..process import (
 from ..report import Encoded, encode, facts
 from ..saved_calls import CALL_FORMAT, TooLarge, pack, pack_leaves
 from ..tensors import digests
-from .journal import CaptureStore, Journal, unkept
+from .journal import CaptureStore, Ending, Journal, unkept
 from .memory import MemoryLog, Outputs, Watched
 
 if TYPE_CHECKING:  # this is imported into every program
@@ -87,23 +87,35 @@ class Calls:
 
     # Loads
 
-    def opening(self, path: Any, *args: Any, **kwargs: Any) -> Optional[tuple[str, Configs]]:
-        """`load_package` begins; a stream in place of a path is left to the loader, which gets a file."""
+    def opening(self, path: Any, *args: Any, **kwargs: Any) -> Ending:
+        """`load_package`: journal a package that torch refused before it made a loader.
+
+        A stream in place of a path is left to the loader, which gets a file.
+        """
         self.thread.loads = 0
-        options = {**dict(zip(LOADER_OPTIONS[1:], args)), **kwargs}
-        return (os.fspath(path), options) if isinstance(path, (str, os.PathLike)) else None
+        if isinstance(path, (str, os.PathLike)):
+            _, error = yield
+            if error is not None and not self.thread.loads:
+                options = {**dict(zip(LOADER_OPTIONS[1:], args)), **kwargs}
+                number = self._load("AOTIModelPackageLoader", os.fspath(path), options)
+                self.journal.event("load_failed", load=number, **failure(error))
 
-    def opened(self, state: tuple[str, Configs], _result: Any, error: Optional[BaseException]) -> None:
-        """Journal a package that torch refused before it made a loader."""
-        if error is not None and not self.thread.loads:
-            number = self._load("AOTIModelPackageLoader", *state)
-            self.journal.event("load_failed", load=number, **failure(error))
-
-    def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
+    def loading(self, loader: Any, *args: Any, **kwargs: Any) -> Ending:
+        """The constructor of a loader."""
         self.thread.loads = getattr(self.thread, "loads", 0) + 1
         kind = type(loader).__name__
         options = {**dict(zip(LOADER_OPTIONS if "PackageLoader" in kind else RUNNER_OPTIONS, args)), **kwargs}
-        return self._load(kind, options.pop("package", ""), options), loader, time.monotonic()
+        number, start = self._load(kind, options.pop("package", ""), options), time.monotonic()
+        _, error = yield
+        if error is not None:
+            self.journal.event("load_failed", load=number, **failure(error))
+            return
+        self.loads[loader] = number
+        on_cuda = kind.endswith("Cuda")
+        if hasattr(loader, "get_metadata"):
+            on_cuda = loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda"
+        place = current_device() if on_cuda else None
+        self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
 
     def _load(self, loader: str, path: Any, options: Configs) -> int:
         """The number of a load that begins."""
@@ -126,21 +138,9 @@ class Calls:
         )
         return number
 
-    def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
-        number, loader, start = state
-        if error is not None:
-            self.journal.event("load_failed", load=number, **failure(error))
-            return
-        self.loads[loader] = number
-        on_cuda = type(loader).__name__.endswith("Cuda")
-        if hasattr(loader, "get_metadata"):
-            on_cuda = loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda"
-        place = current_device() if on_cuda else None
-        self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
-
     # Constants
 
-    def updating(self, how: str, loader: Any, constants: Any, *args: Any, **kwargs: Any) -> tuple[int]:
+    def updating(self, how: str, loader: Any, constants: Any, *args: Any, **kwargs: Any) -> Ending:
         """The method `how` of a loader is called, which takes a map of constants first."""
         number, load = next(self.numbers), self.loads.get(loader, -1)
         names = [str(name) for name in constants]
@@ -178,10 +178,7 @@ class Calls:
         managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
         managed = managed and how != "update_constant_buffer_from_cpu"
         self.memory.managed.update(load, constants, managed, known)
-        return (number,)
-
-    def updated(self, state: tuple[int], _result: Any, error: Optional[BaseException]) -> None:
-        (number,) = state
+        _, error = yield
         if error is None:
             self.journal.event("updated", update=number)
         else:
@@ -189,15 +186,18 @@ class Calls:
 
     # Calls
 
-    def entering(self, _model: Any, *args: Any, **kwargs: Any) -> bool:
+    def entering(self, _model: Any, *args: Any, **kwargs: Any) -> Ending:
         """Keep the tree for the call that follows inside: the loader sees tensors only."""
         self.thread.tree = (args, kwargs)
-        return True
-
-    def leaving(self, _state: bool, _result: Any, _error: Optional[BaseException]) -> None:
+        yield
         self.thread.tree = None
 
-    def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Entered:
+    def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Ending:
+        entered = self._entered(loader, inputs)  # which keeps no input alive that the call takes over
+        result, error = yield
+        self._called(entered, result, error)
+
+    def _entered(self, loader: Any, inputs: Any) -> Entered:
         number = next(self.numbers)
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
@@ -239,7 +239,7 @@ class Calls:
         except (TooLarge, OSError, RuntimeError) as error:
             return None, "{}: {}".format(type(error).__name__, error)[:500]
 
-    def called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
+    def _called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
         seconds = time.monotonic() - state.start
         if error is not None:
             self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))

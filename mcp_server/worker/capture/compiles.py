@@ -1,4 +1,7 @@
-"""Journals exports, compiles and packagings, where a compile stopped, and checks that fail near it."""
+"""Journals exports, compiles and packagings, where a compile stopped, and checks that fail near it.
+
+Comparisons that the program makes itself (`assert_close`, `allclose`, `equal`) say what was expected.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,108 @@ import linecache
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Optional
 
 import torch
 
-from ..encode import OURS, TORCH, encode, frames, raised_in
-from ..report import encode_frames, identity
-from ..tensors import storage_bytes
+from ..encode import OURS, TORCH, callers, encode, frames, is_ours, raised_in
+from ..report import Encoded, encode_frames, identity
+from ..saved_calls import TooLarge
+from ..tensors import only_tensors, storage_bytes
 from .calls import Calls, failure
-from .checks import REPORTED, Comparisons
+from .journal import Ending
+
+CALLER = 4  # frames above a hook: `_begin`, `safely` and the wrapper of a function, then its caller
+REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """One that failed: the file with both sides, whose outputs they were, and the function that compared."""
+
+    file: Optional[str]
+    calls: list[int]
+    frames: Encoded
+    code: Optional[CodeType]
+
+
+class Comparisons:
+    """Remembers the last comparison of this process where it failed, until another one holds."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.numbers = itertools.count()
+        self.failed: Optional[Comparison] = None
+
+    def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> Ending:
+        """Journal a failed `assert_close`: the program may catch it and count."""
+        _, error = yield
+        self._forget()
+        if isinstance(error, AssertionError):
+            error.__dict__[REPORTED] = True  # a reference to it would keep the tensors of its frames alive
+            self.failed = self._kept(actual, expected)
+            self._tell(error)
+
+    def comparing(self, first: Any = None, second: Any = None, *_args: Any, **named: Any) -> Ending:
+        """`torch.allclose` or `torch.equal`, which torch calls, too: only calls of the program count.
+
+        A comparison that fails is no failure yet: the program may end over it.
+        """
+        if not is_ours(sys._getframe(CALLER).f_code):
+            result, _ = yield
+            self._forget()
+            if result is False:
+                self.failed = self._kept(named.get("input", first), named.get("other", second))
+
+    def ending(self, error: BaseException) -> None:
+        """Journal the last comparison if it failed in a function that this error ends."""
+        if self.failed is not None and self.failed.code in [place.f_code for place, _ in raised_in(error)]:
+            self._tell(error)
+
+    def _kept(self, actual: Any, expected: Any) -> Comparison:
+        """In the order of `assert_close`: the actual side is what a call returned."""
+        sides = [[leaf.detach() for leaf in only_tensors(side)] for side in (actual, expected)]
+        calls_of = self.calls.outputs.calls_of
+        if calls_of(sides[1]) and not calls_of(sides[0]):
+            sides.reverse()
+        record = {"actual": sides[0], "expected": sides[1]}
+        path, _ = self.calls.saved("assertion", next(self.numbers), lambda: self._within(record))
+        code = next((frame.f_code for frame in callers()), None)
+        return Comparison(path, calls_of(sides[0] + sides[1]), frames(), code)
+
+    def _within(self, record: dict[str, list[torch.Tensor]]) -> dict[str, list[torch.Tensor]]:
+        """The record; raises `TooLarge` above the cap on a file."""
+        size = storage_bytes(record["actual"] + record["expected"])
+        if size > self.calls.store.cap:
+            raise TooLarge(f"its {size} bytes are above the cap of {self.calls.store.cap}")
+        return record
+
+    def _tell(self, error: BaseException) -> None:
+        """Journal the failed comparison, once, with the error that came of it."""
+        told, self.failed = self.failed, None
+        if told is not None:
+            self.calls.memory.failed()
+            self.calls.journal.event(
+                "assertion_failed",
+                file=told.file,
+                calls=told.calls,
+                frames=told.frames,
+                **failure(error),
+            )
+
+    def _forget(self) -> None:
+        """The last one did not end the program: its file goes."""
+        before, self.failed = self.failed, None
+        if before is not None and before.file is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(before.file)
+
 
 MOST = 4
 TEXT = 4000  # characters of one stack
@@ -70,10 +163,10 @@ class Compiles:
         self.last_compile: Any = None  # options and error of one that failed
         self.kept: set[str] = set()  # packages that were there before this process wrote them
 
-    def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
+    def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Ending:
         """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
         if getattr(self.thread, "inside", False):
-            return None
+            return
         number = next(self.numbers)
         self._keep_before(path_of(kwargs.get("package_path")))
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
@@ -95,8 +188,15 @@ class Compiles:
             frames=frames(),
         )
         self.compiles = self.thread.inside = True
-        self.thread.configs = kwargs.get("inductor_configs")
-        return number, time.monotonic()
+        start = time.monotonic()
+        result, error = yield
+        seconds, self.thread.inside = time.monotonic() - start, False
+        if error is None:
+            self.journal.event("compiled", compile=number, seconds=seconds, package=path_of(result))
+            return
+        self.last_compile = (kwargs.get("inductor_configs"), error)
+        told, operators = failure(error), stopped_at(error)
+        self.journal.event("compile_failed", compile=number, seconds=seconds, stopped_at=operators, **told)
 
     def _keep_before(self, path: Optional[str]) -> None:
         """Keep the user's own build, where a package is about to be written: it is put back afterwards."""
@@ -127,16 +227,6 @@ class Compiles:
             return None, "torch.export.save: {}".format(error)[:500]
         return path, ""
 
-    def compiled(self, state: tuple[int, float], result: Any, error: Optional[BaseException]) -> None:
-        self.thread.inside = False
-        number, seconds = state[0], time.monotonic() - state[1]
-        if error is None:
-            self.journal.event("compiled", compile=number, seconds=seconds, package=path_of(result))
-            return
-        self.last_compile = (getattr(self.thread, "configs", None), error)
-        told, operators = failure(error), stopped_at(error)
-        self.journal.event("compile_failed", compile=number, seconds=seconds, stopped_at=operators, **told)
-
     def failing(self, error: BaseException) -> None:
         """Journal the exception that ends the program: its own check may have raised it."""
         places = raised_in(error)
@@ -158,16 +248,14 @@ class Compiles:
         self.calls.memory.failed()
         self.journal.event("program_failed", frames=shown, **failure(error))
 
-    def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        return (module, args, kwargs) if isinstance(module, torch.nn.Module) else None
-
-    def exported(self, state: Any, _result: Any, error: Optional[BaseException]) -> None:
+    def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Ending:
         """Keep the last export: where the program ends over it, or over its compile, changes are tried."""
-        module, args, kwargs = state
-        options = dict(kwargs)
-        given = args[0] if args else options.pop("args", ())
-        more = args[1] if len(args) > 1 else options.pop("kwargs", None)
-        self.last_export = (module, tuple(given), dict(more or {}), options, error)
+        if isinstance(module, torch.nn.Module):
+            _, error = yield
+            options = dict(kwargs)
+            given = args[0] if args else options.pop("args", ())
+            more = args[1] if len(args) > 1 else options.pop("kwargs", None)
+            self.last_export = (module, tuple(given), dict(more or {}), options, error)
 
     def attempt(self, error: BaseException) -> None:
         """Try what makes the failed export or compile pass, if that is what ends the program."""

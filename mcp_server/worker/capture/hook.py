@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from .calls import Calls
 from .compiles import Compiles, keep_lines
-from .journal import CaptureStore, Journal, nothing, safely, wrap
+from .journal import CaptureStore, Journal, safely, wrap
 from .streams import waits
 
 DEVICES = ("Cpu", "Cuda", "Xpu", "Mps")
@@ -33,8 +33,9 @@ class Hook:
         self.journal = Journal(directory)
         self.calls = Calls(self.journal, CaptureStore(self.journal))
         self.compiles = Compiles(self.calls)
-        wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
-        wrap(self.journal, subprocess.Popen, "__init__", self.calls.starting, nothing)
+        self.wrap = partial(wrap, self.journal)
+        self.wrap(sys, "exit", self.compiles.exiting)
+        self.wrap(subprocess.Popen, "__init__", self.calls.starting)
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)
         printed = sys.excepthook
@@ -57,49 +58,45 @@ class Hook:
             self.journal.event("exit")
 
     def torch(self, torch: Any) -> None:
-        journal, calls, cuda = self.journal, self.calls, torch.cuda
+        calls, streams = self.calls, self.calls.memory.streams
         for owner in (getattr(torch._C._aoti, name) for name in RUNNERS if hasattr(torch._C._aoti, name)):
-            wrap(journal, owner, "__init__", calls.loading, calls.loaded)
+            self.wrap(owner, "__init__", calls.loading)
             for method in ("run", "boxed_run"):
-                wrap(journal, owner, method, calls.calling, calls.called)
+                self.wrap(owner, method, calls.calling)
             for method in CONSTANT_METHODS:
-                wrap(journal, owner, method, partial(calls.updating, method), calls.updated)
+                self.wrap(owner, method, partial(calls.updating, method))
 
         def entered(*_args: Any, **_kwargs: Any) -> None:
             """A second stream exists: start recording stream waits."""
-            calls.memory.streams.several = True
-            for owner, name, before in waits(torch, calls.memory.streams.pending_uses):
-                wrap(journal, owner, name, before, nothing)
+            streams.several = True
+            for owner, name, before in waits(torch, streams.pending_uses):
+                self.wrap(owner, name, before)
 
         for name in ("allclose", "equal"):
-            wrap(
-                journal, torch, name, self.compiles.comparisons.comparing, self.compiles.comparisons.compared
-            )
-        wrap(journal, cuda.StreamContext, "__init__", entered, nothing)
-        wrap(journal, cuda.CUDAGraph, "replay", calls.memory.streams.replaying, nothing)
+            self.wrap(torch, name, self.compiles.comparisons.comparing)
+        self.wrap(torch.cuda.StreamContext, "__init__", entered)
+        self.wrap(torch.cuda.CUDAGraph, "replay", streams.replaying)
 
     def inductor(self, module: Any) -> None:
         for name in ("aoti_compile_and_package", "aot_compile"):
-            begin = partial(self.compiles.compiling, name)
-            wrap(self.journal, module, name, begin, self.compiles.compiled)
+            self.wrap(module, name, partial(self.compiles.compiling, name))
 
     def compiled_model(self, module: Any) -> None:
         owner = getattr(module, "AOTICompiledModel", None)
         if owner is not None:
-            wrap(self.journal, owner, "__call__", self.calls.entering, self.calls.leaving)
+            self.wrap(owner, "__call__", self.calls.entering)
 
     def package(self, module: Any) -> None:
         self.compiled_model(module)
-        wrap(self.journal, module, "package_aoti", self.compiles.packaging, nothing)
-        wrap(self.journal, module, "load_package", self.calls.opening, self.calls.opened)
+        self.wrap(module, "package_aoti", self.compiles.packaging)
+        self.wrap(module, "load_package", self.calls.opening)
 
     def export(self, module: Any) -> None:
         safely(self.journal, keep_lines)
-        wrap(self.journal, module, "export", self.compiles.exporting, self.compiles.exported)
+        self.wrap(module, "export", self.compiles.exporting)
 
     def testing(self, module: Any) -> None:
-        own = self.compiles.comparisons
-        wrap(self.journal, module, "assert_close", own.asserting, own.asserted)
+        self.wrap(module, "assert_close", self.compiles.comparisons.asserting)
 
 
 _hook: list[Hook] = []

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional
 
 import torch
 
@@ -184,50 +184,59 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-Before = Callable[..., Any]
-After = Callable[[Any, Any, Optional[BaseException]], None]
+DONE = object()  # of a hook that ended before the call
+Ending = Generator[None, tuple[Any, Optional[BaseException]], None]
+Hook = Callable[..., Optional[Ending]]
+"""Gets the arguments of a function before it is called. A generator goes on at its `yield`, which gives the
+result and the error of the call; one that ends before, like a function, has nothing to do after it.
+"""
 
 
-def nothing(_state: Any, _result: Any, _error: Optional[BaseException]) -> None:
-    """For a function of which only the beginning is journaled."""
-
-
-def safely(journal: Journal, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call the hook's own code; what it raises is journaled and goes no further."""
+def safely(journal: Journal, function: Callable[..., Any], *args: Any, where: str = "") -> Any:
+    """Call the hook's own code; what it raises is journaled, as of `where`, and goes no further."""
     try:
-        return function(*args, **kwargs)
+        return function(*args)
     except Exception as error:
         with contextlib.suppress(Exception):  # a full disk must not stop the program either
             text = "{}: {}".format(type(error).__name__, error)
-            name = getattr(function, "func", function).__name__  # of a `partial`, too
-            journal.event("hook_failed", where=name, error=text)
+            journal.event("hook_failed", where=where or function.__name__, error=text)
         return None
 
 
-def around(
-    journal: Journal, original: Callable[..., Any], before: Before, after: After
-) -> Callable[..., Any]:
-    """`before(*args, **kwargs)` gives a state, `after(state, result, error)` ends it; None skips `after`."""
+def around(journal: Journal, original: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
+    """The function with a hook around its calls."""
+    where = getattr(hook, "func", hook).__name__  # of a `partial`, too
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        state = safely(journal, before, *args, **kwargs)
-        if state is None:
+        ending = safely(journal, _begin, hook, args, kwargs, where=where)
+        if ending is None:
             return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            safely(journal, after, state, None, error)
+            safely(journal, _end, ending, None, error, where=where)
             raise
-        safely(journal, after, state, result, None)
+        safely(journal, _end, ending, result, None, where=where)
         return result
 
     wrapper.__aoti_debug__ = True  # type: ignore[attr-defined]
     return wrapper
 
 
-def wrap(journal: Journal, owner: Any, name: str, before: Before, after: After) -> None:
+def _begin(hook: Hook, args: Any, kwargs: Any) -> Optional[Ending]:
+    """What is left to do of the hook after the call."""
+    ending = hook(*args, **kwargs)
+    return None if ending is None or next(ending, DONE) is DONE else ending
+
+
+def _end(ending: Ending, result: Any, error: Optional[BaseException]) -> None:
+    with contextlib.suppress(StopIteration):
+        ending.send((result, error))
+
+
+def wrap(journal: Journal, owner: Any, name: str, hook: Hook) -> None:
     """Replace `owner.name`, once; an owner without it is left alone."""
     original = getattr(owner, name, None)
     if original is not None and not hasattr(original, "__aoti_debug__"):
-        setattr(owner, name, around(journal, original, before, after))
+        setattr(owner, name, around(journal, original, hook))
