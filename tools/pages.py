@@ -94,7 +94,7 @@ def tool_lines(one: Declaration) -> Iterator[str]:
     yield from ("", f"## {one.name}", "", one.description, "")
     yield from ("| argument | in a shell | meaning |", "| --- | --- | --- |")
     for name, field in fields_of(one.arguments):
-        said = option_help(name, field.description or "", field.default)
+        said = option_help(name, field.description or "")
         text = " ".join(filter(None, (said, choices(field.annotation, said))))
         text = text.replace("|", "\\|")
         yield f"| `{name}` | {in_a_shell(name, field, one)} | {text} |"

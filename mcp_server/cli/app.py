@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from mcp_server import __version__
-from mcp_server.cli.help import Grouped, command_help
+from mcp_server.cli.help import Grouped
 from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
 from mcp_server.cli.parameters import arguments_of, parameter, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
@@ -21,7 +21,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import HANDLE, READS, CheckArguments, DiagnoseArguments, Operation
-from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
+from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name, in_shell_words
 from mcp_server.operations.work import open_store
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
@@ -88,7 +88,7 @@ def add_command(
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app.command(
         command_name(operation.name),
-        help=command_help(operation.name, operation.description),
+        help=in_shell_words(operation.description),
         short_help=operation.title,
         epilog=examples(*(line.removeprefix("aoti-debug ") for line in operation.examples)),
     )(command)

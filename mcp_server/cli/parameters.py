@@ -79,11 +79,7 @@ def targets_of(model: type[Arguments]) -> list[str]:
 def _option(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
     """A mapping is repeated as NAME=VALUE, and anything that is not simple is text. Choices are listed."""
     kind: Any = field.annotation
-    default, metavar, help_text = (
-        field.default,
-        "TEXT",
-        option_help(name, field.description or "", field.default),
-    )
+    default, metavar, help_text = field.default, "TEXT", option_help(name, field.description or "")
     if name in PAIRS:
         kind, default = tuple[str, str], None
     elif name in COMMANDS:

@@ -16,7 +16,6 @@ import pytest
 
 from mcp_server import __version__
 from mcp_server.cli import main
-from mcp_server.cli.help import COMMANDS, OPTIONS
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.tools.machine import Compiler, Machine, checkup
 from tests.server.clients import ROOT
@@ -163,12 +162,6 @@ def test_help_speaks_as_a_shell_does(operation: object, capsys: pytest.CaptureFi
     assert "aoti-debug://" not in said
     tools = [each.name for each in OPERATIONS if "_" in each.name]
     assert not [tool for tool in tools if re.search(rf"\b{tool}\b", said)]
-
-
-def test_help_is_about_what_is_there() -> None:
-    """Each text belongs to a command or an argument: one that is gone takes its help along."""
-    arguments = {name for operation in OPERATIONS for name in operation.arguments.model_fields}
-    assert set(OPTIONS) <= arguments and set(COMMANDS) == {operation.name for operation in OPERATIONS}
 
 
 def test_doctor_says_first_what_to_do_without_torch() -> None:
