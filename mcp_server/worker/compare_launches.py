@@ -308,7 +308,7 @@ def _reported(place: OfLaunch, judged: Judged, tensor: torch.Tensor) -> LaunchJu
     """What is known of a tensor: right, wrong or unjudged."""
     stored, measured = judged.stored, judged.facts
     if stored is None or measured is None:
-        return LaunchJudged(**vars(place), status="unjudged", why=judged.why)
+        return LaunchJudged(**vars(place), why=judged.why)
     eager = stored.want.eager
     products = any(word in stored.node for word in PRODUCTS)
     tf32 = products and tensor.is_cuda and tensor.dtype == torch.float32 and measured.within_tf32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -13,14 +13,24 @@ from .encode import decode
 from .events import Compiled
 from .imports import module_of, run
 from .loading import load_exported
-from .protocol import CompileRequest, RecompileRequest
+from .protocol import CompileRequest, Configs, RecompileRequest
 from .report import Refused, Report
 
 
 def operate_compile(request: CompileRequest, report: Report) -> None:
-    """Compile into `package_path`; events `compiling` and `compiled` (seconds, package, bytes)."""
-    program = load_exported(request, report)
-    configs = decode(request.get("inductor_configs") or {})
+    """Event `compiled`, after `compiling`."""
+    package, seconds = compiled(load_exported(request, report), request, report)
+    report.event(Compiled(package, seconds, os.path.getsize(package)))
+
+
+def compiled(
+    program: Any, request: CompileRequest, report: Report, more: Optional[Configs] = None
+) -> tuple[str, float]:
+    """The package that a program is compiled into, at `package_path`, and the seconds that it took.
+
+    `more` are options beside those of the request.
+    """
+    configs = {**decode(request.get("inductor_configs") or {}), **(more or {})}
     report.phase("importing_inductor")
     from torch._inductor import aoti_compile_and_package
 
@@ -30,8 +40,7 @@ def operate_compile(request: CompileRequest, report: Report) -> None:
         package = aoti_compile_and_package(
             program, package_path=request["package_path"], inductor_configs=configs
         )
-    seconds = time.monotonic() - start
-    report.event(Compiled(package, seconds, os.path.getsize(package)))
+    return package, time.monotonic() - start
 
 
 def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:

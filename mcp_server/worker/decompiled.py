@@ -13,7 +13,6 @@ import os
 import sys
 import traceback
 from collections.abc import Hashable
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, Callable, ContextManager, Iterator, Optional
@@ -22,7 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import events
-from .events import LaunchVerified
+from .events import LaunchVerified, Verified
 from .inputs import apply, flatten, read
 from .launch_nodes import changing
 from .loading import load
@@ -88,8 +87,8 @@ class LaunchByLaunch:
         found = [(meaning.agreement(place, after[place]), place[0]) for place in places]
         if not found:
             return LaunchVerified("not_run", why="nothing that it wrote is in the program", launch=number)
-        worst, name = max(found, key=lambda each: (RANKS.index(each[0].rank), each[0].largest or 0.0))
-        return LaunchVerified(worst.rank, worst.largest, worst.why, number, name)
+        worst, name = max(found, key=lambda each: rank(each[0]))
+        return LaunchVerified(**vars(worst), launch=number, tensor=name)
 
     def _made(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
         """What the launch makes anew, and all that it was given, as it then is."""
@@ -123,18 +122,15 @@ class DoneByProgram(LaunchByLaunch):
 
 
 RANKS = ("equal", "rounding", "different")
+
+
+def rank(found: Verified) -> tuple[int, float]:
+    return RANKS.index(found.agreement), found.largest_difference or 0.0
+
+
 NEAR = 16.0
 UNIT = 2.0**-23  # a rounding of float32, in which kernels compute
 MOVES, MORE = 2, 18  # runs with moved inputs: always, and where these do not explain a difference
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How near a tensor is to what it has to be: one of `RANKS`, and the largest difference."""
-
-    rank: str
-    largest: Optional[float] = None
-    why: str = ""
 
 
 class Meaning:
@@ -150,17 +146,17 @@ class Meaning:
         self.own: dict[Any, torch.Tensor] = run(cut_out)
         self._wide: list[dict[Any, torch.Tensor]] = []
 
-    def agreement(self, place: Hashable, want: torch.Tensor) -> Agreement:
+    def agreement(self, place: Hashable, want: torch.Tensor) -> Verified:
         got = self.own[place].to(want.device)
         if got.numel() != want.numel():
-            return Agreement("different", why=f"shape {list(got.shape)}, not {list(want.shape)}")
+            return Verified("different", why=f"shape {list(got.shape)}, not {list(want.shape)}")
         got = got.reshape(want.shape)  # the program may have the same elements in other dimensions
         if got.dtype != want.dtype:
-            return Agreement("different", why=f"{got.dtype}, not {want.dtype}")
+            return Verified("different", why=f"{got.dtype}, not {want.dtype}")
         if not bool(unequal(want, got).any()):
-            return Agreement("equal", largest=0.0)
+            return Verified("equal", 0.0)
         explained = any(self._explains(place, want, got, moves) for moves in (MOVES, MORE))
-        return Agreement("rounding" if explained else "different", furthest(want, got))
+        return Verified("rounding" if explained else "different", furthest(want, got))
 
     def _explains(self, place: Hashable, want: torch.Tensor, got: torch.Tensor, moves: int) -> bool:
         wide = [widest(each[place].to(want.device)).reshape(want.shape) for each in self._runs(moves)]
@@ -336,9 +332,7 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
     if meaning is not None and len(outputs) == mine:
         for place, output in enumerate(outputs):
             found = meaning.agreement(place, output)
-            report.event(
-                events.OutputVerified(found.rank, found.largest, found.why, place, list(output.shape))
-            )
+            report.event(events.OutputVerified(**vars(found), output=place, shape=list(output.shape)))
 
 
 @contextlib.contextmanager

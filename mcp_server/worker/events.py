@@ -64,8 +64,6 @@ class Broken:
 
 @dataclass
 class Torch(Event):
-    """The release of torch, and the CUDA that it was built with."""
-
     version: str = ""
     cuda: Optional[str] = None
 
@@ -393,26 +391,22 @@ class CallFacts(Event, event="intervened"):
 class OfLaunch(Event):
     """A tensor of a launch: the launch's number, its place in the call, its kernel and the tensor's name."""
 
-    launch: int
-    sequence: int
-    kernel: str
-    name: str
+    launch: int = -1
+    sequence: int = 0
+    kernel: str = ""
+    name: str = ""
 
 
 @dataclass
-class Argument(Event, TensorFacts):
+class Argument(OfLaunch, TensorFacts):
     """An argument before or after a launch (`phase`): a tensor, or a number, which is its `value`.
 
     `saved` is the tensor's file. `outside` is an element beyond the bound that was asked for.
     """
 
     phase: str = ""
-    launch: int = -1
-    sequence: int = 0
     run: int = 0
     runner: Optional[int] = None
-    kernel: str = ""
-    name: str = ""
     parameter: str = ""
     role: str = ""
     pointer: int = 0
@@ -463,16 +457,11 @@ class OfNode(Event):
 
 @dataclass
 class NodeRaised(OfNode):
-    """An operator raised.
-
-    `behind` are the non-finite nodes that its integer inputs are computed from, `integers` the minimum and
-    maximum of each of these.
-    """
+    """An operator raised; `behind` are the non-finite nodes that its integer inputs are computed from."""
 
     text: str
     type: str = ""
     behind: list[str] = field(default_factory=list)
-    integers: list[list[int]] = field(default_factory=list)
 
 
 @dataclass
@@ -518,14 +507,10 @@ class FakeMismatch(OfNode):
 
 @dataclass
 class Operator(Event):
-    """A call of an operator that breaks its schema or fake function.
-
-    `mutated` and `aliases` name its arguments. `repaired`: the result was changed back.
-    """
+    """A call of an operator that breaks its schema (`mutated` and `aliases`: arguments) or fake function."""
 
     op: str
     call: int
-    repaired: bool = False
     layouts: list[Broken] = field(default_factory=list)
     mutated: list[str] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
@@ -616,8 +601,6 @@ class CountedOutputs(Event):
 
 @dataclass
 class Outputs(Event):
-    """The outputs of the call `run`."""
-
     run: str
     checksums: list[str]
 
@@ -626,8 +609,8 @@ class Outputs(Event):
 class Rerun(OfLaunch):
     """A tensor that a launch wrote in the call `run`."""
 
-    run: str
-    checksum: str
+    run: str = ""
+    checksum: str = ""
 
 
 @dataclass
@@ -659,7 +642,7 @@ class LaunchJudged(OfLaunch):
     with that value. `tf32`: no more than TF32 products explain.
     """
 
-    status: str
+    status: str = "unjudged"
     why: str = ""
     node: str = ""
     place: int = 0
@@ -716,16 +699,12 @@ class Judged(Event):
 
 @dataclass
 class Node(Event):
-    """A node is about to run."""
-
     node: str
     op: str = ""
 
 
 @dataclass
 class Value(Event):
-    """The value of a node was saved."""
-
     node: str
     nan: bool = False
     inf: bool = False
@@ -760,8 +739,6 @@ class Cut(Event):
 
 @dataclass
 class Uncuttable(Event):
-    """Plan `number` gives no program."""
-
     number: int
     reason: str
 

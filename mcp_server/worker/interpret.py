@@ -39,15 +39,10 @@ MOST_EVENTS = 20
 def operate(request: ExportedRequest, report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
-    For the integer inputs of the operator that raised (indices, for example), `node_raised` has `behind`, the
-    non-finite nodes that they are computed from, and `integers`, the minimum and maximum of each.
-
-    `node_overflow`: integers that do not fit their dtype. With `expect`, event `compared_exact` then tells
-    whether the outputs equal that file: as they are, with these operators in int64, and as they are again.
-
-    With `package` the same call is then made there, and event `compared` compares both results. The inputs
-    are read again for that, since the program may mutate them. Event `rounding` says whether rounding
-    explains a difference, and whether it explains what the user's check (`expect`) saw.
+    After `node_overflow`, event `compared_exact` compares the outputs with the file `expect`. With `package`
+    the same call is then made there, and event `compared` compares both results. The inputs are read again
+    for that, since the program may mutate them. Event `rounding` says whether rounding explains a difference,
+    and whether it explains what the user's check (`expect`) saw.
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -110,8 +105,7 @@ class Watcher(torch.fx.Interpreter):
                 if _OF_RANGE.search(str(error)):  # what the program gives beyond its range is known, too
                     return None
             else:
-                around = {"behind": self._behind(n), "integers": self._integers(n)}
-                self._report(events.NodeRaised, n, **around, **facts(error))
+                self._report(events.NodeRaised, n, behind=self._behind(n), **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1
@@ -135,15 +129,6 @@ class Watcher(torch.fx.Interpreter):
                 seen.add(one)
                 left.extend(one.all_input_nodes)
         return sorted(one.name for one in seen if one.name in self.bad)
-
-    def _integers(self, node: torch.fx.Node) -> list[list[int]]:
-        """Minimum and maximum of each integer input; empty if a failed device cannot be read."""
-        values = [self.env.get(one) for one in node.all_input_nodes if _holds_integers(one)]
-        filled = [value for value in values if isinstance(value, torch.Tensor) and value.numel()]
-        try:
-            return [[int(value.min()), int(value.max())] for value in filled]
-        except RuntimeError:
-            return []
 
     def _look(self, node: torch.fx.Node, result: Any) -> None:
         odd = _not_finite(result)
@@ -275,7 +260,7 @@ class Operators(TorchDispatchMode):
         aliases = _aliases(func, args, kwargs, result)
         if (broken or mutated or aliases or overrun) and self.events < MOST_EVENTS:
             self.events += 1
-            found = events.Operator(str(func), self.calls, self.repair, broken, mutated, aliases, overrun)
+            found = events.Operator(str(func), self.calls, broken, mutated, aliases, overrun)
             self.report.event(found)
         if not self.repair:
             return result

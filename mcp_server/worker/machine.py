@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
 
 def operate(_request: Request, report: Report) -> None:
-    """Events `python`, `cuda`, and `gpu` for each device, its `capability` as digits, such as 90.
+    """Events `python`, `cuda`, and `gpu` for each device.
 
-    `cuda` has `why` it is not available, and the newest CUDA that the `driver` runs, as
-    1000 * major + 10 * minor. Each is reported before the next is read: a driver that crashes then leaves the
-    others.
+    Each is reported before the next is read: a driver that crashes then leaves the others.
     """
     import torch
 

@@ -111,10 +111,7 @@ def judge(
 ) -> None:
     """Event `rounding`, for outputs of eager's shapes and dtypes.
 
-    `outputs` has for each the number of `unexplained` elements, and the largest distance of package and eager
-    from float64 (`error`, `eager_error`). `checked` are tensors that the user's own check may have compared
-    the outputs with: `reference` says whether each output that has such ones has one that is explained as
-    well; None if there are none.
+    `checked` are tensors that the user's own check may have compared the outputs with.
     """
     if [(one.eager.shape, one.eager.dtype) for one in found] != [(one.shape, one.dtype) for one in got]:
         return

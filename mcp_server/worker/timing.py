@@ -22,7 +22,7 @@ import torch
 
 from . import events
 from .compare import compare_all
-from .encode import decode
+from .compiling import compiled
 from .inputs import flatten, read
 from .interpret import FRAME
 from .loading import load, load_exported
@@ -202,19 +202,13 @@ def operate_build(request: CompileRequest, report: Report) -> None:
     """Build into `package_path`; events `lines_traced` and, at the end, `build_timed`."""
     program = load_exported(request, report)
     report.event(events.LinesTraced(_lines_traced(program)))
-    configs = decode(request.get("inductor_configs") or {})
-    report.phase("importing_inductor")
     from torch._dynamo.utils import compilation_time_metrics
-    from torch._inductor import aoti_compile_and_package, cpu_vec_isa
+    from torch._inductor import cpu_vec_isa
 
     tests: list[float] = []
     _time_calls(cpu_vec_isa.VecISA, "check_build", tests)
-    report.phase("compiling", str(configs))
     compilation_time_metrics.clear()
-    begin = time.monotonic()
-    with torch.no_grad():
-        aoti_compile_and_package(program, package_path=request["package_path"], inductor_configs=configs)
-    seconds = time.monotonic() - begin
+    _, seconds = compiled(program, request, report)
     times = {name: sum(each) for name, each in compilation_time_metrics.items()}
     tuning = sum(each for name, each in times.items() if name.endswith(TUNING))
     parts = {part: sum(times.get(name, 0.0) for name in names) for part, names in PARTS.items()}

@@ -17,9 +17,11 @@ import time
 from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
+import torch
+
 from .. import events
 from ..compare import equal
-from ..encode import decode
+from ..compiling import compiled
 from ..events import Decision
 from ..interpret import bind, stack_of
 from ..loading import load, load_with_inputs
@@ -143,7 +145,6 @@ def difference(before: Any, after: Any) -> Any:
 
 def prepare(workaround: Workaround) -> None:
     """Do what a user would write before the compile to work around a decision."""
-    import torch
     from torch._inductor import decomposition, lowering
 
     for name in workaround.get("decompositions", ()):
@@ -162,7 +163,6 @@ def prepare(workaround: Workaround) -> None:
 
 def forget(name: str) -> None:
     """Take a decomposition out of the compiler's tables: it calls no operator that it could decompose."""
-    import torch
     from torch._inductor import decomposition
 
     for table in (decomposition.decompositions, decomposition.select_decomp_table()):
@@ -190,23 +190,14 @@ def operate_attempt(request: AttemptRequest, report: Report) -> None:
     """
     exported, args, kwargs = load_with_inputs(request, report)
     program = flatten_program(exported, args, kwargs)
-    report.phase("importing_inductor")
-    import torch._inductor
+    from torch._inductor import config
 
-    configs = decode(request.get("inductor_configs") or {})
     switches = request.get("switches") or {}
+    there = {name: value for name, value in switches.items() if name in config.get_config_copy()}
     if switches:
-        from torch._inductor import config
-
-        there = {name: value for name, value in switches.items() if name in config.get_config_copy()}
-        configs.update(there)
         report.event(events.Switched(list(there)))
     prepare(request.get("workaround") or {})
-    report.phase("compiling")
-    with torch.no_grad():
-        package = torch._inductor.aoti_compile_and_package(
-            exported, package_path=str(request["package_path"]), inductor_configs=configs
-        )
+    package, _ = compiled(exported, request, report, there)
     loader = load({"package": package}, report)
     inputs = [leaf for leaf in program.inputs if isinstance(leaf, torch.Tensor)]
     outputs = call(lambda: loader.run([leaf.clone() for leaf in inputs]), 0, report)
