@@ -15,8 +15,7 @@ from typing import Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from mcp_server import versions
-from mcp_server.cli.help import option_help
-from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, targets_of
+from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, option_help, targets_of
 from mcp_server.diagnosis.diagnose import observations
 from mcp_server.diagnosis.observe import REASONS, Observation
 from mcp_server.flags import FLAGS, Flag, table_markdown

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from mcp_server import __version__
-from mcp_server.cli.help import Grouped
 from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
 from mcp_server.cli.parameters import arguments_of, parameter, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
@@ -52,6 +52,31 @@ Exit codes:
   0 nothing wrong    1 fault found    2 wrong call, or it could not be done
   3 inconclusive     130 interrupted
 """
+
+GROUPS = {
+    "Start here": ("diagnose", "explain-error", "doctor"),
+    "Look closer": (
+        *("inspect-package", "decompile", "dump-kernel-io", "trace-launches", "locate-fault"),
+        *("run-deterministic", "compare-with-eager", "check-devices"),
+    ),
+    "Fix and report": ("try-fix", "bisect", "reduce", "compile-with-flags", "report", "bundle"),
+    "Record, repeat, serve": ("record", "recordings", "post-mortem", "sweep", "serve"),
+}
+
+
+class Grouped(TyperGroup):
+    """Lists the commands by what one wants to do."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        listed = [name for names in GROUPS.values() for name in names]
+        others = tuple(name for name in self.list_commands(ctx) if name not in listed)
+        for title, names in {**GROUPS, "Other": others}.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [(name, command.short_help or "") for name, command in commands if command is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
 
 app = typer.Typer(
     name="aoti-debug",

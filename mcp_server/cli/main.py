@@ -86,7 +86,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
     from mcp_server.cli.app import app
-    from mcp_server.cli.help import ClickException, explained
+    from mcp_server.cli.parameters import ClickException, explained
     from mcp_server.jobs.store import cause
     from mcp_server.server.standard_streams import printing
 

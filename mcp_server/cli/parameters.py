@@ -1,18 +1,21 @@
-"""The parameters of commands, made from the arguments of operations, and the way back."""
+"""The parameters of commands, made from the arguments of operations, and the way back.
+
+Also what a wrong command line is told.
+"""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
-from mcp_server.cli.help import option_help
 from mcp_server.errors import ProblemError
 from mcp_server.operations.arguments import (
     COMMANDS,
@@ -23,7 +26,7 @@ from mcp_server.operations.arguments import (
     fields_of,
     validated,
 )
-from mcp_server.operations.table import command_name
+from mcp_server.operations.table import command_name, in_shell_words
 from mcp_server.operations.workload import is_exported_program
 from mcp_server.plurals import listed
 
@@ -40,6 +43,18 @@ TARGETS = {
 AS_TARGET = frozenset({"script", "script_args", "command"})  # options that TARGET and ARGS say shorter
 TENSOR_FILES = (".pt", ".pth")
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
+
+
+# Arguments whose text for agents names what only they have; all others say the same to people.
+OPTIONS = {
+    "flags": "Set this flag, such as TORCHINDUCTOR_NAN_ASSERTS=1; repeat it for more.",
+    "log": "Read this log of a failing run.",
+}
+
+
+def option_help(name: str, for_agents: str) -> str:
+    """The help of the argument `name`, which agents get as `for_agents`."""
+    return OPTIONS.get(name) or in_shell_words(for_agents)
 
 
 def parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
@@ -184,3 +199,36 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
         return shlex.split(value) if name in COMMANDS else value
     except ValueError as error:
         raise ProblemError(f"--{name} is no command line ({error})", value=value[:120]) from error
+
+
+# Typer has click in itself or beside it, by its version.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+ClickException: type[Exception] = UsageError.__bases__[0]
+LIKE = 0.75  # of difflib: --symptm is --symptom, --batch is nothing of ours
+
+
+def explained(error: Any, words: Sequence[str]) -> ProblemError:
+    """The problem that click found in the command line `words`."""
+    context = getattr(error, "ctx", None)
+    help_of = f"{context.command_path} --help" if context is not None else "aoti-debug --help"
+    option = getattr(error, "option_name", None)
+    if type(error).__name__ == "NoSuchOption" and context is not None:
+        return _no_such_option(str(option), context, words, help_of)
+    said = error.format_message().strip().rstrip(".")
+    return ProblemError(f"{said[:1].lower()}{said[1:]}", next_call=help_of)
+
+
+def _no_such_option(option: str, context: Any, words: Sequence[str], help_of: str) -> ProblemError:
+    """Most often an option of the script: then what is missing is the `--` before it."""
+    what = f"no such option: {option}"
+    parameters = context.command.params
+    known = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
+    close = difflib.get_close_matches(option, [name for name in known if name.startswith("-")], 1, LIKE)
+    if close:
+        return ProblemError(f"{what} (did you mean {close[0]}?)", next_call=help_of)
+    takes_words = any(parameter.name == "rest" for parameter in parameters)
+    at = next((number for number, word in enumerate(words) if word.split("=")[0] == option), 0)
+    if takes_words and at > 1 and not words[1].startswith("-") and not words[1].endswith(".pt2"):
+        line = shlex.join(["aoti-debug", *words[:at], "--", *words[at:]])
+        return ProblemError(what, allowed="-- before the options of the script", next_call=line)
+    return ProblemError(what, next_call=help_of)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.errors import ProblemError
-from mcp_server.recorder.remains import LARGEST_READ, NEXT, Remains, ThreadState
-from mcp_server.recorder.stack import Mapping
+from mcp_server.recorder.remains import LARGEST_READ, NEXT, Mapping, Remains, ThreadState
 
 MOST_SEGMENTS = 1 << 20
 LARGEST_NOTES = 64 << 20  # bytes of all notes, of which a thread has about 12,000

@@ -14,8 +14,8 @@ from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.recorder.package import build_id_of
+from mcp_server.recorder.remains import host_lines, read_maps
 from mcp_server.recorder.ring import RecordedCall, RecordedModel, Recording, read_recording, recordings_in
-from mcp_server.recorder.stack import host_lines, read_maps
 from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.worker.protocol import RebuildRequest, RecordedTensor
 

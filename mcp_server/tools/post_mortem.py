@@ -19,8 +19,15 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted
 from mcp_server.recorder.core_file import open_core
 from mcp_server.recorder.package import ORIGINAL, build_id_at, build_id_of
-from mcp_server.recorder.remains import Remains, ThreadState, open_process, signal_name
-from mcp_server.recorder.stack import SourceLine, function_at, line_at
+from mcp_server.recorder.remains import (
+    Remains,
+    SourceLine,
+    ThreadState,
+    function_at,
+    line_at,
+    open_process,
+    signal_name,
+)
 from mcp_server.recorder.unwind import Unwinder
 from mcp_server.runtime.context import Context
 

@@ -274,11 +274,7 @@ def _first(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) ->
 
 def unravel(position: int, shape: tuple[int, ...]) -> list[int]:
     """The logical index of the element at `position` in row-major order."""
-    index = []
-    for size in reversed(shape):
-        position, at = divmod(position, size)
-        index.append(at)
-    return index[::-1]
+    return [int(at) for at in torch.unravel_index(torch.tensor(position), shape)]
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
