@@ -22,13 +22,7 @@ from mcp_server.diagnosis.interventions.base import (
     trial_in_words,
     unchanged_in_words,
 )
-from mcp_server.diagnosis.next_steps import (
-    command_for,
-    next_steps,
-    open_question,
-    reduction,
-    unseen_symptom,
-)
+from mcp_server.diagnosis.next_steps import command_for, next_steps, open_question, reduction, unseen_symptom
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect

@@ -70,14 +70,9 @@ def _given(dtype: str, shape: Sequence[int], stride: Sequence[int] | None, devic
     return GivenTensor(dtype.removeprefix("torch."), tuple(shape), strides, device)
 
 
-LARGEST_FILES = 8
-
-
 class PackageFacts(Record):
-    """Facts of the package file. Sizes in bytes; `custom_ops` run through the proxy executor."""
+    """What a machine must have for the package. `custom_ops` run through the proxy executor."""
 
-    path: str
-    bytes: int
     model: str
     models: list[str]
     device: str | None
@@ -86,15 +81,8 @@ class PackageFacts(Record):
     isa: list[str]
     compute_capability: str | None
     cxx_runtime: str | None
-    needed_libraries: list[str]
     weights: str
-    weights_bytes: int
-    constants: int | None
-    kernel_binaries: int
     custom_ops: list[str]
-    outputs: int | None
-    model_lines: bool
-    files: dict[str, int]
 
 
 class InputRow(Record):
@@ -233,10 +221,7 @@ def _summary(
 
 def _facts(package: Package) -> PackageFacts:
     library, metadata = package.library, package.metadata
-    largest = sorted(package.files.members, key=lambda member: -member.size)[:LARGEST_FILES]
     return PackageFacts(
-        path=str(package.path),
-        bytes=sum(member.size for member in package.members),
         model=package.model_name,
         models=list(package.models),
         device=package.device_type,
@@ -245,15 +230,8 @@ def _facts(package: Package) -> PackageFacts:
         isa=list(metadata.isa),
         compute_capability=package.compute_capability,
         cxx_runtime=library.cxx_runtime if library else None,
-        needed_libraries=list(library.needed) if library else [],
         weights=package.weights.place,
-        weights_bytes=package.weights.bytes,
-        constants=len(package.constants) if package.signature.known else None,
-        kernel_binaries=len(package.files.kernel_binaries),
         custom_ops=list(dict.fromkeys(package.proxy_nodes)),
-        outputs=package.signature.output_count,
-        model_lines=bool(package.kernel_information),
-        files={Path(member.name).name: member.size for member in largest},
     )
 
 

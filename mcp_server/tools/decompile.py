@@ -42,15 +42,6 @@ class NotReadLaunch(Record):
     why: str
 
 
-class ComparedOutput(Record):
-    """One output of the package beside the program's."""
-
-    output: int
-    agreement: Literal["equal", "rounding", "different"]
-    shape: list[int]
-    largest_difference: float | None = None
-
-
 class ComparedLaunch(Record):
     """A launch of the package beside the program's on the launch's own inputs; `tensor` differs most."""
 
@@ -73,7 +64,7 @@ class Decompiled(Record):
     read: int
     not_read: list[NotReadLaunch] = Field(default_factory=list)
     missing_weights: list[str] = Field(default_factory=list)
-    outputs: list[ComparedOutput] = Field(default_factory=list)
+    outputs: list[events.OutputVerified] = Field(default_factory=list)
     by_launch: list[ComparedLaunch] = Field(default_factory=list)
     error: str = ""
     code: str = ""
@@ -85,7 +76,7 @@ class Comparison:
     """What running both said; `error` is the program's or, if that ran, the package's."""
 
     outcome: Literal["written", "agrees", "differs", "program_failed", "package_failed"] = "written"
-    outputs: tuple[ComparedOutput, ...] = ()
+    outputs: tuple[events.OutputVerified, ...] = ()
     by_launch: tuple[ComparedLaunch, ...] = ()
     error: str = ""
 
@@ -277,7 +268,7 @@ async def compare(
     if returned is None:
         error = run.finished.note or "it did not return"
         return Comparison("package_failed", by_launch=by_launch, error=error)
-    outputs = tuple(map(ComparedOutput.model_validate, run.all(events.OutputVerified)))
+    outputs = tuple(run.all(events.OutputVerified))
     agreements = [*(each.agreement for each in outputs), *(each.agreement for each in by_launch)]
     agrees = len(outputs) == ran.outputs and "different" not in agreements
     return Comparison("agrees" if agrees else "differs", outputs, by_launch)

@@ -57,20 +57,6 @@ _ADVICE: Mapping[Advice, tuple[str, str]] = {
     "fix_script": ("diagnose", "check that nothing but the script is at fault"),
     "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
 }
-# The variables with which the program shows more without the server.
-_CHECKED = "AOTI_RUNTIME_CHECK_INPUTS=1"
-_OFFICIAL = f"PYTHONUNBUFFERED=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 CUDA_LAUNCH_BLOCKING=1 {_CHECKED}"
-_FLAGS: Mapping[Advice, str] = {
-    "check_inputs": _CHECKED,
-    "trace_index": _CHECKED,
-    "locate": _OFFICIAL,
-    "heap": _OFFICIAL,
-    "find_nan": "TORCHINDUCTOR_NAN_ASSERTS=1",
-    "compare": _CHECKED,
-    "run_again": _OFFICIAL,
-    "read_cause": f"PYTHONUNBUFFERED=1 {_CHECKED}",
-    "trace_hang": "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
-}
 
 
 def in_words(root: ErrorFact) -> dict[str, str]:
@@ -93,7 +79,10 @@ def as_sentence(root: ErrorFact) -> str:
 
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
     """The most useful next call, with placeholder paths for files that the log does not name."""
-    advice = _advice(root, facts)
+    if root is not None:
+        advice = root.family.advice
+    else:
+        advice = "locate" if facts.last_launch else "trace_hang" if not facts.best_lines else "run_again"
     tool, why = _ADVICE[advice]
     program = program_of(facts)
     needs_package = tool not in ("diagnose", "run_deterministic") and advice != "check_machine"
@@ -115,20 +104,6 @@ def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> 
     elif advice == "check_package":
         arguments = {"package": named}
     return NextStep(why=why, tool=tool, arguments=arguments)
-
-
-def _advice(root: ErrorFact | None, facts: LogFacts) -> Advice:
-    if root is not None:
-        return root.family.advice
-    return "locate" if facts.last_launch else "trace_hang" if not facts.best_lines else "run_again"
-
-
-def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
-    """Shell commands that show more without the server: environment variables before the failing command."""
-    flags = _FLAGS.get(_advice(root, facts), "")
-    program = program_of(facts)
-    words = program.get("command") or ["python", program.get("script", SCRIPT)]
-    return [f"{flags} {shlex.join(map(str, words))} > run.log 2>&1"] if flags else []  # type: ignore[call-overload]
 
 
 def program_of(facts: LogFacts) -> dict[str, object]:
@@ -190,7 +165,6 @@ class Explanation(Record):
     guide: str
     page: str = ""
     next: NextStep
-    commands: list[str] = Field(default_factory=list)
     others: list[OtherError] = Field(default_factory=list)
     last_launch: str = ""
     kernel: str = ""
@@ -237,7 +211,6 @@ async def explain_error(
         summary="",
         guide=MAIN_GUIDE,
         next=next_call(root, facts, package),
-        commands=shell_lines(root, facts),
         others=[_other(error, root) for error in others[:_OTHERS]],
         last_launch=facts.last_launch.kernel if facts.last_launch else "",
         model_lines=[ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in frames],

@@ -25,12 +25,7 @@ from mcp_server.runtime.failure import Failure, read_failure
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.tools.fault_methods import METHODS, Tool, order
 from mcp_server.tools.fault_run import PROVENANCE, FaultRun, Program, ProgramTarget, Target, prepare
-from mcp_server.tools.requests import (
-    called_package,
-    check_inputs_given,
-    failing_phase,
-    plan_replay,
-)
+from mcp_server.tools.requests import called_package, check_inputs_given, failing_phase, plan_replay
 
 OTHERS = 5  # faults that are listed beside the first
 

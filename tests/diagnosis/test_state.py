@@ -244,7 +244,7 @@ CALL = phase(3, load=1, thread=1, file="inputs.pt")
 def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, Any], count: int) -> None:
     """Possible by itself; proven when the call with constants of their own memory passes."""
     case = given_views(zoo, CALL, **more)
-    found = list(constants.detect_viewed_constants(case))
+    found = list(constants.detect(case))
     assert [(h.category, h.guilty.name) for h in found] == [("constants", "head.bias")] * count
     for hypothesis in found:
         assert confidence(hypothesis, case) == "possible" and hypothesis.intervention is not None

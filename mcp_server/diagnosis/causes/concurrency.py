@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.components import (
-    component,
-    input_component,
-    launch_lines,
-    seen,
-    written_inputs,
-)
+from mcp_server.diagnosis.components import component, input_component, launch_lines, seen, written_inputs
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect

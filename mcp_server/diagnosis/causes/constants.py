@@ -24,10 +24,10 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
-    """Constants given with another dtype, shape or device, with NaN, under other names, or not at all."""
+    """Constants given in another form, with NaN, as views, under other names, or not at all."""
     if case.package is None:
         return
-    looks = (_different, _unreached, _not_finite, _partial, _misnamed)
+    looks = (_different, _unreached, _not_finite, _partial, _misnamed, _viewed)
     for update in case.updates:
         for look in looks:
             for suspect in look(update, case):
@@ -199,34 +199,31 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
     )
 
 
-# `update_constant_buffer` copies `aoti_torch_get_storage_size` bytes from the address of a view, and reads
-# the copy with the offset that the view had in its block (model_container.h of aoti_runtime, 2.8-2.15): it
-# reads and writes beyond the constant, and computes with what lies further on.
-COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the program manages is not copied
+# By storage; what the program manages is not copied. `update_constant_buffer` copies
+# `aoti_torch_get_storage_size` bytes from the address of a view, and reads the copy with the offset that the
+# view had in its block (model_container.h of aoti_runtime, 2.8-2.15): it reads and writes beyond the
+# constant, and computes with what lies further on.
+COPIES = ("load_constants", "update_constant_buffer")
 
 
-def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
-    """Views given as constants, in an update that did not come back, else in the last one before the call.
+def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
+    """Views given as constants, in an update that did not come back, or before the call.
 
     The update may be of another package in the process: a write beyond a constant can hit any memory.
     """
-    call = case.suspect_call
-    given = [u for u in case.updates if u.views and u.how in COPIES and not u.user_managed]
-    before = [u for u in given if call is None or (u.pid == call.pid and u.n <= call.n)]
-    suspects = [u for u in given if u.outcome != "ok"] or before
-    if not suspects:
+    if not update.views or update.how not in COPIES or update.user_managed:
         return
-    update = suspects[-1]
-    names, shown = update.views, ", ".join(update.views[:4])
-    view = f"{names[0]!r}: view"
-    fact = f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}"
+    call = case.suspect_call
+    if update.outcome == "ok" and call is not None and (update.pid != call.pid or update.n > call.n):
+        return
+    shown, view = ", ".join(update.views[:4]), f"{update.views[0]!r}: view"
+    fact = f"{len(update.views)} constants given to {update.how} are parts of larger storages: {shown}"
     yield _OfUpdate(
-        guilty=_updated(names[0], update, "a view of a larger block of memory"),
+        guilty=_updated(update.views[0], update, "a view of a larger block of memory"),
         summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
         f"where each view begins: {shown}.",
         evidence=(seen("capture", fact, str(update.file or "")),),
         fix=Fix(text="give each constant memory of its own", before=view, after=f"{view}.clone()"),
-        intervention=constant_own_memory(names),
+        intervention=constant_own_memory(update.views),
         observed=False,
-        harmful=case.failed,
     )

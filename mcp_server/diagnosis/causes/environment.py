@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
-from mcp_server.diagnosis.components import (
-    component,
-    seen,
-)
+from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect

@@ -6,12 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mcp_server.diagnosis.components import (
-    component,
-    own_operators,
-    seen,
-    users_code,
-)
+from mcp_server.diagnosis.components import component, own_operators, seen, users_code
 from mcp_server.diagnosis.interventions.base import Kind
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
@@ -21,15 +16,7 @@ from mcp_server.logs.facts import ErrorFact, Frame, LogFacts
 from mcp_server.logs.families import BY_ID, Advice
 from mcp_server.logs.roots import PACKAGE_FILE
 from mcp_server.logs.text import is_expression
-from mcp_server.model import (
-    Category,
-    Component,
-    ComponentKind,
-    Evidence,
-    Fix,
-    ModelLocation,
-    PackageWorkload,
-)
+from mcp_server.model import Category, Component, ComponentKind, Evidence, Fix, ModelLocation, PackageWorkload
 from mcp_server.package.provenance import read_stack
 from mcp_server.plurals import counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN

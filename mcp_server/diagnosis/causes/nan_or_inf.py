@@ -7,14 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.wrong_output import FIXES
-from mcp_server.diagnosis.components import (
-    component,
-    launch_component,
-    leaf_of,
-    lines_of,
-    operator_of,
-    seen,
-)
+from mcp_server.diagnosis.components import component, launch_component, leaf_of, lines_of, operator_of, seen
 from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from mcp_server.diagnosis.components import (
-    confirming,
-    launch_component,
-    reported,
-    seen,
-)
+from mcp_server.diagnosis.components import confirming, launch_component, reported, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect

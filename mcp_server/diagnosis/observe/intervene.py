@@ -10,14 +10,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
 from mcp_server.diagnosis.components import own_operators
-from mcp_server.diagnosis.interventions.base import (
-    Effect,
-    Intervention,
-    Kind,
-    Seen,
-    Trial,
-    change_in_words,
-)
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, change_in_words
 from mcp_server.diagnosis.interventions.input import together
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, try_interventions
 from mcp_server.diagnosis.next_steps import call_arguments, package_words

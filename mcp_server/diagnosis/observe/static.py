@@ -9,13 +9,7 @@ from typing import cast
 import anyio.to_thread
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.indices import (
-    candidates,
-    checked_inputs,
-    operator_indices,
-    parts_of,
-    whole_slice,
-)
+from mcp_server.diagnosis.indices import candidates, checked_inputs, operator_indices, parts_of, whole_slice
 from mcp_server.diagnosis.observe import EXPLAINS, NEEDED, Observation, place
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
