@@ -233,7 +233,6 @@ def input_component(
 
 
 def launch_lines(number: int | None, case: DiagnosisState, most: int = 3) -> list[ModelLocation]:
-    """The model's lines behind a launch."""
     if case.view is None or number is None:
         return []
     return list(case.view.provenance(case.view.wrapper.launches[number]).locations[:most])

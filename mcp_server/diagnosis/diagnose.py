@@ -313,5 +313,4 @@ def _known(case: DiagnosisState) -> str:
 
 
 def open_categories(case: DiagnosisState) -> str:
-    """The categories of the suspects, each once."""
     return ", ".join(list(dict.fromkeys(suspect.category for suspect in case.suspects))[:MOST_OPEN])

@@ -200,7 +200,6 @@ INDEXING = ("scatter", "index_put", "index_add", "index_copy")
 
 
 def indexing_launches(case: DiagnosisState) -> list[Launch]:
-    """The launches that write where an index says."""
     return [launch for launch in case.launches if any(word in launch.kernel for word in INDEXING)]
 
 

@@ -219,5 +219,4 @@ def _judge(trial: Trial, case: DiagnosisState) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """Text for a docstring."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())

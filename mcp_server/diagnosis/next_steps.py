@@ -389,7 +389,6 @@ def unseen_symptom(case: DiagnosisState) -> str:
 
 
 def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
-    """The calls that would show the symptom."""
     if case.symptom.seen != "wrong-output":
         why = "see the failure where it happens"
         return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]

@@ -45,7 +45,6 @@ class Symptom:
         return self.seen == "nan"
 
     def request(self) -> dict[str, object]:
-        """For the worker's `run`."""
         if not self.judges:
             return {}
         return {"expect": self.expect, "rtol": self.rtol, "atol": self.atol, "check": list(self.check)}

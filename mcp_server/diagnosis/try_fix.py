@@ -203,7 +203,6 @@ def with_variables(env: Mapping[str, str]) -> Intervention:
 
 
 def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
-    """The result for a package with these inputs."""
     facts = trial.after.facts
     compared = facts.compared if facts is not None else None
     names = {item.index: item.path or item.name for item in known}

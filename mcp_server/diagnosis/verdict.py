@@ -106,7 +106,6 @@ def _joint(case: DiagnosisState) -> Trial | None:
 
 
 def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:
-    """The interventions that are left to try."""
     return [each for each in suspect.interventions if each.key not in case.trials]
 
 
@@ -336,7 +335,6 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
 
 
 def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
-    """What stands between a suspect and a proven cause."""
     left = untried(suspect, case)
     if left:
         return f"{left[0].what} was not tried"

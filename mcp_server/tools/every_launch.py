@@ -111,7 +111,6 @@ class LaunchFlows:
         return self.model.flow.body.buffers[name].storage
 
     def behind(self, launch: int) -> set[int]:
-        """The launches whose values a launch reads."""
         steps = (writer for writer, edge in self.edges if edge.reader.launch == launch)
         return {step.launch for step in steps if step.launch is not None}
 

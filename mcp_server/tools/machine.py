@@ -115,7 +115,6 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
 
 
 def _interpreter(run: WorkerRun) -> Interpreter:
-    """The facts of an interpreter with torch."""
     build, python = run.last(events.Torch), run.last(events.Python)
     cuda, finished, unknown = run.last(events.Cuda) or events.Cuda(), run.finished, []
     driver = cuda.driver
@@ -350,7 +349,6 @@ def _problem(category: Category, what: str, action: str, certain: bool = True) -
 
 
 def defect_problem(defect: Defect) -> Problem:
-    """A defect of the file as a problem."""
     category = _DEFECT_CATEGORIES.get(defect.slug, "invalid_package")
     return _problem(category, defect.what, defect.fix, defect.fatal)
 

@@ -111,7 +111,6 @@ async def reduce(
 
 
 async def reduce_program(context: Context, failing: Failing, budget_s: float) -> Reduced:
-    """Cut a failing program down for `budget_s` seconds."""
     target, attempt, failure = failing.target, failing.attempt, failing.failure
     # The values of the nodes are recorded in a new process if the failure ended the attempt.
     ended = not attempt.phases("evaluating")

@@ -171,7 +171,6 @@ Compile = Callable[[Names], Awaitable[tuple[Result, WorkerRun]]]
 
 
 def most_children() -> int:
-    """How many compiles run side by side."""
     return min(8, len(os.sched_getaffinity(0)))
 
 

@@ -35,7 +35,6 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
-    """The package's constants by their names in the model."""
     return {each.fqn: each for each in case.package.constants} if case.package is not None else {}
 
 
@@ -48,7 +47,6 @@ def _updated(name: str, update: CapturedUpdate, value: str | None = None) -> Com
 
 
 def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """Constants given in another form than compiled."""
     load, compiled = case.captured.load_of(update), _compiled(case)
     home = load.device_index if load is not None else None
     pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
@@ -101,7 +99,6 @@ def _difference(
 
 
 def _cast(name: str, dtype: str) -> Intervention:
-    """The updates with this constant as compiled."""
     return Intervention(
         key=f"constant:cast:{name}",
         kind=Kind.CONSTANT,
@@ -142,7 +139,6 @@ def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
 
 
 def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """Weights that hold NaN when they are given."""
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
     if not bad:
         return
@@ -158,7 +154,6 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
 
 
 def _partial(update: CapturedUpdate, _case: DiagnosisState) -> Iterator[Suspect]:
-    """An update that leaves constants as they were."""
     if not update.missing or not update.constants or update.outcome != "ok":
         return
     shown = ", ".join(update.missing[:4])

@@ -128,7 +128,6 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _broken_promise(op: str, event: events.Operator) -> tuple[str, str]:
-    """The broken promise, and how to fix it."""
     if event.overrun:
         tensor = event.overrun[0]
         side, count = ("past the end", tensor.after) if tensor.after else ("before the start", tensor.before)

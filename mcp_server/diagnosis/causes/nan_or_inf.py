@@ -189,7 +189,6 @@ def _fix_of_line(op: str, line: str) -> Fix:
 
 
 def _guard_of(op: str) -> str:
-    """Advice that keeps the results of an operator finite."""
     return next((text for form, text in _GUARDS if re.search(form, op)), _GUARD)
 
 
@@ -258,7 +257,6 @@ _GUARDS = (
 
 
 def guard_fix(event: events.NodeNonFinite) -> Fix:
-    """A fix that keeps the operator's results finite."""
     infinite = event.dtype == "float16" and not event.nan
     if event.bad_inputs:  # finite values and the minus infinity of a mask, and nothing else
         guard = OPEN_MASK

@@ -31,7 +31,6 @@ def _by_others(event: MemoryEvent, case: DiagnosisState) -> bool:
 
 
 def _died(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether the process died in that call."""
     call = _call_of(event, case)
     return call is not None and call is case.captured.failing and call.outcome == "unfinished"
 

@@ -80,7 +80,6 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def request(self) -> dict[str, object]:
-        """The parts of the worker's request that differ."""
         return {name: value for name, value in _set_fields(self).items() if name != "env"}
 
 
@@ -255,7 +254,6 @@ class Trial:
         return self.effect in (Effect.GONE, Effect.CHANGED) and self.chance < MOST_CHANCE
 
     def record(self) -> InterventionRun:
-        """The trial as a verdict holds it."""
         return InterventionRun(
             what=self.intervention.what,
             before=self.before.describe(),

@@ -75,7 +75,6 @@ def replace_where(leaf: Leaf, where: Where, value: Number) -> Intervention:
 
 
 def replace_element(leaf: Leaf, index: tuple[int, ...], value: Number) -> Intervention:
-    """One element made `value`."""
     change = Change("elements", leaf.input, index=index, value=value)
     return _one(leaf, change, f"{leaf.name}[{', '.join(map(str, index))}] made {value}")
 

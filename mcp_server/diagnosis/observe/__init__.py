@@ -95,7 +95,6 @@ def hangs(case: DiagnosisState) -> bool:
 
 
 def eager_limit(case: DiagnosisState) -> float:
-    """Seconds for the exported program in eager mode."""
     longest = EAGER_OF_HANG_S if hangs(case) else EAGER_S
     return min(limit_of(case, share=EAGER_SHARE).seconds, longest)
 

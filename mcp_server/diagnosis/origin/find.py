@@ -357,7 +357,6 @@ def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator
 
 
 def _relevant(check: Check) -> list[Range]:
-    """The loops that a check depends on."""
     terms = [each for each in (check.value, check.lower, check.upper, check.test) if each is not None]
     names = {each.name for term in terms for each in used(term, check.ranges)}
     return [each for each in check.ranges if each.name in names]

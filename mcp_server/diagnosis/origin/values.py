@@ -53,7 +53,6 @@ class Tensor:
         return prod(self.shape)
 
     def offset(self, index: tuple[int, ...]) -> int:
-        """The elements between the tensor's pointer and an index."""
         return sum(i * stride for i, stride in zip(index, self.stride, strict=True))
 
     def index(self, offset: int) -> tuple[int, ...] | None:
@@ -70,12 +69,10 @@ class Tensor:
         return self.at(place)
 
     def value_at(self, offset: int) -> Scalar | None:
-        """The element at an offset from the pointer."""
         index = self.index(offset)
         return None if index is None else self.value(index)
 
     def indices(self) -> Iterator[tuple[int, ...]]:
-        """Every index, in row-major order."""
         for place in range(self.count):
             yield self.unraveled(place)
 

@@ -124,7 +124,6 @@ class Walker:
         return Evaluator(positions, self.scalars(launch), partial(self.element, launch))
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
-        """The values of a launch's scalar arguments."""
         if launch.index not in self._scalars:
             self._scalars[launch.index] = self.values.scalars(launch)
         return self._scalars[launch.index]
