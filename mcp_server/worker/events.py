@@ -440,9 +440,13 @@ class Interpreted(Event):
 
 
 @dataclass
-class ComparedExact(Event):
-    """Whether the program gives what is expected: as it is, with int64 where it overflowed, and again."""
+class ComparedForm(Event):
+    """Whether the program gives what is expected: as it is, with operators in another form, and again.
 
+    `form`: `int64`, of those that overflowed, or `evaluation`, of those in training mode.
+    """
+
+    form: str
     equal: tuple[bool, bool, bool]
 
 
@@ -495,6 +499,11 @@ class NodeOverflow(OfNode):
     index: list[int]
     value: int
     exact: int
+
+
+@dataclass
+class NodeTraining(OfNode):
+    """An operator that runs in training mode: a batch norm with the statistics of the batch, a dropout."""
 
 
 @dataclass

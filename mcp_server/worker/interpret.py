@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import events
 from .capture.events import Frame
-from .compare import compare_all, equal
+from .compare import Tensors, compare_all, equal
 from .events import Broken, Layout
 from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize
@@ -39,10 +39,10 @@ MOST_EVENTS = 20
 def operate(request: ExportedRequest, report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
-    After `node_overflow`, event `compared_exact` compares the outputs with the file `expect`. With `package`
-    the same call is then made there, and event `compared` compares both results. The inputs are read again
-    for that, since the program may mutate them. Event `rounding` says whether rounding explains a difference,
-    and whether it explains what the user's check (`expect`) saw.
+    After `node_overflow` or `node_training`, event `compared_form` compares the outputs with the file `expect`.
+    With `package` the same call is then made there, and event `compared` compares both results. The inputs
+    are read again for that, since the program may mutate them. Event `rounding` says whether rounding
+    explains a difference, and whether it explains what the user's check (`expect`) saw.
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -50,15 +50,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
     with torch.no_grad(), watching(request.get("operators"), report):
         result = watcher.run(*leaves, enable_io_processing=False)
     report.event(events.Interpreted(watcher.count, leaf_facts(result)))
-    expected = expectation(request.get("expect")) if watcher.overflowed else None
-    if expected is not None:
-        compared = [equal(expected, only_tensors(result))]
-        for wider in (watcher.overflowed, set()):
-            again = _pytree.tree_leaves(load_with_inputs(request, report)[1:])
-            with torch.no_grad():
-                made = Exact(program.module(), wider).run(*again, enable_io_processing=False)
-            compared.append(equal(expected, only_tensors(made)))
-        report.event(events.ComparedExact((compared[0], compared[1], compared[2])))
+    _compare_forms(watcher, only_tensors(result), request, report)
     if request.get("package"):
         loader = load(request, report)
         flat = only_tensors(arguments(program, request))
@@ -78,6 +70,52 @@ def operate(request: ExportedRequest, report: Report) -> None:
                 judge(found, got, checked, report)
 
 
+def _compare_forms(watcher: Watcher, outputs: Tensors, request: ExportedRequest, report: Report) -> None:
+    """Events `compared_form`, for each form in which operators may be meant otherwise than they are."""
+    changed: dict[str, set[str]] = {"int64": watcher.overflowed, "evaluation": watcher.training}
+    forms = [form for form, nodes in changed.items() if nodes]
+    expected = expectation(request.get("expect")) if forms else None
+    if expected is None:
+        return
+    for form in forms:
+        found = [equal(expected, outputs)]
+        for nodes in (changed[form], set()):
+            program, *inputs = load_with_inputs(request, report)
+            module = program.module()
+            made = Exact(module, nodes) if form == "int64" else _evaluated(module, nodes)
+            with torch.no_grad():
+                result = made.run(*_pytree.tree_leaves(inputs), enable_io_processing=False)
+            found.append(equal(expected, only_tensors(result)))
+        report.event(events.ComparedForm(form, (found[0], found[1], found[2])))
+
+
+def _evaluated(module: Any, nodes: set[str]) -> torch.fx.Interpreter:
+    """Runs the program with the operators of `nodes` in evaluation mode."""
+    for node in module.graph.nodes:
+        if node.name in nodes:
+            args, kwargs = list(node.args), dict(node.kwargs)
+            for place, argument in enumerate(node.target._schema.arguments):
+                if argument.name in MODES and place < len(args):
+                    args[place] = False
+                elif argument.name in MODES:
+                    kwargs[argument.name] = False
+            node.args, node.kwargs = tuple(args), kwargs
+    return torch.fx.Interpreter(module)
+
+
+MODES = ("training", "train")  # parameters of operators with a mode: batch norms, dropouts, recurrent layers
+
+
+def in_training(node: torch.fx.Node) -> bool:
+    """Whether a node calls an operator in training mode."""
+    schema = getattr(node.target, "_schema", None)
+    for place, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name in MODES:
+            given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+            return given is True
+    return False
+
+
 class Watcher(torch.fx.Interpreter):
     """Runs the nodes in order and checks each result."""
 
@@ -90,6 +128,7 @@ class Watcher(torch.fx.Interpreter):
         self.bad: set[str] = set()
         self.exact: Optional[torch.Tensor] = None
         self.overflowed: set[str] = set()
+        self.training: set[str] = set()
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         self.exact = exact(target, args, kwargs)
@@ -110,6 +149,9 @@ class Watcher(torch.fx.Interpreter):
         if n.op == "call_function":
             self.count += 1
             self._look(n, result)
+            if in_training(n):
+                self.training.add(n.name)
+                self._report(events.NodeTraining, n)
             found = overflowed(result, self.exact) if self.exact is not None else None
             if found is not None:
                 self.overflowed.add(n.name)

@@ -14,7 +14,7 @@ import pytest
 from mcp_server.diagnosis import indices, value_sources
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import index_out_of_bounds, value_constraints
-from mcp_server.diagnosis.causes.value_constraints import KEY, detect_overflow, exact_trial
+from mcp_server.diagnosis.causes.value_constraints import detect_form, form_trials
 from mcp_server.diagnosis.indices import candidates, checked_inputs, parts_of, whole_slice
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
@@ -284,9 +284,7 @@ def interpreted(*events: Event | dict[str, Any], text: str = CHECK) -> Diagnosis
     case.capture = capture(calls=[phase(1, load=0, thread=1)])
     case.runs["script"], case.runs["plain"] = run("script", text), run("plain")
     case.interpreted = worker_run(*events)
-    trial = exact_trial(case)
-    if trial is not None:
-        case.trials[KEY] = trial
+    case.trials |= {trial.intervention.key: trial for trial in form_trials(case)}
     return case
 
 
@@ -296,9 +294,9 @@ def test_a_failed_check_with_an_overflow() -> None:
     for modular, compared, sure in zip(
         (False, True, False, False), exact, ("likely", "possible", "proven", ""), strict=True
     ):
-        more = [{"event": "compared_exact", "equal": compared}] if compared else []
+        more = [{"event": "compared_form", "form": "int64", "equal": compared}] if compared else []
         case = interpreted(AGREES, {**OVERFLOW, "modular": modular}, *more)
-        (found,) = detect_overflow(case)
+        (found,) = detect_form(case)
         assert (found.category, found.guilty.name) == ("wrong_output", "aten.mul.Tensor")
         assert len(bystanders([found], case)) == (not sure)
         assert not sure or confidence(found, case) == sure

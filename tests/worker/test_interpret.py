@@ -101,7 +101,25 @@ def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool
     torch.save([expected], tmp_path / "expected.pt")
     told = events_of(tmp_path, Of(mixed), voice, music, expect=str(tmp_path / "expected.pt"))
     assert [event.op for event in named(told, events.NodeOverflow)] == ["aten.add_.Tensor"]
-    assert [event.equal for event in named(told, events.ComparedExact)] == [tuple(equal)]
+    assert [event.equal for event in named(told, events.ComparedForm)] == [tuple(equal)]
+
+
+@pytest.mark.parametrize(("right", "equal"), [(True, (False, True, False)), (False, (False, False, False))])
+def test_in_evaluation_mode_the_program_gives_what_is_expected(
+    tmp_path: Path, right: bool, equal: tuple[bool, bool, bool]
+) -> None:
+    """A batch norm exported in training mode: in evaluation mode it gives what the trained model gives."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+    x = torch.randn(8, 4)
+    expected = torch.nn.functional.batch_norm(x, torch.zeros(4), torch.ones(4)) if right else torch.ones(8, 4)
+    torch.save([expected], tmp_path / "expected.pt")
+    told = events_of(tmp_path, model, x, expect=str(tmp_path / "expected.pt"))
+    assert [event.op for event in named(told, events.NodeTraining)] == [
+        "aten.batch_norm.default",
+        "aten.dropout.default",
+    ]
+    assert [(each.form, each.equal) for each in named(told, events.ComparedForm)] == [("evaluation", equal)]
 
 
 def test_a_hash_is_marked_as_one_and_numbers_that_fit_are_not_reported(tmp_path: Path) -> None:

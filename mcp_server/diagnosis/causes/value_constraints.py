@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mcp_server.diagnosis.components import (
     agreement,
@@ -188,8 +189,8 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
         yield seen("interpret", f"{event.node} ({event.op}) divides by zero in eager mode, too")
 
 
-# Whole numbers that do not fit the dtype which the model has for them, in eager mode as in the package.
-KEY = "exact integers"
+# Operators in another form than the user means, in eager mode as in the package.
+EXACT, EVALUATION = "exact integers", "evaluation mode"
 
 
 def _expectation_failed(case: DiagnosisState) -> bool:
@@ -197,21 +198,35 @@ def _expectation_failed(case: DiagnosisState) -> bool:
     return case.failure_of("plain") == "differs" or check_failed(case)
 
 
-def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
-    """The first operator whose integers do not fit, where what the user expects failed and all else agrees.
+def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
+    """Operators in a form that is not meant, where what the user expects failed and all else agrees."""
+    if not _expectation_failed(case):
+        return
+    overflowed = case.eager_events(events.NodeOverflow)
+    if overflowed and case.equals_eager:
+        event = next((each for each in overflowed if not each.modular), overflowed[0])
+        suspect = _overflow(event, case)
+        yield replace(suspect, intervention=_tried(EXACT, case), harmful=case.failed)
+    training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
+    if training and (case.equals_eager or tried is not None):
+        yield replace(_training(training, case), intervention=tried, harmful=case.failed)
+
+
+def _tried(key: str, case: DiagnosisState) -> Intervention | None:
+    trial = case.trials.get(key)
+    return trial.intervention if trial is not None else None
+
+
+def _overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
+    """The first operator whose integers do not fit its dtype.
 
     A healthy program may mean it so: hashes are computed modulo the range of their dtype.
     """
-    found = case.eager_events(events.NodeOverflow)
-    if not found or not (case.equals_eager and _expectation_failed(case)):
-        return
-    event = next((each for each in found if not each.modular), found[0])
-    trial = case.trials.get(KEY)
     op, dtype = event.op, event.dtype
     place = f"element {event.index} is {event.value}, and the exact value is {event.exact}"
     fact = f"{event.node} ({op}) computes in {dtype}: {place}"
     several = f"; {counted(event.count, 'element')} of it do not fit" if event.count > 1 else ""
-    yield Suspect(
+    return Suspect(
         category="wrong_output",
         guilty=component("op", op, lines_of(event), value=f"{event.value} in place of {event.exact}"),
         summary=f"{op} computes in {dtype}, which its result does not fit: {place}. It does the same in "
@@ -219,19 +234,45 @@ def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.BAD_VALUE,
         evidence=(seen("interpret", fact + several), *agreement(case)),
         fix=Fix(text=f"convert what {op} computes with to a wider dtype before it, with .long() say"),
-        intervention=trial.intervention if trial is not None else None,
-        harmful=case.failed,
         observed=not event.modular,
     )
 
 
-def exact_trial(case: DiagnosisState) -> Trial | None:
-    """The trial of the program with its overflowing operators in int64; None unless it is wrong."""
-    compared = case.interpreted.last(events.ComparedExact) if case.interpreted is not None else None
-    before, exact, again = compared.equal if compared is not None else (True, True, True)
-    if before or again:
-        return None
-    operators = ", ".join(dict.fromkeys(each.op for each in case.eager_events(events.NodeOverflow)))
-    effect = Effect.GONE if exact else Effect.SAME
-    change = Intervention(KEY, Kind.OPERATOR, f"the call in eager mode with {operators} in int64")
-    return judged_elsewhere(change, effect, Seen("ok", differs="other values than expected"))
+def _training(found: Sequence[events.NodeTraining], case: DiagnosisState) -> Suspect:
+    """The operators of a model that was exported in training mode."""
+    names = ", ".join(dict.fromkeys(each.op for each in found))
+    does = "drops values at random" if "dropout" in found[0].op else "takes the statistics of each batch"
+    return Suspect(
+        category="wrong_output",
+        guilty=component("op", found[0].op, lines_of(found[0]), value="training mode"),
+        summary=f"The model was exported in training mode, in which {found[0].op} {does}.",
+        level=CausalLevel.STATE,
+        evidence=(seen("interpret", f"{names} is exported with training=True"), *agreement(case)),
+        fix=Fix(
+            text="put the model into evaluation mode before the export",
+            before="torch.export.export(model, ...)",
+            after="torch.export.export(model.eval(), ...)",
+        ),
+    )
+
+
+def form_trials(case: DiagnosisState) -> Iterator[Trial]:
+    """The trials of the program with operators in another form, where only that form can be right."""
+    for compared in case.interpreted.all(events.ComparedForm) if case.interpreted is not None else []:
+        before, changed, again = compared.equal
+        if before or again:
+            continue
+        nodes: Sequence[events.OfNode] = case.eager_events(events.NodeTraining)
+        key, words = EVALUATION, "in evaluation mode"
+        if compared.form == "int64":
+            nodes, key, words = case.eager_events(events.NodeOverflow), EXACT, "in int64"
+        change = Intervention(
+            key,
+            Kind.OPERATOR,
+            f"the call with {', '.join(dict.fromkeys(node.op for node in nodes))} {words}",
+            not_for_shipping="That was done in a copy of the exported program, in eager mode.",
+        )
+        trial = judged_elsewhere(
+            change, Effect.GONE if changed else Effect.SAME, Seen("ok", differs="other values than expected")
+        )
+        yield replace(trial, reason="the call returned the expected values") if changed else trial

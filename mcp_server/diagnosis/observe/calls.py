@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
-from mcp_server.diagnosis.causes.value_constraints import exact_trial
+from mcp_server.diagnosis.causes.value_constraints import form_trials
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
 from mcp_server.diagnosis.indices import checked_inputs
@@ -146,8 +146,7 @@ class Interpret(Observation):
         checked = case.symptom.expect or case.call.request.get("actual")
         more = {"expect": str(checked)} if checked else {}
         case.interpreted = await interpret(case, context, **more)
-        if (trial := exact_trial(case)) is not None:
-            case.trials[trial.intervention.key] = trial
+        case.trials |= {trial.intervention.key: trial for trial in form_trials(case)}
 
 
 async def interpret(case: DiagnosisState, context: Context, **more: str) -> WorkerRun:
