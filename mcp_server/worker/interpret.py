@@ -39,7 +39,7 @@ MOST_EVENTS = 20
 def operate(request: ExportedRequest, report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
-    After `node_overflow` or `node_training`, event `compared_form` compares the outputs with the file `expect`.
+    After `node_overflow` or `node_training`, `compared_form` compares the outputs with the file `expect`.
     With `package` the same call is then made there, and event `compared` compares both results. The inputs
     are read again for that, since the program may mutate them. Event `rounding` says whether rounding
     explains a difference, and whether it explains what the user's check (`expect`) saw.
