@@ -124,6 +124,18 @@ def zoo() -> ZooPackage:
     return build
 
 
+@pytest.fixture(scope="session")
+def masked() -> Path:
+    """masked.pt2 of tests/interventions/models.py; its inputs lie beside it."""
+    return compiled_once(MADE / "interventions" / "masked.pt2", "tests.interventions.models")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Asynchronous tests run on asyncio, the event loop of the server."""
+    return "asyncio"
+
+
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """A head without processors, so that cases run on the two nodes beside it."""

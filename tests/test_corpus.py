@@ -14,12 +14,19 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console
 
-from benchmarks.corpus.answers import PROGRAMS, Answer, Defect
+from benchmarks.corpus.answers import PROGRAMS, Answer, Defect, trials
 from benchmarks.corpus.forms import CACHE
-from benchmarks.corpus.judge import Score, calibration, fits, judge
-from benchmarks.corpus.judge_defects import bystander_spared, causes_in_order, defect_shares, summary
+from benchmarks.corpus.judge import (
+    Score,
+    bystander_spared,
+    calibration,
+    causes_in_order,
+    defect_shares,
+    fits,
+    judge,
+    summary,
+)
 from benchmarks.corpus.recorded import logs, neutral
-from benchmarks.corpus.repairs import trials
 from benchmarks.corpus.score import all_shares, arguments, run
 from benchmarks.corpus.validate import ROOT, as_expected, main, select
 from mcp_server.diagnosis.diagnose import diagnose

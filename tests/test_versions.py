@@ -1,4 +1,4 @@
-"""The supported torch releases: one range, in the code and in the requirements."""
+"""The supported torch releases: one range, in the code, the requirements and the table of what was tried."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server import versions
+from tests.releases.report import MARKED, PAGE, Tried, failures, keep, kept, section, table
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,3 +40,22 @@ def test_the_package_requires_the_supported_releases() -> None:
 def test_which_versions_are_supported(version: str, supported: bool) -> None:
     """Both ends belong to the range; local and pre-release parts do not matter."""
     assert versions.is_supported(version) is supported
+
+
+def test_the_readme_says_what_was_kept() -> None:
+    """`python -m tests.releases --table` would change nothing."""
+    found = MARKED.search(PAGE.read_text())
+    assert found is not None and found[0] == section()
+
+
+def test_areas_are_tried_one_at_a_time(tmp_path: Path) -> None:
+    """A later run replaces its own areas alone; what fails is counted and told."""
+    file = tmp_path / "releases.json"
+    keep(Tried("2.9.0", "3.10.1", {"steps": {"a": "", "b": ""}}), file)
+    keep(Tried("2.9.1", "3.10.1", {"texts": {"c": "", "d": "read as none"}}), file)
+    keep(Tried("2.10.0", "3.10.1", {}), file)
+    old, new = kept(file)
+    assert (old.torch, old.cell("steps"), old.cell("texts")) == ("2.9.1", "2 of 2", "1 of 2")
+    assert (new.torch, new.cell("steps")) == ("2.10.0", "not run")
+    assert failures([old, new]) == ["2.9, texts: d: read as none"]
+    assert table([old, new]).splitlines()[0].endswith("| 2.9.1 | 2.10.0 |")

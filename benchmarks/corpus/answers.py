@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,34 @@ def _defect(entry: dict[str, Any]) -> Defect:
         expected_error=entry.get("expected_error", ""),
         fixed=tuple((old, new) for old, new in entry["fixed"]),
     )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program's source with some defects removed; `wanted` says how it must end."""
+
+    what: str
+    source: str
+    wanted: Answer
+
+
+def trials(answer: Answer, source: str) -> Iterator[Trial]:
+    """The program as it is, and every program without some defects whose end decides about the answer."""
+    yield Trial("as it is", source, answer)
+    if answer.bystanders:
+        yield Trial("bystanders fixed, ends as before", _without(answer.bystanders, source), answer)
+    for count in range(1, len(answer.causes)):
+        first, then = answer.causes[:count], answer.causes[count:]
+        category = min(map(str, then[0].categories))
+        shows = replace(answer, category=category, expected_error=then[0].expected_error)
+        yield Trial(f"cause {count} fixed, the next one shows", _without(first, source), shows)
+        yield Trial(f"cause {count + 1} fixed alone, ends as before", _without(then[:1], source), answer)
+    if answer.causes:
+        well = replace(answer, outcome="no_fault", category=None, expected_error="")
+        yield Trial("causes fixed, passes", _without(answer.causes, source), well)
+
+
+def _without(defects: Iterable[Defect], source: str) -> str:
+    for defect in defects:
+        source = defect.removed_from(source)
+    return source

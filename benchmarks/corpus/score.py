@@ -21,8 +21,16 @@ from rich.table import Table
 
 from benchmarks.corpus.answers import HOME, PROGRAMS, Answer
 from benchmarks.corpus.forms import CACHE, FORMS, Question, program
-from benchmarks.corpus.judge import Score, Share, calibration, judge, shares
-from benchmarks.corpus.judge_defects import defect_shares, summary, with_defects
+from benchmarks.corpus.judge import (
+    Score,
+    Share,
+    calibration,
+    defect_shares,
+    judge,
+    shares,
+    summary,
+    with_defects,
+)
 from benchmarks.corpus.validate import ROOT, select
 
 SLACK_S = 120

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.corpus.validate [NAME…] --needs cuda --jobs 8 --out DIR` writes one log per case and
 `summary.json`; the exit code is 1 when a case did not behave as expected. A program with several defects also
-runs without its causes and without its bystanders (`repairs.py`).
+runs without its causes and without its bystanders (`answers.trials`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.corpus.answers import HOME, PROGRAMS, Answer, read_answers
-from benchmarks.corpus.repairs import trials
+from benchmarks.corpus.answers import HOME, PROGRAMS, Answer, read_answers, trials
 from tools.made import MADE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.plant.disguises import HEALTHY
 from benchmarks.plant.faults import fault_rows
-from benchmarks.plant.healthy import HEALTHY
 from benchmarks.plant.run import Asked, one, records
 
 Record = dict[str, Any]

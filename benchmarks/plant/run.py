@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.plant.disguises import lay_over
+from benchmarks.plant.disguises import HEALTHY, equal_nan, lay_over, outputs_of
 from benchmarks.plant.faults import Draft, Fault, Truth, fault_rows
 from benchmarks.plant.faults.models import restored, show
-from benchmarks.plant.healthy import HEALTHY, equal_nan, outputs_of
 from benchmarks.plant.judge import Answer, Score, judge
 from benchmarks.plant.models import MODELS, Edit, Model
 from benchmarks.plant.program import ENDED, Traced, draw_inputs, eager_model, run_program, trace

@@ -22,7 +22,7 @@ from mcp_server.model import Fix, PackageWorkload
 from mcp_server.worker.protocol import Change, ReplayRequest
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, intervention, package_case, trial, worker_run
-from tests.server.agent import parse
+from tests.server.clients import parse
 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
 STEP = r'(?:\bstep=|\bseen\(\s*)"(\w+)"'

@@ -32,7 +32,7 @@ from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import capture, diverged, package_case, phase, run
 from tests.served import served
-from tests.server.agent import parse
+from tests.server.clients import parse
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
 

@@ -22,7 +22,7 @@ from mcp_server.logs.text import read_line
 from mcp_server.model import FAILURES
 from tests.logs.support import read
 from tests.recorded import RECORDINGS
-from tests.releases.texts import EXPECTED
+from tests.releases.checks import EXPECTED
 from tests.zoo.names import nightly
 
 # The table of error families.

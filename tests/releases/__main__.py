@@ -23,12 +23,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.releases import scripts
+from tests.releases.checks import Steps, Texts, scripts
 from tests.releases.flags import Flags
 from tests.releases.packages import Packages
 from tests.releases.report import AREAS, MARKED, PAGE, Tried, keep, section
-from tests.releases.steps import Steps
-from tests.releases.texts import Texts
 from tests.releases.trial import Outcome, Release, Trials
 
 
@@ -37,7 +35,7 @@ def trials(release: Release, area: str) -> Trials:
     makers: dict[str, Callable[[], Trials]] = {
         "packages": lambda: Packages(release).trials(),
         "steps": lambda: Steps(release).trials(),
-        "scripts": lambda: scripts.trials(release),
+        "scripts": lambda: scripts(release),
         "texts": lambda: Texts(release).trials(),
         "flags": lambda: Flags(release).trials(),
     }

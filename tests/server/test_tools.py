@@ -31,8 +31,18 @@ from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
-from tests.server.agent import MOST_TOKENS, parse, tokens
-from tests.server.clients import ROOT, Era, data_of, drive, real_server, sample_server, text_of
+from tests.server.clients import (
+    MOST_TOKENS,
+    ROOT,
+    Era,
+    data_of,
+    drive,
+    parse,
+    real_server,
+    sample_server,
+    text_of,
+    tokens,
+)
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
 from tests.support.processes import alive, written

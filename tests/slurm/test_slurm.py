@@ -20,9 +20,9 @@ from mcp_server.jobs.command import Command
 from mcp_server.jobs.run import run
 from mcp_server.jobs.supervisor import children_of
 from tests.conftest import ZooPackage
+from tests.jobs.small_server import OF_EACH_RANK
 from tests.jobs.support import all_dead, family, python, within
 from tests.slurm.cluster import Cluster
-from tests.slurm.job_server import OF_EACH_RANK
 
 pytestmark = pytest.mark.slurm
 
@@ -104,7 +104,7 @@ Server = subprocess.Popen[bytes]
 
 @contextmanager
 def serving(directory: Path, *launcher: str) -> Iterator[Server]:
-    argv = [sys.executable, "-m", "tests.slurm.job_server", str(directory), *launcher]
+    argv = [sys.executable, "-m", "tests.jobs.small_server", str(directory), *launcher]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE) as process:
         try:
             yield process

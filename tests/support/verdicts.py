@@ -10,7 +10,7 @@ from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage
 from tests.served import served
-from tests.server.agent import MOST_TOKENS, tokens
+from tests.server.clients import MOST_TOKENS, tokens
 
 
 def verdict(directory: Path, workload: Workload | None, log: Path | None = None) -> Verdict:

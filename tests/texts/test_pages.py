@@ -36,8 +36,7 @@ def test_every_construct_is_in_the_guide() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_an_explained_error_names_its_section(tmp_path: Path, anyio_backend: str) -> None:
+async def test_an_explained_error_names_its_section(tmp_path: Path) -> None:
     """`explain_error` gives the page and the anchor of the family."""
     context = Context(tmp_path, Path(sys.executable))
     found = await explain_error(context, text="RuntimeError: Constant not found: enc.1.co.bias")

@@ -22,11 +22,6 @@ from tests.recorded import RECORDINGS
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def context(tmp_path: Path) -> Context:
     return Context(tmp_path, Path(sys.executable))
 
