@@ -8,7 +8,6 @@ from __future__ import annotations
 from mcp_server.versions import RANGE
 
 from .types import (
-    COUNT,
     DISK_FORMAT,
     FIRST_NOT_ZERO,
     FRACTION,
@@ -44,39 +43,11 @@ BUILDING: tuple[Flag, ...] = (
         since=(2, 10),
     ),
     Flag(
-        env="TORCHINDUCTOR_DEBUG_COMPILE",
-        shows="the same as AOT_INDUCTOR_DEBUG_COMPILE",
-        misses="Triton kernels",
-        cost="slow CPU kernels",
-        since=(2, 10),
-        before="nothing reads it",
-    ),
-    Flag(
-        env="TORCHINDUCTOR_DEBUG_SYMBOL",
-        shows="the same as AOT_INDUCTOR_DEBUG_SYMBOLS; in 2.9 as AOT_INDUCTOR_DEBUG_COMPILE",
-        misses="inlined and optimised-out variables",
-        since=(2, 9),
-        before="nothing reads it",
-    ),
-    Flag(
-        env="AOT_INDUCTOR_ENABLE_FRAME_POINTER",
-        config="aot_inductor.enable_frame_pointer",
-        shows="-fno-omit-frame-pointer, for profilers; default on from 2.13",
-        misses="faults",
-        since=(2, 12),
-    ),
-    Flag(
         env="AOT_INDUCTOR_ENABLE_LINE_TABLES",
         config="aot_inductor.enable_line_tables",
         shows="default on: -g1, so that C++ frames carry lines",
         misses="variables",
         since=(2, 13),
-    ),
-    Flag(
-        env="AOT_INDUCTOR_ENABLE_LTO",
-        config="aot_inductor.enable_lto",
-        shows="nothing: link-time optimisation; keep it off while debugging",
-        since=(2, 9),
     ),
     Flag(
         env="AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL",
@@ -193,12 +164,6 @@ CHECKS: tuple[Flag, ...] = (
         shows="default on: `Expected u0 <= 5 but received 9` for unbacked sizes, always active",
         misses="guards on sizes of inputs; prints the value of the first free symbol only",
         cost="a comparison on the host",
-    ),
-    Flag(
-        env="TORCHINDUCTOR_UNSAFE_SKIP_SCALAR_RANGE_ASSERTS",
-        shows="nothing: 1 removes range asserts, including those from torch._check",
-        misses="what those asserts would have caught",
-        since=(2, 15),
     ),
     Flag(
         env="TORCHINDUCTOR_ALIGNMENT_ASSERTS",
@@ -406,18 +371,6 @@ PRINTING: tuple[Flag, ...] = (
         values=TEXT,
         shows="output_code, post_grad_graphs, +inductor (build commands), dynamic (added guards)",
         misses="kernel_code, schedule, graph_code and guards print nothing for export -> AOTInductor",
-    ),
-    Flag(
-        env="TORCH_COMPILE_DEBUG_MAX_EVENTS",
-        values=COUNT,
-        shows="limits the extended debug timeline",
-        since=(2, 14),
-    ),
-    Flag(
-        env="TORCH_COMPILE_DEBUG_EXTEND",
-        shows="provenance on a timeline; forces INDUCTOR_PROVENANCE to at least 1",
-        misses="run-time values",
-        since=(2, 14),
     ),
 )
 
