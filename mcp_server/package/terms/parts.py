@@ -90,20 +90,19 @@ def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
         return done[each]
 
     def inner(each: Term) -> Term:
+        old = () if isinstance(each, Unread) else children(each)
+        new = tuple(map(visit, old))
+        if new == old:
+            return each
         match each:
-            case Apply(args=args):
-                new = tuple(map(visit, args))
-                return each if new == args else replace(each, args=new)
-            case Element(index=index):
-                moved = visit(index)
-                return each if moved is index else replace(each, index=moved)
-            case Fold(body=body, ranges=ranges):
-                changed, ends = visit(body), tuple((visit(r.start), visit(r.stop)) for r in ranges)
-                if changed is body and ends == tuple((r.start, r.stop) for r in ranges):
-                    return each
-                pairs = zip(ranges, ends, strict=True)
-                spans = tuple(Range(r.name, start, stop) for r, (start, stop) in pairs)
-                return replace(each, body=changed, ranges=spans)
+            case Apply():
+                return replace(each, args=new)
+            case Element():
+                return replace(each, index=new[0])
+            case Fold(ranges=ranges):
+                ends = zip(ranges, new[1::2], new[2::2], strict=True)
+                spans = tuple(Range(r.name, start, stop) for r, start, stop in ends)
+                return replace(each, body=new[0], ranges=spans)
         return each
 
     return visit(term)
