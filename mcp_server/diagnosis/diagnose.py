@@ -33,7 +33,7 @@ from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked, removing
 from mcp_server.diagnosis.words import lines_of
 from mcp_server.errors import ProblemError
-from mcp_server.model import Component, NextStep, PackageWorkload, Verdict, Workload
+from mcp_server.model import NextStep, PackageWorkload, Verdict, Workload
 from mcp_server.recorder.replay import TakenCall, take_call
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_users_log
@@ -169,17 +169,14 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
     if verdict.confirmed is not None and verdict.confidence == "proven":
         verdict = _with_proof(verdict, ranked(suspects, case)[0], case, context)
     if verdict.outcome == "fault":
-        launched = next((each for each in (verdict.guilty, verdict.crashing) if each and _launch(each)), None)
+        parties = [each for each in (verdict.guilty, verdict.crashing) if each is not None]
+        launched = next((each for each in parties if each.launch_index is not None), None)
         verdict = verdict.model_copy(update={"program": lines_of(launched, case)})
     told = case.taken.facts if case.taken is not None else []
     remarks = [*told, *verdict.remarks, *remarks_on_file(case)]
     verdict = verdict.model_copy(update={"remarks": remarks})
     verdict = verdict.model_copy(update={"remarks": [*verdict.remarks, *case.put_back]})
     return with_budget(verdict, case, context)
-
-
-def _launch(party: Component) -> bool:
-    return party.launch_index is not None
 
 
 def _with_proof(verdict: Verdict, best: Suspect, case: DiagnosisState, context: Context) -> Verdict:

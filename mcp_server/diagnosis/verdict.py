@@ -245,18 +245,16 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
     for label, run in case.runs.items():
         if run.failure == "none":
             outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
-            found.append(seen(label, f"{_exited(label)} after {run.finished.wall_s:.1f} s{outputs}"))
+            # What a program printed nobody has judged.
+            program = label in ("script", "alone", "command")
+            ended = "exited with code 0" if program else "the call returned"
+            found.append(seen(label, f"{ended} after {run.finished.wall_s:.1f} s{outputs}"))
     repeats = {
         "second": "the same call, repeated, returns the same outputs",
         "filled": "the call returns the same outputs when fresh memory is filled with different bytes",
     }
     same = [fact for run, fact in repeats.items() if case.differs_in(run) is False]
     return found + [seen("repeat_call", fact) for fact in same]
-
-
-def _exited(label: str) -> str:
-    """How a run without a failure ended: what a program printed nobody has judged."""
-    return "exited with code 0" if label in ("script", "alone", "command") else "the call returned"
 
 
 def compared(case: DiagnosisState) -> bool:
@@ -387,7 +385,7 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     if trial is None or trial.intervention.hides:
         return advice
     tried = _worded(trial, suspect)
-    if tried.is_experiment or (harms(trial) and not _misread(trial, suspect)):
+    if tried.is_experiment or (trial.side_effects and not _misread(trial, suspect)):
         return advice
     return Fix(
         text=tried.action or (advice.text if advice else f"make the call {change_in_words(tried.what)}"),
@@ -457,11 +455,6 @@ def _worded(trial: Trial, suspect: Suspect) -> Intervention:
     return next(same, trial.intervention)
 
 
-def harms(trial: Trial) -> bool:
-    """Whether the change also changed elements of the outputs that were not at fault."""
-    return bool(trial.side_effects)
-
-
 def _misread(trial: Trial, suspect: Suspect) -> bool:
     """Whether the failing call read the bytes of a whole input as others, so that all it gave was wrong."""
     return suspect.category == "input_mismatch" and trial.intervention.keeps_values
@@ -512,11 +505,13 @@ def _without_fault(
     if case.workload is None and case.log is not None and case.log.root is None:
         # The program may have succeeded, or said it elsewhere.
         unknown = f"No known error in the {counted(case.log.lines, 'line')} of the log. "
+    # The summary says what could not be observed where nothing ran.
+    told = case.only_loaded or (case.refused and not case.runs)
     evidence = [
         *(_bad_ends(case) if not healthy else ()),
         *health_evidence(case),
         *_around(case),
-        *(Evidence(step="note", fact=note) for note in _notes(case)),
+        *(Evidence(step="note", fact=note) for note in case.notes if not told),
     ]
     missing = f"{unknown}{unseen_symptom(case) or open_question(case)}"
     return Verdict(
@@ -532,12 +527,6 @@ def _without_fault(
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
-
-
-def _notes(case: DiagnosisState) -> list[str]:
-    """What could not be observed, where the summary does not say so."""
-    told = case.only_loaded or (case.refused and not case.runs)
-    return [] if told else case.notes
 
 
 def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis import indices, value_sources
+from mcp_server.diagnosis import indices
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import index_out_of_bounds, value_constraints
 from mcp_server.diagnosis.causes.value_constraints import detect_form, form_trials
@@ -254,7 +254,9 @@ def test_other_failures_are_no_such_division(text: str) -> None:
     """Sizes are checked on the host, a bad access is another thing, and so is a statement of the script."""
     case = DiagnosisState(None)
     case.runs["plain"] = run("plain", text)
-    assert value_sources.failure(case) is None and not list(value_constraints.detect_division(case))
+    assert value_constraints.division_failure(case) is None and not list(
+        value_constraints.detect_division(case)
+    )
 
 
 CHECK = """Traceback (most recent call last):

@@ -9,11 +9,10 @@ import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import hang, illegal_memory_access, value_constraints
-from mcp_server.diagnosis.causes.nan_or_inf import guard_fix
+from mcp_server.diagnosis.causes.nan_or_inf import first_made, guard_fix
 from mcp_server.diagnosis.observe.calls import PlainRun
 from mcp_server.diagnosis.observe.launches import TraceLaunches
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.value_sources import first_made
 from mcp_server.diagnosis.verdict import ranked
 from mcp_server.package.symbols import Symbol
 from mcp_server.runtime.context import decode

@@ -319,10 +319,6 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
     return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(own[-3:])]
 
 
-_KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
-_NOT_FINITE = re.compile(r"\b(?:nan|inf|finite|positive-definite|singular)\b", re.IGNORECASE)
-
-
 def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
     """Whether an operator, or a check of the model in a kernel, refused the values in a package's call.
 

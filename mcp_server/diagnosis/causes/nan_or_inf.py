@@ -15,7 +15,6 @@ from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
 from mcp_server.diagnosis.origin.lines import guarded_line, idiom_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import first_made
 from mcp_server.errors import argument
 from mcp_server.model import ComponentKind, Evidence, Fix
 from mcp_server.package.launches import Launch
@@ -24,6 +23,8 @@ from mcp_server.tools.kernel_io import FirstBad
 from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
 
+# A logarithm makes minus infinity of a zero; what else makes it alone, fills in a mask.
+_ATEN_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
 # `log` as an operator of its own: log_softmax and logical operators have other names around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
 _KINDS: dict[str, ComponentKind] = {"kernel": "kernel", "input": "input", "constant": "constant"}
@@ -77,6 +78,28 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
         intervention=removal,
         parts=(),
     )
+
+
+def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
+    """The first operator to make NaN or plus infinity of finite values, or of a mask's minus infinity.
+
+    A row that is masked as a whole is such a case. If a logarithm made the minus infinity, the logarithm is
+    the first. None if an input or a constant had the value already.
+    """
+    masks: dict[str, events.NodeNonFinite] = {}
+    for event in case.eager_events(events.NodeNonFinite):
+        if not set(event.bad_inputs) <= masks.keys():
+            continue
+        if event.masked:
+            masks[event.node] = event
+            continue
+        # The operators that brought the minus infinity from which this one computes.
+        names = list(event.bad_inputs)
+        for name in names:
+            names += [other for other in masks[name].bad_inputs if other not in names]
+        roots = [masks[name] for name in names if not masks[name].bad_inputs]
+        return next((root for root in roots if _ATEN_LOGARITHM.search(root.op)), event)
+    return None
 
 
 def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:

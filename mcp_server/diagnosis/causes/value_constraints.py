@@ -19,18 +19,20 @@ from mcp_server.diagnosis.components import (
     lines_of,
     name_of,
     raising_lines,
+    reported,
     said,
     seen,
 )
+from mcp_server.diagnosis.indices import input_index
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.interventions.input import keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import divisor_parts, failed_divisions, failure, raised
 from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
-from mcp_server.package.assertion import Division
+from mcp_server.package.assertion import Division, divisions
 from mcp_server.package.provenance import DIVIDES
 from mcp_server.package.symbols import names_in, origins
+from mcp_server.package.terms.linear import affine
 from mcp_server.plurals import counted
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
@@ -92,9 +94,50 @@ def limits(condition: str) -> dict[str, int]:
     return found
 
 
+_BY_ZERO = ("ZeroDivision", "by zero")
+
+
+def division_failure(case: DiagnosisState) -> Evidence | None:
+    """What shows that a division by zero ended the call: the text of the run, or its signal."""
+    plain = case.plain_run
+    if plain is not None and plain.finished.signal == "SIGFPE":
+        return Evidence(step="run", fact="the process died of SIGFPE: the processor refused a division")
+    found = ((source, root) for source, root in case.roots if root.family.id == "kernel_division")
+    return next((reported(root, source) for source, root in found), None)
+
+
+def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
+    """The divisions of the package, once one failed; those of the line that eager names, if it does."""
+    view = case.view
+    if view is None or division_failure(case) is None:
+        return ()
+    found = divisions(view.tracer)
+    event = raised(case)
+    lines = {(frame.file, frame.line) for frame in event.stack} if event is not None else set()
+    own = [
+        division
+        for division in found
+        if any((at.file, at.line) in lines for at in view.provenance(division.launch).locations)
+    ]
+    return tuple(own) or found
+
+
+def raised(case: DiagnosisState) -> events.NodeRaised | None:
+    """The operator of the exported program that refuses to divide by zero in eager mode, too."""
+    found = case.eager_events(events.NodeRaised)
+    return next((each for each in found if any(text in each.text for text in _BY_ZERO)), None)
+
+
+def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
+    """The elements of inputs that are divisors as they are."""
+    direct = [source for source in division.sources if source.direct and division.plain]
+    placed = [(input_index(source, case), affine(source.load.index) or (0, 1)) for source in direct]
+    return [InputSlice(index, *place, 0, 0, unlike=0) for index, place in placed if index is not None]
+
+
 def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
     """A whole number divided by zero: each input with a zero that is a divisor, else each such division."""
-    error = failure(case)
+    error = division_failure(case)
     found = failed_divisions(case)
     divisors = [(division, divisor_parts(division, case)) for division in found]
     looked_at = case.call is None or case.given is None or "look_at_indices" in case.done

@@ -80,7 +80,8 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def request(self) -> dict[str, object]:
-        return {name: value for name, value in _set_fields(self).items() if name != "env"}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "env"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -266,14 +267,6 @@ def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) 
     """The trial of a change that was tried and judged elsewhere, not by calls of a trial."""
     after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
     return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
-
-
-def _set_fields(record: Options) -> dict[str, object]:
-    """Fields that are neither None nor false nor empty."""
-    values = {each.name: getattr(record, each.name) for each in fields(record)}
-    return {
-        n: value for n, value in values.items() if value is not None and value is not False and value != {}
-    }
 
 
 def change_in_words(what: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
 from mcp_server.diagnosis.causes.illegal_memory_access import died
+from mcp_server.diagnosis.causes.value_constraints import failed_divisions
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.indices import candidates, index_error, indexing_launches
@@ -13,7 +14,6 @@ from mcp_server.diagnosis.observe import COMPARES, DECIDES, GUESSES, LOCATES, NE
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
-from mcp_server.diagnosis.value_sources import failed_divisions
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernels import indexes_unchecked
 from mcp_server.runtime.context import Context

@@ -9,11 +9,11 @@ from typing import cast
 import anyio.to_thread
 
 from mcp_server.diagnosis.call_seen import CallSpec
+from mcp_server.diagnosis.causes.value_constraints import divisor_parts, failed_divisions
 from mcp_server.diagnosis.indices import candidates, checked_inputs, operator_indices, parts_of, whole_slice
 from mcp_server.diagnosis.observe import EXPLAINS, NEEDED, Observation, place
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.value_sources import divisor_parts, failed_divisions
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.exported import read_exported
 from mcp_server.package.mismatch import Mismatch, compare_inputs, compare_structure
