@@ -15,6 +15,7 @@ from mcp_server.diagnosis.observe.launches import TraceLaunches
 from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import checked_call, conclude, confidence, health_evidence, health_summary
+from mcp_server.diagnosis.words import headline_of
 from mcp_server.model import ScriptWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
@@ -187,6 +188,26 @@ def test_a_check_over_a_right_call_is_the_programs() -> None:
         assert (found.category, found.guilty.name) == ("script_error", f"serve.py:{line}")
         assert any("agree" in evidence.fact for evidence in found.evidence)
         assert confidence(found, case) in ("possible", "likely")
+
+
+LATE = RAISED.replace("assert scores.max() < 1", "assert took < 5").replace(
+    "risk above 1", "9.2 ms a request"
+)
+
+
+def test_a_check_of_time_is_told_as_cost() -> None:
+    """Loads that took longer than all calls are the cause; without them it stays open what is slow."""
+    case = checked(LATE)
+    (found,) = wrong_output.detect_own_check(case)
+    assert (found.category, confidence(found, case)) == ("cost", "possible")
+    at = {"loader": "l", "package": "m.pt2", "stack": [{"file": "serve.py", "line": 4}]}
+    loads = [phase(n, seconds=0.2, **at) for n in range(3, 7)]
+    case.capture = capture(calls=[phase(1, **CALL, seconds=0.1)], loads=loads)
+    (found,) = wrong_output.detect_own_check(case)
+    assert (found.category, confidence(found, case)) == ("cost", "likely")
+    assert found.guilty.model_locations[0].line == 4
+    assert "4 loads of m.pt2 took 0.8 s, and 1 call 0.1 s" in found.summary
+    assert headline_of("cost", found.guilty, case, known=True) == "too slow"
 
 
 @pytest.mark.parametrize("other", [{"equal": False}, {"outcome": "failed"}])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.components import (
@@ -21,7 +22,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
-from mcp_server.plurals import listed, quoted
+from mcp_server.plurals import counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.divergence import Changed, EveryLaunch, Kind
 from mcp_server.worker import events
@@ -234,6 +235,10 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     for suspect in log_text.detect_from_log(case):
         if suspect.category != "script_error":
             continue
+        code = " ".join(line.code or "" for line in suspect.guilty.model_locations)
+        if _OF_TIME.search(f"{suspect.evidence[0].fact} {code}"):
+            yield _too_slow(suspect, case)
+            continue
         yield replace(
             suspect,
             summary=f"{suspect.summary.rstrip('.')}. For the call before, the package matches its exported "
@@ -241,6 +246,41 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
             evidence=(*suspect.evidence, *facts),
             fix=Fix(text="look at the inputs of that call and at what the check expects"),
         )
+
+
+_OF_TIME = re.compile(r"(?i)\b(?:took|elapsed|latency|duration)\b|\d ?(?:ms|us|µs|s|sec|seconds)\b")
+
+
+def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
+    """A check of time that failed; the loads of one package where they took longer than its calls."""
+    slow = replace(
+        suspect,
+        category="cost",
+        summary="The program's own check of time failed; the package matches its exported program.",
+        level=CausalLevel.CALL,
+        fix=Fix(text="find what takes the time: diagnose with symptom slow, slow-load or slow-build"),
+        weak=False,
+        observed=False,
+    )
+    path = next((load.package for load in case.captured.loads), Path())
+    loads = [load for load in case.captured.loads if load.package == path and load.seconds is not None]
+    loading = sum(load.seconds or 0.0 for load in loads)
+    calling = sum(call.seconds or 0.0 for call in case.calls)
+    if len(loads) < SEVERAL or loading < calling:
+        return slow
+    calls = counted(len(case.calls), "call")
+    fact = f"{len(loads)} loads of {path.name} took {loading:.2g} s, and {calls} {calling:.2g} s"
+    return replace(
+        slow,
+        guilty=component("script", path.name, loads[-1].stack[:1]),
+        summary=f"The program's own check of time failed, and {fact}.",
+        evidence=(*suspect.evidence, seen("capture", fact)),
+        fix=Fix(text="load the package once, before the first request, and call that loader each time"),
+        observed=True,
+    )
+
+
+SEVERAL = 3  # loads of one package that no program needs
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
