@@ -173,10 +173,8 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
         launched = next((each for each in parties if each.launch_index is not None), None)
         verdict = verdict.model_copy(update={"program": lines_of(launched, case)})
     told = case.taken.facts if case.taken is not None else []
-    remarks = [*told, *verdict.remarks, *remarks_on_file(case)]
-    verdict = verdict.model_copy(update={"remarks": remarks})
-    verdict = verdict.model_copy(update={"remarks": [*verdict.remarks, *case.put_back]})
-    return with_budget(verdict, case, context)
+    remarks = [*told, *verdict.remarks, *remarks_on_file(case), *case.put_back]
+    return with_budget(verdict.model_copy(update={"remarks": remarks}), case, context)
 
 
 def _with_proof(verdict: Verdict, best: Suspect, case: DiagnosisState, context: Context) -> Verdict:

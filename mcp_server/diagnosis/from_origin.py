@@ -96,12 +96,8 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
         lines = [line for line in guilty.model_locations if may_leave_domain(line.code, operation.op)]
         if len(lines) == 1 and guilty.launch_index == operation.launch_index:
             found = [_explained(origin, guilty)]
-    inputs = _inputs(origin)
-    if inputs:
-        more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
-        texts = ", ".join(each.text() for each in inputs[:MOST_ELEMENTS])
-        others = f" and {counted(more, 'more element')}" if more > 0 else ""
-        found.append(f"It follows from {texts}{others}.")
+    if elements := _elements(origin):
+        found.append(f"It follows from {elements}.")
     return [*found, *_beside(origin)]
 
 
@@ -180,6 +176,14 @@ def _inputs(origin: Origin) -> list[OffendingElement]:
     return sorted(found, key=lambda each: each.label != label)
 
 
+def _elements(origin: Origin) -> str:
+    """The first of them, and how many more there are; empty where none is known."""
+    inputs = _inputs(origin)
+    more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
+    others = f" and {counted(more, 'more element')}" if inputs and more > 0 else ""
+    return ", ".join(each.text() for each in inputs[:MOST_ELEMENTS]) + others
+
+
 def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     """Where it was computed, a sentence each."""
     computed = f"{origin.result} = {origin.expression}"
@@ -194,10 +198,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     if origin.allowed:
         computed += f", allowed are {origin.allowed}"
     inputs = _inputs(origin)
-    if inputs:
-        more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
-        computed += f", from {', '.join(each.text() for each in inputs[:MOST_ELEMENTS])}"
-        computed += f" and {counted(more, 'more element')}" if more > 0 else ""
+    computed += f", from {_elements(origin)}" if inputs else ""
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
     found: list[str] = []
     if origin.launch_index is None:

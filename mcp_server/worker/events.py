@@ -163,14 +163,6 @@ class ChangedInputs(Event):
 
 
 @dataclass
-class File(Event, TensorFacts):
-    """The facts of a tensor in the file `path`, or why it cannot be read."""
-
-    non_finite: Optional[OddElement] = None
-    unreadable: str = ""
-
-
-@dataclass
 class IndexValues(Event):
     """Elements of a part, and of those `outside` its range the `first` few as (index, value)."""
 

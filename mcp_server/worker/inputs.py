@@ -29,7 +29,6 @@ from .saved_calls import CALL_FORMAT, restore
 from .tensors import (
     checksum,
     describe,
-    first_non_finite,
     is_strided,
     leaf_facts,
     only_tensors,
@@ -352,19 +351,6 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
     arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
     tree = arranged.args if arranged.flat else (arranged.args, arranged.kwargs)
     report.event(events.Inputs(leaf_facts(tree, facts)))
-
-
-def operate_describe_files(request: InputsRequest, report: Report) -> None:
-    """One event `file` for each of `files`: its path, and the tensor's facts or why it cannot be read."""
-    for path in request["files"]:
-        try:
-            tensor = load_file(path, where="cpu")
-            if not isinstance(tensor, torch.Tensor):
-                raise Refused("no tensor but " + type(tensor).__name__, path)
-            facts = {**vars(describe(tensor)), "path": path}
-            report.event(events.File(**facts, non_finite=first_non_finite(tensor)))
-        except Refused as refused:
-            report.event(events.File(path, unreadable=refused.what))
 
 
 MOST_OUTSIDE = 4  # elements that are named

@@ -62,7 +62,6 @@ OPERATIONS = {
     "index_values": Operation("inputs.operate_index_values", **READING),
     "observe": Operation("observe.operate", left_at_once=True, **RUNNING),
     "rebuild": Operation("saved_calls.operate_rebuild", left_at_once=True),
-    "describe_files": Operation("inputs.operate_describe_files", left_at_once=True),
     "attempt": Operation("reduction.attempt.operate_attempt", compiles=True, leases=True, forks=True),
     "record": Operation("reduction.attempt.operate_record", leases=True, **READING),
     "cut": Operation("reduction.attempt.operate_cut", **READING),

@@ -412,11 +412,10 @@ class InputSlice:
 
 
 class InputsRequest(TypedDict, total=False):
-    """`parts` (fields of `InputSlice`) are of `index_values`, `files` of `describe_files`."""
+    """`parts` (fields of `InputSlice`) are of `index_values`."""
 
     inputs: Union[str, list[TensorSpec], None]
     parts: list[dict[str, Any]]
-    files: list[str]
 
 
 class RecordedTensor(TypedDict):

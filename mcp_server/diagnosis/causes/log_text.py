@@ -219,15 +219,10 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             settle=open_question(case) if alone else "",
             observed=len(root.candidates) == 1,
         )
-        if category == "compile_failure":
-            suspect = _with_change(suspect, case)
-        yield suspect
-
-
-def _with_change(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """The suspect of a failed export or compile, with the change that made it pass, if one did."""
-    trial = next((t for t in case.trials.values() if t.intervention.kind is Kind.SOURCE), None)
-    return suspect if trial is None else replace(suspect, intervention=trial.intervention)
+        # The change with which a failed export or compile passed, if one did.
+        changes = (t.intervention for t in case.trials.values() if t.intervention.kind is Kind.SOURCE)
+        change = next(changes, None) if category == "compile_failure" else None
+        yield suspect if change is None else replace(suspect, intervention=change)
 
 
 def _excluded(category: Category, case: DiagnosisState) -> bool:
