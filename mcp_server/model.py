@@ -56,7 +56,7 @@ CATEGORIES: dict[Category, str] = {
     "concurrency": "threads, streams, CUDA graphs, runner sharing, aliased or freed inputs",
     "environment": "driver, visible devices, missing tools, permissions, temp space",
     "script_error": "the user's own code fails outside AOTInductor",
-    "cost": "time that a change wins back: of a call, a load or a build",
+    "cost": "time or memory that a change wins back: of a call, a load, a build or the program around",
 }
 
 FAILURES = tuple(category for category in CATEGORIES if category != "cost")

@@ -33,7 +33,7 @@ HEADLINES: dict[Category, str] = {
     "concurrency": "calls that disturb each other",
     "environment": "machine or environment",
     "script_error": "error in the script",
-    "cost": "too slow",
+    "cost": "too slow or too large",
 }
 
 

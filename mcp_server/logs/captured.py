@@ -258,7 +258,13 @@ class CapturedAttempts(Phase):
 
 
 class FailedCheck(Phase):
-    """A check of the script that failed, or another exception that ended a process which had compiled."""
+    """A check of the script that failed, or another exception that ended a process which had compiled.
+
+    `kept_outputs` blocks of memory that calls returned were still in use, `kept_bytes` in all.
+    """
+
+    kept_outputs: int = 0
+    kept_bytes: int = 0
 
 
 class CapturedAssertion(FailedCheck):

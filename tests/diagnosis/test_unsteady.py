@@ -207,7 +207,17 @@ def test_a_check_of_time_is_told_as_cost() -> None:
     assert (found.category, confidence(found, case)) == ("cost", "likely")
     assert found.guilty.model_locations[0].line == 4
     assert "4 loads of m.pt2 took 0.8 s, and 1 call 0.1 s" in found.summary
-    assert headline_of("cost", found.guilty, case, known=True) == "too slow"
+    assert headline_of("cost", found.guilty, case, known=True) == "too slow or too large"
+
+
+def test_a_check_of_memory_names_the_outputs_that_are_kept() -> None:
+    """Outputs that the program still holds are likely the cause; without them it stays open what grows."""
+    grown = RAISED.replace("risk above 1", "grew by 728 MB")
+    for kept, sure in ((150, "likely"), (1, "possible")):
+        case = checked(grown, kept_outputs=kept, kept_bytes=kept * 5_000_000)
+        (found,) = wrong_output.detect_own_check(case)
+        assert (found.category, confidence(found, case)) == ("cost", sure)
+        assert ("150 blocks of memory, 750 MB" in found.summary) == (kept == 150)
 
 
 @pytest.mark.parametrize("other", [{"equal": False}, {"outcome": "failed"}])

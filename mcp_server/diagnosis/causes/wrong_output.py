@@ -236,8 +236,9 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
         if suspect.category != "script_error":
             continue
         code = " ".join(line.code or "" for line in suspect.guilty.model_locations)
-        if _OF_TIME.search(f"{suspect.evidence[0].fact} {code}"):
-            yield _too_slow(suspect, case)
+        text = f"{suspect.evidence[0].fact} {code}"
+        if _OF_TIME.search(text) or _OF_MEMORY.search(text):
+            yield _too_slow(suspect, case) if _OF_TIME.search(text) else _too_large(suspect, case)
             continue
         yield replace(
             suspect,
@@ -249,6 +250,34 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 _OF_TIME = re.compile(r"(?i)\b(?:took|elapsed|latency|duration)\b|\d ?(?:ms|us|µs|s|sec|seconds)\b")
+
+
+_OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
+
+
+def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
+    """A check of memory that failed, and the outputs that the program still keeps."""
+    end = case.captured.ends[-1] if case.captured.ends else None
+    kept, size = (end.kept_outputs, end.kept_bytes / 1e6) if end is not None else (0, 0.0)
+    large = replace(
+        suspect,
+        category="cost",
+        summary="The program's own check of memory failed; the package matches its exported program.",
+        level=CausalLevel.CALL,
+        fix=Fix(text="see what keeps memory from call to call: outputs, views of them, loaders, caches"),
+        weak=False,
+        observed=False,
+    )
+    if kept < SEVERAL:
+        return large
+    fact = f"the outputs of earlier calls still keep {kept} blocks of memory, {size:.3g} MB in all"
+    return replace(
+        large,
+        summary=f"The program's own check of memory failed, and {fact}.",
+        evidence=(*suspect.evidence, seen("capture", fact)),
+        fix=Fix(text="keep no view of an output longer than needed: copy the part with .clone()"),
+        observed=True,
+    )
 
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
@@ -280,7 +309,7 @@ def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
     )
 
 
-SEVERAL = 3  # loads of one package that no program needs
+SEVERAL = 3  # loads of one package, or outputs that are kept: more than a program needs
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:

@@ -246,7 +246,10 @@ class Compiles:
 
     def _program_failed(self, error: BaseException, shown: object) -> None:
         self.calls.memory.failed()
-        self.journal.event("program_failed", frames=shown, **failure(error))
+        outputs, size = self.calls.outputs.kept()
+        self.journal.event(
+            "program_failed", frames=shown, kept_outputs=outputs, kept_bytes=size, **failure(error)
+        )
 
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Ending:
         """Keep the last export: where the program ends over it, or over its compile, changes are tried."""

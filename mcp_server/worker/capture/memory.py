@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, NamedTuple, Optional
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..encode import frames
 from ..process import capturing, idle, unmapped
@@ -53,9 +54,18 @@ class Outputs:
 
     def __init__(self) -> None:
         self.known: deque[tuple[int, Any]] = deque(maxlen=MAX_OUTPUTS)
+        self.storages: deque[tuple[StorageWeakRef, int]] = deque(maxlen=MAX_OUTPUTS)
 
     def add(self, call: int, outputs: Iterable[Any]) -> None:
-        self.known += [(call, weakref.ref(each)) for each in outputs if isinstance(each, torch.Tensor)]
+        tensors = [each for each in outputs if isinstance(each, torch.Tensor)]
+        self.known += [(call, weakref.ref(each)) for each in tensors]
+        storages = [each.untyped_storage() for each in tensors if is_plain(each)]
+        self.storages += [(StorageWeakRef(each), each.nbytes()) for each in storages]
+
+    def kept(self) -> tuple[int, int]:
+        """How many blocks of memory of outputs are still in use, by a view or the output, and their bytes."""
+        alive = {ref.cdata: size for ref, size in list(self.storages) if not ref.expired()}
+        return len(alive), sum(alive.values())
 
     def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
         """The calls whose outputs these are, or show a part of, each once.
