@@ -40,7 +40,7 @@ Checker = Literal[
     "auto", "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
 ]
 ChangeOfLaunch = Literal[
-    "guard", "finite-mask", "guard-div", "guard-log", "guard-sqrt", "guard-acos", "guard-pow", "skip", "eager"
+    "guard", "finite-mask", "guard-div", "guard-log", "guard-sqrt", "guard-acos", "guard-pow", "eager"
 ]
 SameInputs = Annotated[InputsArgument, Field(description="Pass a file or specs: see diagnose.")]
 Script = Annotated[str, Field(description="Run this Python file.")]

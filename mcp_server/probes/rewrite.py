@@ -213,8 +213,6 @@ _INFINITY = re.compile(
     r"(auto \w+ = [^;\n]*?)-\s*std::numeric_limits<float>::infinity\(\)([^;\n]*;)"
     r"|(tl\.full\([^\n]*?)float\([\"']-inf[\"']\)"
 )
-_STORED = re.compile(r"^(?P<head>\s*(?!in_out)\w*ptr\d+\[[^;\n]*\] = )(?P<value>\w+);", re.M)
-_STORE_CALL = re.compile(r"^(?P<head>\s*)(?P<value>\w+)(?P<tail>\.store\((?!in_out)\w*ptr\d+[^;\n]*;)", re.M)
 
 _KEEP_IN_BOUNDS = (
     "template <typename T> inline T aoti_debug_keep(T value, int64_t low, int64_t bound) "
@@ -403,17 +401,6 @@ def with_finite_mask(kernel: Kernel) -> str:
             f"{kernel.name} fills nothing with minus infinity",
             allowed="a kernel with -std::numeric_limits<float>::infinity() or float('-inf')",
         )
-    return text
-
-
-def with_zeros(kernel: Kernel) -> str:
-    """The kernel storing 0 for results that it does not add in place. Raises `ProblemError` without one."""
-    if kernel.kind != "cpp":
-        raise ProblemError("only a C++ kernel can be made to store zeros", value=kernel.name)
-    text, first = _STORED.subn(r"\g<head>decltype(\g<value>)(0);", kernel.source)
-    text, second = _STORE_CALL.subn(r"\g<head>decltype(\g<value>)(0)\g<tail>", text)
-    if not first + second:
-        raise ProblemError(f"no store of {kernel.name} is found that could be made 0", value=kernel.name)
     return text
 
 

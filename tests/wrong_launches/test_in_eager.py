@@ -178,7 +178,7 @@ def test_what_cannot_be_done_in_eager_mode_says_why(wrong: Wrong, zoo: ZooPackag
     with pytest.raises(ProblemError, match="it is in a branch or a loop"):
         tried(tmp_path, zoo("branch"), 1)
     with pytest.raises(ProblemError, match="for a launch in eager mode"):
-        tried(tmp_path, wrong("one"), 1, how="skip")
+        tried(tmp_path, wrong("one"), 1, how="guard")
 
 
 # The same on a GPU, where the kernels are Triton's.

@@ -31,7 +31,6 @@ from mcp_server.probes.rewrite import (
     with_limits,
     with_wide_indices,
     with_wide_integers,
-    with_zeros,
 )
 from mcp_server.runtime.context import Context
 from mcp_server.tools.compare_with_eager import Pair, compare_pair
@@ -78,9 +77,6 @@ HOWS = {
         action="fill what is masked with a large negative number in place of minus infinity",
     ),
     **{f"guard-{family}": _guard(family) for family in ("div", "log", "sqrt", "acos", "pow")},
-    "skip": _Way(
-        with_zeros, "zeros in place of what {kernel} computes", "# launch {launch}: {kernel}", "zeros"
-    ),
 }
 
 REPAIRS = {
@@ -160,7 +156,7 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         made,
         what=f"the call with {way.what.format(kernel=name)}{others}",
         options=Options(package=changed),
-        before_code=way.before.format(launch=launch, kernel=name),
+        before_code=way.before,
         after_code=way.after,
         hides=way.hides,
         action=way.action,
