@@ -29,7 +29,7 @@ from mcp_server.jobs.store import SCHEME, TEMPORARY
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.package.exported import exported_device, package_device
 from mcp_server.package.members import refuse_unsafe
-from mcp_server.runtime.failure import ONLY_FIRST, check_started, launched, look_ahead, separate_ranks
+from mcp_server.runtime.failure import ONLY_FIRST, check_started, launched, look_ahead
 from mcp_server.runtime.steps import StepCache, in_words, keep, key_of
 from mcp_server.worker.events import Event, Failed, Phase, Refused
 from mcp_server.worker.main import OPERATIONS
@@ -264,7 +264,6 @@ class Context:
             waits = Waits(holder, self.progress, self.cost.clock.blocked, self.leases)
             finished = await run(started, directory, start=starter, waits=waits)
             self.incomplete = self.incomplete or finished.incomplete
-            separate_ranks(finished.output, self.launcher)
             await look_ahead(finished.output)
             check_started(finished, self.launcher)
         keep(key, directory, finished)

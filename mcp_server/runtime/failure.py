@@ -3,7 +3,7 @@
 A large log is read in a separate process: the event loop goes on, and the server can exit. Cancelling
 the read kills that process.
 
-Launchers such as torchrun and srun: the output of ranks is separated, and the first that failed is found.
+Of launchers such as torchrun and srun, the rank that failed first is found.
 Sources: torch.distributed.run of torch 2.8-2.15 (torch/distributed/elastic/multiprocessing/api.py), srun of
 Slurm 22.05 (src/plugins/launch/slurm). The launcher's own lines have no rank before them.
 """
@@ -16,8 +16,7 @@ import os
 import re
 import signal
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +29,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Ending, Finished
 from mcp_server.logs.facts import LogFacts
 from mcp_server.logs.log import open_log, read_log, read_log_file
-from mcp_server.logs.text import Line, bound, read_line
+from mcp_server.logs.text import bound, read_line
 from mcp_server.model import Category, Record
 
 SMALL_BYTES = 1 << 20
@@ -150,7 +149,6 @@ def read_failure(finished: Finished) -> Failure | None:
 
 
 MOST_LINES = 10_000
-MOST_RANKS = 256
 LONGEST_LINE = 64 << 10  # characters
 
 _ENDED = re.compile(
@@ -240,36 +238,6 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
 def _options_of(prefix: Sequence[str]) -> dict[tuple[str, ...], set[str]]:
     """The entry of the launcher in the prefix, which may begin with `env` or `nice`; empty for others."""
     return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), {})
-
-
-def separate_ranks(output: Path, prefix: Sequence[str]) -> list[Path]:
-    """Write the lines of each rank to `ranks/RANK.log` in the folder of `output`.
-
-    Nothing is written unless a known launcher was used and two ranks printed something.
-    """
-    found: set[str] = set()
-    for line in _rank_lines(output) if _options_of(prefix) else ():
-        if len(found) < MOST_RANKS:
-            found.add(line.process)
-    if len(found) < 2:
-        return []
-    directory = output.parent / "ranks"
-    directory.mkdir(exist_ok=True)
-    paths = {rank: directory / f"{rank}.log" for rank in sorted(found, key=int)}
-    with ExitStack() as files:
-        opened = {rank: files.enter_context(path.open("w")) for rank, path in paths.items()}
-        for line in _rank_lines(output):
-            if line.process in opened:
-                opened[line.process].write(line.text + "\n")
-    return list(paths.values())
-
-
-def _rank_lines(output: Path) -> Iterator[Line]:
-    with output.open(errors="replace") as lines:
-        for raw in lines:
-            line = read_line(raw[:LONGEST_LINE], 0)
-            if line.process:
-                yield line
 
 
 def read_launcher_output(finished: Finished, prefix: Sequence[str]) -> LauncherWords:

@@ -24,7 +24,7 @@ from mcp_server.jobs.gpus import Gpu, Waits, canonical_name, device_names, lease
 from mcp_server.jobs.store import try_lock
 from mcp_server.model import CommandWorkload
 from mcp_server.runtime.context import Context, gpus_of
-from mcp_server.runtime.failure import ONLY_FIRST, launched, separate_ranks
+from mcp_server.runtime.failure import ONLY_FIRST, launched
 from mcp_server.tools.capture import capture
 from tests.conftest import ZooPackage
 from tests.jobs.support import appears
@@ -276,18 +276,6 @@ PROGRAM = "import os; print('rank', os.environ['RANK'], 'is here')"
 def test_options_are_added_once(prefix: list[str], added: list[str]) -> None:
     """Only to launchers that are known, and only where the prefix does not say otherwise."""
     assert launched(prefix, ["python", "x.py"], Path("d")) == (*prefix, *added, "python", "x.py")
-
-
-def test_lines_of_each_rank(tmp_path: Path) -> None:
-    """As srun labels them; lines of the launcher itself belong to nobody."""
-    output = tmp_path / "output.log"
-    output.write_text("0: one\n1: two\nsrun: error\n10: three\n0: four\n")
-    paths = separate_ranks(output, ["srun"])
-    assert [(path.name, path.read_text()) for path in paths] == [
-        ("0.log", "one\nfour\n"),
-        ("1.log", "two\n"),
-        ("10.log", "three\n"),
-    ]
 
 
 @pytest.mark.parametrize("variable", ["RANK", *nightly("SLURM_PROCID", "PMI_RANK")])
