@@ -19,22 +19,26 @@ import anyio
 import h11
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types.jsonrpc import INVALID_REQUEST
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, read_json
 from mcp_server.server.app import exit_on_signals
 from mcp_server.server.standard_streams import log_briefly
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 HIGHEST_PORT = 65_535
 REQUEST_LIMIT_S = 30.0
 """From the first byte, or the connection, to the end of the body: 4 MiB need no more at 1 Mbit/s."""
+
+SESSION_HEADER = "mcp-session-id"
+BODY_LIMIT = 4 << 20  # bytes; the limit of mcp 2.3
 
 _NAME = r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])"
 _HOST = re.compile(rf"{_NAME}(?::\d{{1,5}})?")
@@ -104,6 +108,72 @@ class Gate:
         if origins and not _is_one_of(names, _ORIGIN, origins):
             return PlainTextResponse("requests of that Origin are refused", 403)
         return None
+
+
+class DistinctIds:
+    """Refuses a request whose id another request of its session still has.
+
+    mcp 2.3 keeps one stream for each id of a session: of two requests with one id, the earlier would wait for
+    ever for its answer. Requests without a session have streams of their own.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._open: set[tuple[str, int | str]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session = Headers(scope=scope).get(SESSION_HEADER) if scope["type"] == "http" else None
+        if session is None or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        received = await _whole_body(receive)
+        number = _id_of(b"".join(message.get("body", b"") for message in received))
+        if number is None:
+            await self._app(scope, _replayed(received, receive), send)
+            return
+        key = (session, number)
+        if key in self._open:
+            error = {"code": INVALID_REQUEST, "message": "another request of this session still has this id"}
+            answer = {"jsonrpc": "2.0", "id": number, "error": error}
+            await JSONResponse(answer, 400)(scope, receive, send)
+            return
+
+        self._open.add(key)
+        try:
+            await self._app(scope, _replayed(received, receive), send)
+        finally:
+            self._open.discard(key)
+
+
+def _replayed(received: list[Message], receive: Receive) -> Receive:
+    """The messages that were read already, and then those that come."""
+
+    async def again() -> Message:
+        return received.pop(0) if received else await receive()
+
+    return again
+
+
+async def _whole_body(receive: Receive) -> list[Message]:
+    """The messages with a request's body, up to BODY_LIMIT bytes: the SDK refuses a longer one."""
+    messages: list[Message] = []
+    size = 0
+    while size <= BODY_LIMIT:
+        messages.append(await receive())
+        size += len(messages[-1].get("body", b""))
+        if not messages[-1].get("more_body", False):
+            break
+    return messages
+
+
+def _id_of(body: bytes) -> int | str | None:
+    """The id of a JSON-RPC request; None for a notification, and for what is no request."""
+    try:
+        message = read_json(body)
+    except ValueError:
+        return None
+    found = message.get("id") if isinstance(message, dict) and "method" in message else None
+    return found if isinstance(found, int | str) else None
 
 
 def plain_name(name: str) -> str:
@@ -187,7 +257,8 @@ def serve_http(
         log_briefly()
         # Its own check is off, because Gate checks Host and Origin before it.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-        app = Gate(server.streamable_http_app(transport_security=unchecked), names, token)
+        served = DistinctIds(server.streamable_http_app(transport_security=unchecked))
+        app = Gate(served, names, token)
         config = uvicorn.Config(app, http=TimedProtocol, log_config=None, access_log=False)
         at, taken = listening.getsockname()[:2]
         url = f"http://{f'[{at}]' if ':' in at else at}:{taken}/mcp"

@@ -8,7 +8,9 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,23 @@ def test_a_huge_body_is_refused(open_url: str) -> None:
     """A request of 5 MB is answered with 413 and the server lives on."""
     assert httpx2.post(open_url, content=b" " * 5_000_000, headers=JSON).status_code == 413
     assert status_of(open_url) == 200
+
+
+def test_an_id_in_use_is_refused(open_url: str) -> None:
+    """Each of ten requests with one id gets an answer: the result, or that the id is in use."""
+    session = httpx2.post(open_url, json=HELLO, headers=JSON).headers["mcp-session-id"]
+    headers = {**JSON, "mcp-session-id": session}
+    httpx2.post(open_url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
+    text = {"text": "index out of bounds: 0 <= tmp4 < ks1"}
+    params = {"name": "explain_error", "arguments": text}
+    asked = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    with ThreadPoolExecutor(10) as threads:
+        ask = partial(httpx2.post, open_url, json=asked, headers=headers, timeout=60)
+        answers = list(threads.map(lambda _: ask(), range(10)))
+    refused = [answer for answer in answers if answer.status_code == 400]
+    assert all("still has this id" in answer.text and answer.json()["id"] == 7 for answer in refused)
+    served = [answer for answer in answers if answer not in refused]
+    assert served and all("cpu_index_assert" in answer.text for answer in served)
 
 
 @pytest.mark.parametrize(
