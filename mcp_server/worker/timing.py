@@ -16,6 +16,7 @@ import ctypes
 import os
 import statistics
 import time
+from functools import partial
 from typing import Any, Callable, Iterator
 
 import torch
@@ -38,22 +39,13 @@ UNCHANGED = "the same call again"  # where no change applies, so that the call i
 
 
 @contextlib.contextmanager
-def threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
+def setting(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[None]:
+    """A setting of torch that is changed for the body."""
+    change(value)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def flushed() -> Iterator[None]:
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
+        change(before)
 
 
 def operate(request: TimingRequest, report: Report) -> None:
@@ -74,8 +66,9 @@ def operate(request: TimingRequest, report: Report) -> None:
     changes: list[tuple[str, Any, Callable[[], Any]]] = []
     on_cuda = any(each.is_cuda for each in expected)
     if not on_cuda:
-        if torch.get_num_threads() > 1:
-            changes.append(("one thread", lambda: threads(1), as_it_is))
+        if (threads := torch.get_num_threads()) > 1:
+            changes.append(("one thread", partial(setting, torch.set_num_threads, 1, threads), as_it_is))
+        flushed = partial(setting, torch.set_flush_denormal, True, False)
         changes.append(("flushed denormals", flushed, as_it_is))
     for name, package in request.get("others", {}).items():
         changes.append((name, contextlib.nullcontext, rebuilt(request, package, flat, report)))
