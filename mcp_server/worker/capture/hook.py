@@ -23,6 +23,7 @@ from .streams import waits
 
 DEVICES = ("Cpu", "Cuda", "Xpu", "Mps")
 RUNNERS = ("AOTIModelPackageLoader", *("AOTIModelContainerRunner" + device for device in DEVICES))
+COMPILES = ("aoti_compile_and_package", "aot_compile")
 CONSTANT_METHODS = ("load_constants", "update_constant_buffer", "update_constant_buffer_from_cpu")
 
 
@@ -36,6 +37,19 @@ class Hook:
         self.wrap = partial(wrap, self.journal)
         self.wrap(sys, "exit", self.compiles.exiting)
         self.wrap(subprocess.Popen, "__init__", self.calls.starting)
+        calls, compiles = self.calls, self.compiles
+        model = ("AOTICompiledModel", "__call__", calls.entering)
+        # By module, as `hook_site` watches it: the owner in it, if any, the function, and its hook.
+        self.watched: dict[str, list[tuple[str, str, Callable[..., Any]]]] = {
+            "torch": [("", name, compiles.comparisons.comparing) for name in ("allclose", "equal")],
+            "torch._inductor": [("", name, partial(compiles.compiling, name)) for name in COMPILES],
+            "torch.export": [("", "export", compiles.exporting)],
+            "torch.testing": [("", "assert_close", compiles.comparisons.asserting)],
+            "torch.export.pt2_archive._package": [model],
+            "torch._inductor.package.package": [
+                *(model, ("", "package_aoti", compiles.packaging), ("", "load_package", calls.opening)),
+            ],
+        }
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)
         printed = sys.excepthook
@@ -57,7 +71,16 @@ class Hook:
         if self.journal.pid == os.getpid():
             self.journal.event("exit")
 
-    def torch(self, torch: Any) -> None:
+    def attach(self, name: str, module: Any) -> None:
+        """Wrap what the just executed module has."""
+        if name == "torch":
+            self._torch(module)
+        elif name == "torch.export":
+            safely(self.journal, keep_lines)
+        for owner, function, hook in self.watched[name]:
+            self.wrap(getattr(module, owner, None) if owner else module, function, hook)
+
+    def _torch(self, torch: Any) -> None:
         calls, streams = self.calls, self.calls.memory.streams
         for owner in (getattr(torch._C._aoti, name) for name in RUNNERS if hasattr(torch._C._aoti, name)):
             self.wrap(owner, "__init__", calls.loading)
@@ -72,44 +95,12 @@ class Hook:
             for owner, name, before in waits(torch, streams.pending_uses):
                 self.wrap(owner, name, before)
 
-        for name in ("allclose", "equal"):
-            self.wrap(torch, name, self.compiles.comparisons.comparing)
         self.wrap(torch.cuda.StreamContext, "__init__", entered)
         self.wrap(torch.cuda.CUDAGraph, "replay", streams.replaying)
-
-    def inductor(self, module: Any) -> None:
-        for name in ("aoti_compile_and_package", "aot_compile"):
-            self.wrap(module, name, partial(self.compiles.compiling, name))
-
-    def compiled_model(self, module: Any) -> None:
-        owner = getattr(module, "AOTICompiledModel", None)
-        if owner is not None:
-            self.wrap(owner, "__call__", self.calls.entering)
-
-    def package(self, module: Any) -> None:
-        self.compiled_model(module)
-        self.wrap(module, "package_aoti", self.compiles.packaging)
-        self.wrap(module, "load_package", self.calls.opening)
-
-    def export(self, module: Any) -> None:
-        safely(self.journal, keep_lines)
-        self.wrap(module, "export", self.compiles.exporting)
-
-    def testing(self, module: Any) -> None:
-        self.wrap(module, "assert_close", self.compiles.comparisons.asserting)
 
 
 _hook: list[Hook] = []
 _lock = threading.Lock()
-
-ATTACH: dict[str, Callable[[Hook, Any], None]] = {
-    "torch": Hook.torch,
-    "torch._inductor": Hook.inductor,
-    "torch.export": Hook.export,
-    "torch.testing": Hook.testing,
-    "torch.export.pt2_archive._package": Hook.compiled_model,
-    "torch._inductor.package.package": Hook.package,
-}
 
 
 def attach(name: str) -> None:
@@ -124,6 +115,6 @@ def attach(name: str) -> None:
             _hook.append(Hook(os.environ["AOTI_DEBUG_CAPTURE"]))
             if not faulthandler.is_enabled():  # a crash between calls then shows its line, too
                 faulthandler.enable(2)
-    for watched in ATTACH if name == "torch" else (name,):
+    for watched in _hook[0].watched if name == "torch" else (name,):
         if watched in sys.modules:
-            ATTACH[watched](_hook[0], sys.modules[watched])
+            _hook[0].attach(watched, sys.modules[watched])
