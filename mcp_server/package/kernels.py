@@ -265,25 +265,24 @@ CLOSE = 1e-6  # relative: a number may have been rounded to float32
 
 @dataclass(frozen=True)
 class CodeNumber:
-    """A number in a kernel: `location` is file and line of its first place, `code` that line."""
+    """A number in kernels: `location` is file and line of its first place, `code` that line."""
 
-    kernel: str
     value: float
     location: str
     code: str
 
 
 def literals_of(kernels: Iterable[Kernel]) -> list[CodeNumber]:
-    """One for each number of each kernel, in the order of the code, without those of `PLAIN`."""
-    found: dict[tuple[str, float], CodeNumber] = {}
+    """The numbers of kernels, each once, in the order of the code, without those of `PLAIN`."""
+    found: dict[float, CodeNumber] = {}
     for kernel in kernels:
         lines, pattern = kernel.source.splitlines(), _CPP if kernel.kind == "cpp" else _TRITON
         for match in pattern.finditer(kernel.source):
             value = float(match["number"])
             at = kernel.source.count("\n", 0, match.start())
-            if value not in PLAIN and (kernel.name, value) not in found:
+            if value not in PLAIN and value not in found:
                 place = f"{kernel.file}:{kernel.first_line + at}"
-                found[kernel.name, value] = CodeNumber(kernel.name, value, place, lines[at].strip())
+                found[value] = CodeNumber(value, place, lines[at].strip())
     return list(found.values())
 
 

@@ -141,7 +141,7 @@ class SymbolDefinition:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs, number of outputs, and symbols of a model.
+    """Inputs and symbols of a model.
 
     `paths` are those of all leaves of the exported call, None for a package lowered without specs. `problems`
     lists unread parts with their lines, `notes` facts that the wrapper does not record. `known`: the wrapper
@@ -149,7 +149,6 @@ class Signature:
     """
 
     inputs: tuple[CompiledInput, ...] = ()
-    output_count: int | None = None
     paths: tuple[str, ...] | None = None
     symbols: tuple[SymbolDefinition, ...] = ()
     problems: tuple[str, ...] = ()
@@ -163,9 +162,8 @@ class Signature:
 
 
 # Digits are limited: a dimension number of 10**9 would allocate a tuple as long, and `int` rejects 4,300.
-_BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),\s*(\d{1,6})(?:,\s*(\d{1,6}))?")
+_BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),")
 _NAME = re.compile(r'inputs_info_\[(?P<index>\d{1,6})\]\.name = "(?P<name>(?:[^"\\]|\\.)*)"')
-_OUTPUT = re.compile(r"outputs_info_\[(\d{1,6})\]\.name =")
 _SPEC = re.compile(r'\b(?P<side>in|out)_spec_ =\s*(?P<text>(?:R"\(.*?\)"\s*)+);', re.S)
 _RAW_STRING = re.compile(r'R"\((.*?)\)"', re.S)
 _CHECK = re.compile(r"static void check_input_(\d{1,6})\(")
@@ -240,7 +238,6 @@ def read_signature(wrapper: str) -> Signature:
             paths = found if match["side"] == "in" else paths
     return Signature(
         inputs=tuple(_with_paths(inputs, paths, notes)),
-        output_count=int(base[2]) if base else len(set(_OUTPUT.findall(head))) or None,
         paths=paths,
         symbols=symbols,
         problems=tuple(problems),

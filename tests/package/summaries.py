@@ -51,7 +51,7 @@ def _interface(text: str) -> Iterator[str]:
         yield f"{symbol.symbol} = {symbol.solution or symbol.name} {symbol.what} {symbol.dim}"
     for each in read_constants(text):
         yield f"constant {each.name}: {each.kind} {each.fqn} {each.dtype} {each.shape} {each.device_type}"
-    yield f"outputs {signature.output_count} notes {signature.notes} problems {signature.problems}"
+    yield f"notes {signature.notes} problems {signature.problems}"
 
 
 def _lines(wrapper: Wrapper) -> Iterator[str]:

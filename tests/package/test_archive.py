@@ -48,7 +48,7 @@ def test_a_real_package_is_described(zoo: ZooPackage) -> None:
     assert (table.kind, table.bytes, table.device_type, table.folded) == ("Parameter", 2048, "cpu", False)
     assert package.weights.place == "in_library"
     assert package.weights.bytes == sum(constant.bytes for constant in package.constants)
-    assert package.signature.output_count == 1 and package.defects == ()
+    assert len(package.wrapper.run.outputs) == 1 and package.defects == ()
     assert package.kernel_information and 'extern "C"' in package.kernel_text
 
 

@@ -155,7 +155,7 @@ def _without_literal(scalars: Sequence[Scalar], case: DiagnosisState) -> Iterato
         for scalar in scalars
     }
     taken = set().union(*found.values())
-    free = list({each.value: each for each in literals if each.value not in taken}.values())
+    free = [each for each in literals if each.value not in taken]
     for scalar in (scalar for scalar in scalars if not found[scalar]):
         yield _baked(scalar, free[:MOST_LITERALS] if scalar.forms else [])
 
