@@ -267,6 +267,13 @@ class FailedCheck(Phase):
     kept_bytes: int = 0
 
 
+class CapturedDrift(Phase):
+    """Weights of the exported model that the program changed after the export, by name; `file` holds them."""
+
+    names: list[str] = Field(default_factory=list)
+    file: Path | None = None
+
+
 class CapturedAssertion(FailedCheck):
     """A failed `torch.testing.assert_close` of the script, or an `allclose` or `equal` over which it ended.
 
@@ -306,6 +313,7 @@ class Captured(Record):
     attempts: list[CapturedAttempts] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     memory: list[MemoryEvent] = Field(default_factory=list)
+    drifts: list[CapturedDrift] = Field(default_factory=list)
     ends: list[FailedCheck] = Field(default_factory=list)
 
     @property
@@ -401,6 +409,7 @@ def read_capture(directory: Path) -> Captured:
         attempts=_single(lines, "attempted", CapturedAttempts),
         assertions=_single(lines, "assertion_failed", CapturedAssertion),
         memory=_single(lines, "memory", MemoryEvent),
+        drifts=_single(lines, "drifted", CapturedDrift),
         ends=_single(lines, "program_failed", FailedCheck),
     )
 

@@ -435,7 +435,8 @@ class Interpreted(Event):
 class ComparedForm(Event):
     """Whether the program gives what is expected: as it is, with operators in another form, and again.
 
-    `form`: `int64`, of those that overflowed, or `evaluation`, of those in training mode.
+    `form`: `int64`, of those that overflowed; `evaluation`, of those in training mode; or `weights`, the
+    whole program with the weights that changed after its export.
     """
 
     form: str

@@ -71,22 +71,34 @@ def operate(request: ExportedRequest, report: Report) -> None:
 
 
 def _compare_forms(watcher: Watcher, outputs: Tensors, request: ExportedRequest, report: Report) -> None:
-    """Events `compared_form`, for each form in which operators may be meant otherwise than they are."""
-    changed: dict[str, set[str]] = {"int64": watcher.overflowed, "evaluation": watcher.training}
-    forms = [form for form, nodes in changed.items() if nodes]
+    """Events `compared_form`, for each form in which the program may be meant otherwise than it is."""
+    forms: dict[str, Callable[[Any], torch.fx.Interpreter]] = {}
+    if watcher.overflowed:
+        forms["int64"] = lambda program: Exact(program.module(), watcher.overflowed)
+    if watcher.training:
+        forms["evaluation"] = lambda program: _evaluated(program.module(), watcher.training)
+    if weights := request.get("weights"):
+        forms["weights"] = lambda program: _with_weights(program, weights)
     expected = expectation(request.get("expect")) if forms else None
     if expected is None:
         return
-    for form in forms:
+    for form, changed in forms.items():
         found = [equal(expected, outputs)]
-        for nodes in (changed[form], set()):
+        for make in (changed, lambda program: torch.fx.Interpreter(program.module())):
             program, *inputs = load_with_inputs(request, report)
-            module = program.module()
-            made = Exact(module, nodes) if form == "int64" else _evaluated(module, nodes)
             with torch.no_grad():
-                result = made.run(*_pytree.tree_leaves(inputs), enable_io_processing=False)
+                result = make(program).run(*_pytree.tree_leaves(inputs), enable_io_processing=False)
             found.append(equal(expected, only_tensors(result)))
         report.event(events.ComparedForm(form, (found[0], found[1], found[2])))
+
+
+def _with_weights(program: Any, path: str) -> torch.fx.Interpreter:
+    """Runs the program with weights from a file in the place of those of their names."""
+    with torch.no_grad():
+        for name, value in torch.load(path, weights_only=True).items():
+            if name in program.state_dict:
+                program.state_dict[name].copy_(value)
+    return torch.fx.Interpreter(program.module())
 
 
 def _evaluated(module: Any, nodes: set[str]) -> torch.fx.Interpreter:

@@ -270,13 +270,17 @@ class MadeBy(TypedDict, total=False):
 
 
 class ExportedRequest(LoadRequest, total=False):
-    """An exported program, from its file or the script that makes it, with inputs and expected outputs."""
+    """An exported program, from its file or the script that makes it, with inputs and expected outputs.
+
+    `weights` is a file of the model's weights by name that changed after the export.
+    """
 
     exported: Optional[str]
     expect: Optional[str]
     made_by: Optional[MadeBy]
     inputs: Union[str, list[TensorSpec], None]
     operators: str
+    weights: str
 
 
 class CompileRequest(ExportedRequest, total=False):

@@ -83,6 +83,27 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(compiles: Compile
     assert held[0]() is None
 
 
+@pytest.mark.parametrize("change", ["written", "replaced", ""])
+def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path: Path, change: str) -> None:
+    """By a write in place or by another tensor; the file has what the model holds at the end."""
+    model = torch.nn.Linear(3, 2)
+    exported = compiles.exporting(model, (torch.ones(1, 3),))
+    next(exported)
+    with pytest.raises(StopIteration):
+        exported.send((None, None))
+    with torch.no_grad():
+        if change == "written":
+            model.weight.mul_(2)
+        elif change == "replaced":
+            model.weight = torch.nn.Parameter(torch.zeros(2, 3))
+    compiles.failing(ValueError("late"))
+    found = read_capture(tmp_path).drifts
+    assert [each.names for each in found] == ([["weight"]] if change else [])
+    for each in found:
+        assert each.file is not None
+        assert torch.equal(torch.load(each.file, weights_only=True)["weight"], model.weight)
+
+
 GOT, FIRST, OTHER = torch.ones(3), torch.ones(3), torch.zeros(3)
 
 

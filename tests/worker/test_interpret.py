@@ -122,6 +122,18 @@ def test_in_evaluation_mode_the_program_gives_what_is_expected(
     assert [(each.form, each.equal) for each in named(told, events.ComparedForm)] == [("evaluation", equal)]
 
 
+def test_with_the_weights_of_now_the_program_gives_what_is_expected(tmp_path: Path) -> None:
+    """A linear layer that was trained after its export."""
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    later = torch.ones(2, 3)
+    torch.save({"weight": later}, tmp_path / "weights.pt")
+    torch.save([nn.functional.linear(x, later, model.bias).detach()], tmp_path / "expected.pt")
+    files = {name: str(tmp_path / f"{name}.pt") for name in ("weights", "expected")}
+    told = events_of(tmp_path, model, x, expect=files["expected"], weights=files["weights"])
+    (found,) = named(told, events.ComparedForm)
+    assert (found.form, found.equal) == ("weights", (False, True, False))
+
+
 def test_a_hash_is_marked_as_one_and_numbers_that_fit_are_not_reported(tmp_path: Path) -> None:
     """Bits of a hash are taken apart at once; floats and int64 do not overflow."""
     ids = torch.arange(5000, dtype=torch.int32)

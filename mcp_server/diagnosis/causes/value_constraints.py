@@ -233,7 +233,7 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
 
 
 # Operators in another form than the user means, in eager mode as in the package.
-EXACT, EVALUATION = "exact integers", "evaluation mode"
+EXACT, EVALUATION, WEIGHTS = "exact integers", "evaluation mode", "weights of now"
 
 
 def _expectation_failed(case: DiagnosisState) -> bool:
@@ -253,6 +253,10 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
     if training and (case.equals_eager or tried is not None):
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
+
+    drift, tried = next(iter(case.captured.drifts), None), _tried(WEIGHTS, case)
+    if drift is not None and tried is not None:
+        yield replace(_drifted(drift.names, case), intervention=tried, harmful=case.failed)
 
 
 def _tried(key: str, case: DiagnosisState) -> Intervention | None:
@@ -299,23 +303,48 @@ def _training(found: Sequence[events.NodeTraining], case: DiagnosisState) -> Sus
     )
 
 
+def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
+    """The weights of the model that the program changed after the export."""
+    of = f"{counted(len(names), 'weight')} of the model ({names[0]}{' and others' if names[1:] else ''})"
+    made = [compiled.stack[0] for compiled in case.captured.compiles if compiled.stack]
+    return Suspect(
+        category="constants",
+        guilty=component("constant", names[0], made[-1:], value="changed after the export"),
+        summary=f"The program changed {of} after the export, and the package has the values of before.",
+        level=CausalLevel.STATE,
+        evidence=(seen("capture", f"{of} changed after the export"), *agreement(case)),
+        fix=Fix(
+            text="compile the package again after the last change of its weights, or give it the new ones",
+            after="package.load_constants(model.state_dict(), check_full_update=True)",
+        ),
+    )
+
+
 def form_trials(case: DiagnosisState) -> Iterator[Trial]:
     """The trials of the program with operators in another form, where only that form can be right."""
     for compared in case.interpreted.all(events.ComparedForm) if case.interpreted is not None else []:
         before, changed, again = compared.equal
         if before or again:
             continue
-        nodes: Sequence[events.OfNode] = case.eager_events(events.NodeTraining)
-        key, words = EVALUATION, "in evaluation mode"
-        if compared.form == "int64":
-            nodes, key, words = case.eager_events(events.NodeOverflow), EXACT, "in int64"
+        key, kind, what = _changes(compared.form, case)
         change = Intervention(
             key,
-            Kind.OPERATOR,
-            f"the call with {', '.join(dict.fromkeys(node.op for node in nodes))} {words}",
+            kind,
+            f"the call with {what}",
             not_for_shipping="That was done in a copy of the exported program, in eager mode.",
         )
         trial = judged_elsewhere(
             change, Effect.GONE if changed else Effect.SAME, Seen("ok", differs="other values than expected")
         )
         yield replace(trial, reason="the call returned the expected values") if changed else trial
+
+
+def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
+    """The key of a form, the kind of change that it is, and its words."""
+    if form == "weights":
+        return WEIGHTS, Kind.CONSTANT, "the weights that the model has at the end"
+    nodes: Sequence[events.OfNode] = case.eager_events(events.NodeTraining)
+    key, words = EVALUATION, "in evaluation mode"
+    if form == "int64":
+        nodes, key, words = case.eager_events(events.NodeOverflow), EXACT, "in int64"
+    return key, Kind.OPERATOR, f"{', '.join(dict.fromkeys(node.op for node in nodes))} {words}"

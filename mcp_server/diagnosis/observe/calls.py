@@ -145,6 +145,9 @@ class Interpret(Observation):
         assert case.call is not None
         checked = case.symptom.expect or case.call.request.get("actual")
         more = {"expect": str(checked)} if checked else {}
+        drifted = next((each.file for each in case.captured.drifts if each.file is not None), None)
+        if checked and drifted is not None:
+            more["weights"] = str(drifted)
         case.interpreted = await interpret(case, context, **more)
         case.trials |= {trial.intervention.key: trial for trial in form_trials(case)}
 

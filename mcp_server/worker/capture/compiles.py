@@ -18,16 +18,17 @@ import time
 import traceback
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import torch
 
 from ..encode import OURS, TORCH, callers, encode, frames, is_ours, raised_in
 from ..report import Encoded, encode_frames, identity
 from ..saved_calls import TooLarge
-from ..tensors import only_tensors, storage_bytes
+from ..tensors import is_plain, only_tensors, storage_bytes
 from .calls import Calls, failure
 from .journal import Ending
+from .memory import version_of
 
 CALLER = 4  # frames above a hook: `_begin`, `safely` and the wrapper of a function, then its caller
 REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
@@ -160,6 +161,7 @@ class Compiles:
         self.compiles = False  # whether this process compiled anything
         self.comparisons = Comparisons(calls)
         self.last_export: Any = None  # module, arguments, options and error
+        self.weights: dict[str, tuple[Any, int]] = {}  # of that module at the export, with their counts
         self.last_compile: Any = None  # options and error of one that failed
         self.kept: set[str] = set()  # packages that were there before this process wrote them
 
@@ -229,6 +231,7 @@ class Compiles:
 
     def failing(self, error: BaseException) -> None:
         """Journal the exception that ends the program: its own check may have raised it."""
+        self._drifted()
         places = raised_in(error)
         if self.compiles and REPORTED not in error.__dict__:
             self._program_failed(error, encode_frames([(frame.f_code, line) for frame, line in places]))
@@ -259,6 +262,21 @@ class Compiles:
             given = args[0] if args else options.pop("args", ())
             more = args[1] if len(args) > 1 else options.pop("kwargs", None)
             self.last_export = (module, tuple(given), dict(more or {}), options, error)
+            self.weights = {name: (value, version_of(value)) for name, value in weights_of(module)}
+
+    def _drifted(self) -> None:
+        """Journal and keep the weights of the last exported model that were written or replaced since."""
+        if self.last_export is None:
+            return
+        changed = {
+            name: value.detach()
+            for name, value in weights_of(self.last_export[0])
+            if name in self.weights
+            and (value is not self.weights[name][0] or version_of(value) != self.weights[name][1])
+        }
+        if changed:
+            file, notice = self.calls.saved("weights", 0, lambda: changed)
+            self.journal.event("drifted", names=sorted(changed), file=file, notice=notice)
 
     def attempt(self, error: BaseException) -> None:
         """Try what makes the failed export or compile pass, if that is what ends the program."""
@@ -288,6 +306,13 @@ class Compiles:
         """The program packages files itself; a stream has no path."""
         if not getattr(self.thread, "inside", False):
             self._keep_before(path_of(archive))
+
+
+def weights_of(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers of a module, the tensors themselves."""
+    for name, value in module.state_dict(keep_vars=True).items():
+        if is_plain(value):
+            yield name, value
 
 
 def path_of(value: Any) -> Optional[str]:
