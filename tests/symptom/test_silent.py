@@ -71,6 +71,7 @@ def test_a_check_command_takes_part_in_the_trials(silent: Path, tmp_path: Path) 
     assert found.intervention is not None and "check command" in found.intervention.before
 
 
+@thorough
 def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:
     """The same kernel in 64 bits gives the same numbers: what is wrong is something else."""
     found = verdict(tmp_path, silent, "inputs", Symptom(expect=beside(silent, "meant-right")))

@@ -265,22 +265,11 @@ async def ended(pid: int) -> None:
             await anyio.sleep(0.02)
 
 
-def test_the_next_job_finds_torch_imported(tmp_path: Path) -> None:
-    """Two jobs are forked from one process; other variables need another one, which is kept as well."""
-
-    async def work(warm: WarmImports) -> None:
-        assert forked(await job(warm, tmp_path))
-        first = pids(warm)
-        assert forked(await job(warm, tmp_path))
-        assert pids(warm) == first and warm.kept[0].requests == 2
-        assert forked(await job(warm, tmp_path, {"OMP_NUM_THREADS": "1"}))
-        assert pids(warm)[0] == first[0] and len(pids(warm)) == 2
-
-    warm_for(work)
-
-
 def test_nothing_that_a_job_did_is_seen_by_the_next(tmp_path: Path) -> None:
-    """Modules, variables and the directory of one job are gone in the next, which has the same process."""
+    """Modules, variables and the directory of one job are gone in the next, which has the same process.
+
+    Other variables need another process, which is kept as well.
+    """
     module = tmp_path / "marks.py"
     module.write_text(
         "import os, sys\nprint(hasattr(sys, 'marked'), os.environ.get('MARKED'), os.getcwd())\n"
@@ -294,8 +283,12 @@ def test_nothing_that_a_job_did_is_seen_by_the_next(tmp_path: Path) -> None:
             context = Context(tmp_path / f"job-{name}", Path(sys.executable), home=warm)
             async with context.sharing_imports():
                 done = await context.worker("run", request, cwd=tmp_path / name)
+            assert forked(done)
             assert done.finished.stdout.read_text().split() == ["False", "None", str(tmp_path / name)]
-        assert len(pids(warm)) == 1 and warm.kept[0].requests == 2
+        (first,) = pids(warm)
+        assert warm.kept[0].requests == 2
+        assert forked(await job(warm, tmp_path, {"OMP_NUM_THREADS": "1"}))
+        assert pids(warm)[0] == first and len(pids(warm)) == 2
 
     warm_for(work)
 
