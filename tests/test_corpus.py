@@ -197,7 +197,6 @@ async def log_verdict(answer: Answer, directory: Path) -> dict[str, Any]:
     return found.model_dump(mode="json")
 
 
-@pytest.mark.anyio
 async def test_verdicts_on_recorded_logs_reach_the_targets(tmp_path: Path) -> None:
     """From a log alone no claim is wrong, no healthy program is accused, the first suspicions are right."""
     scores = [judge(a, "log", await log_verdict(a, tmp_path / a.name), None) for a in RECORDED]

@@ -40,7 +40,6 @@ def a_machine_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
 
 
-@pytest.mark.anyio
 async def test_second_job_waits(tmp_path: Path) -> None:
     """A lease is waited for, the holder is named, and it is had once the first is over."""
     order: list[str] = []
@@ -56,7 +55,6 @@ async def test_second_job_waits(tmp_path: Path) -> None:
     assert order == ["waiting for GPU 1, in use by job one", "first ends", "second runs"]
 
 
-@pytest.mark.anyio
 async def test_lock_that_is_a_link(tmp_path: Path) -> None:
     """A link in place of a lock is refused, not written through."""
     victim = tmp_path / "victim"

@@ -35,7 +35,6 @@ waits_in_vain()
 """
 
 
-@pytest.mark.anyio
 async def test_a_process_that_will_not_go_on_prints_its_stacks_and_is_ended(tmp_path: Path) -> None:
     """Long before the time limit, and told as one that was reached."""
     pid = tmp_path / "pid"
@@ -49,7 +48,6 @@ async def test_a_process_that_will_not_go_on_prints_its_stacks_and_is_ended(tmp_
     assert done.note.startswith("stood still") and all_dead([int(pid.read_text())], 15)
 
 
-@pytest.mark.anyio
 async def test_signal(tmp_path: Path) -> None:
     """A program killed by a signal is told apart from one that exits with 128 + n."""
     killed = await finish(tmp_path, ("sh", "-c", "kill -SEGV $$"))
@@ -58,7 +56,6 @@ async def test_signal(tmp_path: Path) -> None:
     assert (exited.ending, exited.returncode, exited.signal) == ("exit", 139, "SIGSEGV")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("argv", "cwd", "note"),
     [
@@ -74,7 +71,6 @@ async def test_not_started(argv: tuple[str, ...], cwd: str, note: str, tmp_path:
     assert (done.ending, done.returncode, note in done.note) == ("not_started", None, True)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("argv", [(), ("",), ("true", "a\0b"), ("true", "x" * (1 << 22))])
 async def test_impossible_arguments(argv: tuple[str, ...], tmp_path: Path) -> None:
     """What execve cannot take is refused before anything starts."""
@@ -82,7 +78,6 @@ async def test_impossible_arguments(argv: tuple[str, ...], tmp_path: Path) -> No
         await finish(tmp_path, argv)
 
 
-@pytest.mark.anyio
 async def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that listens to SIGTERM is gone at once when its time is up, and keeps its last words."""
     monkeypatch.setattr("mcp_server.jobs.run.TIMEOUT_GRACE_S", 60.0)
@@ -94,7 +89,6 @@ async def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert done.stdout.read_text() == "hello\nbye\n"
 
 
-@pytest.mark.anyio
 async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
     """A program that ignores SIGTERM, and its child in another session, are killed a second later."""
     done = await finish(tmp_path, python(FAMILY, str(tmp_path / "pids")), timeout_s=1.5)
@@ -103,7 +97,6 @@ async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
     assert all_dead(family(tmp_path / "pids"), 0)
 
 
-@pytest.mark.anyio
 async def test_cancellation(tmp_path: Path) -> None:
     """Cancelling returns only when the whole tree is dead, long before it would have ended."""
     async with anyio.create_task_group() as tasks:
@@ -115,7 +108,6 @@ async def test_cancellation(tmp_path: Path) -> None:
     assert all_dead(pids, 0)
 
 
-@pytest.mark.anyio
 async def test_leftover_processes(tmp_path: Path) -> None:
     """What a program leaves in the background dies with it, and does not hold up the result."""
     code = (
@@ -126,7 +118,6 @@ async def test_leftover_processes(tmp_path: Path) -> None:
     assert all_dead([int((tmp_path / "pid").read_text())], 0)
 
 
-@pytest.mark.anyio
 async def test_processes_that_run_away(tmp_path: Path) -> None:
     """A chain of processes, each of which forks and leaves at once for a new session, is caught."""
     code = """
@@ -143,7 +134,6 @@ os._exit(0)
     assert not [entry for entry in Path("/proc").glob("[0-9]*") if mentions(entry, str(tmp_path))]
 
 
-@pytest.mark.anyio
 async def test_child_inherits_only_standard_streams(tmp_path: Path) -> None:
     """Neither lifeline nor leases reach the program."""
     done = await finish(
@@ -152,7 +142,6 @@ async def test_child_inherits_only_standard_streams(tmp_path: Path) -> None:
     assert done.stdout.read_text() == "[0, 1, 2, 3]\n"  # 3 is the listing itself
 
 
-@pytest.mark.anyio
 async def test_child_has_its_own_session_and_no_core_files(tmp_path: Path) -> None:
     """The program leads a session; the core limit of 1 byte stops files and core handlers alike."""
     code = "import os, resource; print(os.getsid(0) == os.getpid(), resource.getrlimit(resource.RLIMIT_CORE))"
@@ -160,7 +149,6 @@ async def test_child_has_its_own_session_and_no_core_files(tmp_path: Path) -> No
     assert done.stdout.read_text() == "True (1, 1)\n"
 
 
-@pytest.mark.anyio
 async def test_environment_of_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program gets allowed and asked variables, no secret, and not what the supervisor runs under."""
     monkeypatch.setenv("HF_TOKEN", "hunter2")

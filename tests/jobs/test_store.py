@@ -193,7 +193,6 @@ async def broken(job: Job) -> Cost:
     raise KeyError("oops\x1b[2J")
 
 
-@pytest.mark.anyio
 async def test_stopped(manager: Manager) -> None:
     """Stopping kills all processes of the job before it answers, and stays the answer."""
 
@@ -209,7 +208,6 @@ async def test_stopped(manager: Manager) -> None:
     assert await manager.wait(job.id, 1) == state == await manager.stop(job.id)
 
 
-@pytest.mark.anyio
 async def test_problem(manager: Manager) -> None:
     """A ProblemError, also from inside a task group, comes back with all its parts."""
     state = await manager.wait(manager.start("refused", refused).id, 60)
@@ -220,7 +218,6 @@ async def test_problem(manager: Manager) -> None:
     assert said == ("no such file", "3", "a file", "look again")
 
 
-@pytest.mark.anyio
 async def test_defect(manager: Manager) -> None:
     """An error nobody foresaw is called a defect, its stack is kept, and other jobs go on."""
     job = manager.start("broken", broken)
@@ -231,7 +228,6 @@ async def test_defect(manager: Manager) -> None:
     assert (await manager.wait(manager.start("quick", quick).id, 60)).state == "finished"
 
 
-@pytest.mark.anyio
 async def test_result_survives_the_server(tmp_path: Path) -> None:
     """A later server answers for the jobs of an earlier one: finished ones, and those it took along."""
     store = Store(tmp_path / "state")
@@ -244,7 +240,6 @@ async def test_result_survives_the_server(tmp_path: Path) -> None:
         assert (await second.wait(lost.id, 0)).state == "stopped"
 
 
-@pytest.mark.anyio
 async def test_job_of_a_killed_server(tmp_path: Path) -> None:
     """A job whose server was killed is stopped, with the reason; before that it is running, and not ours."""
     code = """
@@ -272,7 +267,6 @@ anyio.run(main)
     assert state.problem is not None and "server" in state.problem.what
 
 
-@pytest.mark.anyio
 async def test_disk_that_refuses_the_result(manager: Manager) -> None:
     """When the result cannot be written it is still answered as long as the server lives."""
 
@@ -287,7 +281,6 @@ async def test_disk_that_refuses_the_result(manager: Manager) -> None:
     assert await manager.wait(job.id, 0) == state
 
 
-@pytest.mark.anyio
 async def test_old_jobs_make_room(tmp_path: Path) -> None:
     """After each job the store is swept; a swept handle is a clear error."""
     store = Store(tmp_path / "state")
@@ -304,7 +297,6 @@ async def test_old_jobs_make_room(tmp_path: Path) -> None:
         assert await manager.wait(states[-1].job_id, 0) == states[-1]
 
 
-@pytest.mark.anyio
 async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
     """Two run at once, the others say that they wait, in turn; light work does not; a stop frees a place."""
     async with Manager.open(Store(tmp_path / "state"), 2) as manager:
@@ -332,7 +324,6 @@ async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
 SLACK_S = 15.0  # of a machine that is busy
 
 
-@pytest.mark.anyio
 async def test_a_limit_stands_still_with_the_clock() -> None:
     """A limit of 0.3 s that waited for 0.6 s ends after 0.9 s, and the wait is told apart."""
     clock, began = Clock(), time.monotonic()

@@ -181,7 +181,6 @@ print(file.close(), file.error)
     assert (tmp_path / "log").read_bytes() == b"x" * 1000
 
 
-@pytest.mark.anyio
 async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that prints without end costs no more than the limits on disk, and little memory."""
     monkeypatch.setattr(BoundedFile.__init__, "__defaults__", (1 << 20, 1 << 20))
@@ -200,7 +199,6 @@ async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path, monkeypatch: 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10  # KiB
 
 
-@pytest.mark.anyio
 async def test_reading_ends_although_a_pipe_is_held(tmp_path: Path) -> None:
     """A process out of reach that keeps the pipe open cannot hold the result back."""
     with Capture(tmp_path) as capture, anyio.fail_after(60):

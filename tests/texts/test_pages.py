@@ -35,7 +35,6 @@ def test_every_construct_is_in_the_guide() -> None:
     ]
 
 
-@pytest.mark.anyio
 async def test_an_explained_error_names_its_section(tmp_path: Path) -> None:
     """`explain_error` gives the page and the anchor of the family."""
     context = Context(tmp_path, Path(sys.executable))

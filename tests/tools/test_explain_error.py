@@ -26,7 +26,6 @@ def context(tmp_path: Path) -> Context:
     return Context(tmp_path, Path(sys.executable))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("lines", "arguments"),
     [
@@ -53,7 +52,6 @@ def test_the_program_that_a_log_names(lines: str, arguments: dict[str, object]) 
     assert program_of(read_log(lines.splitlines())) == arguments
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("text", ["my model returns nan", "the answers are wrong"])
 async def test_an_unknown_text_is_not_called_silence(context: Context, text: str) -> None:
     """A text that somebody quotes is not said to hold no error, and nobody is sent to look for a hang."""
@@ -63,7 +61,6 @@ async def test_an_unknown_text_is_not_called_silence(context: Context, text: str
     assert any("pass the whole log" in note for note in found.notes)
 
 
-@pytest.mark.anyio
 async def test_the_closest_family_is_named(context: Context) -> None:
     """A text with a typing error leads to the family that it resembles, as a note and not as a finding."""
     found = await explain_error(context, text="index out of bound 0 <= tmp27 < 32L")
@@ -71,14 +68,12 @@ async def test_the_closest_family_is_named(context: Context) -> None:
     assert found.notes[0].startswith("closest known error: cpu_index_assert")
 
 
-@pytest.mark.anyio
 async def test_open_launch_without_error(context: Context) -> None:
     """Without an error text the launch that did not end is named."""
     found = await explain_error(context, text="[ before_launch: a_0 ]")
     assert (found.last_launch, found.next.tool) == ("a_0", "locate_fault")
 
 
-@pytest.mark.anyio
 @pytest.mark.slow
 async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPackage) -> None:
     """With the package an index assertion leads to the launch, the table, the input and the model line."""
@@ -101,7 +96,6 @@ def recorded(where: Path, name: str) -> Path:
     return where
 
 
-@pytest.mark.anyio
 @pytest.mark.slow
 async def test_several_places_are_shown(context: Context, zoo: ZooPackage) -> None:
     """A check that stands twice in a kernel: both are told, with what tells them apart; a line picks one."""
@@ -115,7 +109,6 @@ async def test_several_places_are_shown(context: Context, zoo: ZooPackage) -> No
     assert (one.trace, one.notes) == ([both.trace[1]], [])
 
 
-@pytest.mark.anyio
 async def test_the_text_of_a_device(context: Context, tmp_path: Path) -> None:
     """A Triton assertion leads to the launch, the input that holds the index, and how far negatives go."""
     package = recorded(tmp_path, "scatter.torch-2.11-cuda")
@@ -138,7 +131,6 @@ async def explanations(context: Context) -> list[Explanation]:
     ]
 
 
-@pytest.mark.anyio
 async def test_next_calls_validate(context: Context) -> None:
     """Every next call to a declared tool validates against that tool's arguments."""
     models = {operation.name: operation.arguments for operation in OPERATIONS}
@@ -149,7 +141,6 @@ async def test_next_calls_validate(context: Context) -> None:
     assert called >= {"check_devices", "diagnose"}
 
 
-@pytest.mark.anyio
 @pytest.mark.slow
 async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None:
     """What this machine's torch prints for a bad index is explained down to the kernel and its launch."""
