@@ -45,6 +45,19 @@ class Mapping:
     path: str
 
 
+Segments = tuple[tuple[int, int, int], ...]  # those that are loaded: place in the file, bytes, address
+
+
+def segments_of(elf: ELFFile) -> Segments:
+    loaded = [each for each in elf.iter_segments() if each["p_type"] == "PT_LOAD"]
+    return tuple((each["p_offset"], each["p_filesz"], each["p_vaddr"]) for each in loaded)
+
+
+def address_of(place: int, segments: Segments) -> int | None:
+    """The address for which a library was linked, of a place in its file."""
+    return next((place - at + start for at, size, start in segments if at <= place < at + size), None)
+
+
 @dataclass(frozen=True)
 class SourceLine:
     file: str
@@ -84,9 +97,7 @@ def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> Sou
         table = _lines(binary, binary.stat().st_mtime_ns)
     except (ELFError, DWARFError, OSError, ValueError, KeyError, AttributeError, IndexError):
         return None
-    address = next(
-        (offset - at + start for at, size, start in table.segments if at <= offset < at + size), None
-    )
+    address = address_of(offset, table.segments)
     if address is None:
         return None
     row = bisect_right(table.addresses, address) - 1
@@ -127,7 +138,7 @@ def function_at(binary: Path, offset: int) -> str:
 
 @dataclass(frozen=True)
 class _Table:
-    segments: list[tuple[int, int, int]]  # offset, size, address
+    segments: Segments
     addresses: list[int]
     rows: list[tuple[str, int] | None]  # None: the end of a sequence
 
@@ -136,11 +147,7 @@ class _Table:
 def _lines(binary: Path, _changed: int) -> _Table:
     with binary.open("rb") as file:
         elf = ELFFile(file)
-        segments = [
-            (s["p_offset"], s["p_filesz"], s["p_vaddr"])
-            for s in elf.iter_segments()
-            if s["p_type"] == "PT_LOAD"
-        ]
+        segments = segments_of(elf)
         found = (
             sorted(_rows(elf.get_dwarf_info()), key=lambda row: (row[0], row[1] is not None))
             if elf.has_dwarf_info()

@@ -14,7 +14,7 @@ from pathlib import Path
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from mcp_server.recorder.remains import Remains, ThreadState
+from mcp_server.recorder.remains import Remains, Segments, ThreadState, address_of, segments_of
 
 DEEPEST = 96  # frames
 LARGEST = 64 << 20  # bytes of the frame information of one library
@@ -90,12 +90,7 @@ class _Information:
     header_address: int
     frames: bytes
     frames_address: int
-    segments: tuple[tuple[int, int, int], ...]  # offset, size, address
-
-    def address(self, place: int) -> int | None:
-        return next(
-            (place - at + start for at, size, start in self.segments if at <= place < at + size), None
-        )
+    segments: Segments
 
 
 def _information(library: Path) -> _Information | None:
@@ -110,13 +105,12 @@ def _information(library: Path) -> _Information | None:
             header, frames = elf.get_section_by_name(".eh_frame_hdr"), elf.get_section_by_name(".eh_frame")
             if header is None or frames is None or header["sh_size"] + frames["sh_size"] > LARGEST:
                 return None
-            loads = [s.header for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
             return _Information(
                 header.data(),
                 header["sh_addr"],
                 frames.data(),
                 frames["sh_addr"],
-                tuple((s["p_offset"], s["p_filesz"], s["p_vaddr"]) for s in loads),
+                segments_of(elf),
             )
     except (ELFError, OSError, ValueError, KeyError, AttributeError):
         return None
@@ -278,7 +272,7 @@ class Unwinder:
         if mapping is None or information is None:
             raise UnknownFrameError
         # A return address is behind the call, which may end the function.
-        address = information.address(pc - mapping.start + mapping.offset)
+        address = address_of(pc - mapping.start + mapping.offset, information.segments)
         if address is None:
             raise UnknownFrameError
         row, is_signal = _row_of(information, address - (not is_first), self._steps)
