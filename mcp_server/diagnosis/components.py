@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Intervention
@@ -82,31 +81,20 @@ def own_code(case: DiagnosisState) -> list[str]:
     return list(dict.fromkeys(user))
 
 
-def script_text(case: DiagnosisState) -> str:
-    """The user's script, in which kernels may stand; empty where there is none, or a very long one."""
+def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[ModelLocation]:
+    """The first two lines of the user's script in which the pattern is found; none of a very long script."""
     workload = case.workload
     if not isinstance(workload, ScriptWorkload):
-        return ""
+        return []
+    script = workload.script
     try:
-        if workload.script.stat().st_size > _LONGEST:
-            return ""
-        return workload.script.read_text(encoding="utf-8", errors="replace")
+        text = (
+            script.read_text(encoding="utf-8", errors="replace") if script.stat().st_size <= _LONGEST else ""
+        )
     except OSError:
-        return ""
-
-
-def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str], most: int = 2) -> list[ModelLocation]:
-    """The first lines of the script in which the pattern is found."""
-    text = script_text(case)
-    found = (number for number, line in enumerate(text.splitlines(), 1) if wanted.search(line))
-    return [line_in_script(case, text, number) for number in islice(found, most)]
-
-
-def line_in_script(case: DiagnosisState, text: str, line: int) -> ModelLocation:
-    """Line `line` of the script, whose text that is."""
-    assert isinstance(case.workload, ScriptWorkload)
-    code = text.splitlines()[line - 1].strip()
-    return ModelLocation(file=str(case.workload.script), line=line, code=code)
+        return []
+    found = [(number, line) for number, line in enumerate(text.splitlines(), 1) if wanted.search(line)]
+    return [ModelLocation(file=str(script), line=number, code=line.strip()) for number, line in found[:2]]
 
 
 def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: DiagnosisState) -> Component:

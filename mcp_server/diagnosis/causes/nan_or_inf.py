@@ -203,16 +203,12 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
 
 def _fix_of_line(op: str, line: str) -> Fix:
     """A fix that keeps `aten.op` finite; as an edit of the model line if the operator occurs there once."""
-    advice = _guard_of(f"aten.{op}")
+    advice = next((text for form, text in _GUARDS if re.search(form, f"aten.{op}")), _GUARD)
     idiom = idiom_of(line, op, "") if op in DOMAINS else None
     if idiom is not None:
         return Fix(text=idiom.text, before=idiom.before, after=idiom.after)
     guarded = guarded_line(line, op) if op in DOMAINS else ""
     return Fix(text=advice, before=line or None, after=guarded or None)
-
-
-def _guard_of(op: str) -> str:
-    return next((text for form, text in _GUARDS if re.search(form, op)), _GUARD)
 
 
 def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:

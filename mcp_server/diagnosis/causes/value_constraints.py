@@ -236,14 +236,9 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
 EXACT, EVALUATION, WEIGHTS = "exact integers", "evaluation mode", "weights of now"
 
 
-def _expectation_failed(case: DiagnosisState) -> bool:
-    """Whether a check of the program's, or the user's expectation, failed."""
-    return case.failure_of("plain") == "differs" or check_failed(case)
-
-
 def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     """Operators in a form that is not meant, where what the user expects failed and all else agrees."""
-    if not _expectation_failed(case):
+    if case.failure_of("plain") != "differs" and not check_failed(case):
         return
     overflowed = case.eager_events(events.NodeOverflow)
     if overflowed and case.equals_eager:
