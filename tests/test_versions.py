@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from mcp_server import versions
+from tests.conftest import ROOT
 from tests.releases.report import MARKED, PAGE, Tried, failures, keep, kept, section, table
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_package_requires_the_supported_releases() -> None:

@@ -18,7 +18,7 @@ from mcp_server import __version__
 from mcp_server.cli import main
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.tools.machine import Compiler, Machine, checkup
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 from tests.support.command import CLI, environment
 from tests.zoo.names import thorough
 from tools import demo_picture

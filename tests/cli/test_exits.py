@@ -28,8 +28,7 @@ from mcp_server.operations.table import OPERATIONS, command_name
 from mcp_server.operations.work import CARD, remember
 from mcp_server.operations.workload import LAUNCHER_VARIABLE
 from mcp_server.package import dataflow, kernels, wrapper
-from tests.conftest import ZooPackage
-from tests.server.clients import ROOT
+from tests.conftest import ROOT, ZooPackage
 from tests.support.command import CLI, environment
 from tests.support.stdio import Speaker, serving
 from tests.zoo.names import THOROUGH, nightly, thorough

@@ -20,7 +20,7 @@ from mcp_server.model import Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.work import CARD, remember
 from mcp_server.server.standard_streams import LossyStream
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 from tests.server.small_disk import SmallDisk, small_disk
 from tests.support.command import CLI, environment
 from tests.support.stdio import serving

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 
 VARIABLE = "AOTI_DEBUG_CLIENTS"
 LIMIT_S = 500

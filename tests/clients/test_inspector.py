@@ -12,7 +12,7 @@ import pytest
 
 from mcp_server.operations.table import CORE
 from tests.clients.conftest import Clients
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.clients
 

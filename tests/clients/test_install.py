@@ -19,8 +19,8 @@ from mcp import Client, StdioServerParameters
 from mcp_server.operations.table import CORE
 from mcp_server.server.resources import GUIDES, REFERENCE
 from tests.clients.conftest import Clients, checkout_server, tracked
-from tests.conftest import ZooPackage
-from tests.server.clients import ROOT, data_of, drive
+from tests.conftest import ROOT, ZooPackage
+from tests.server.clients import data_of, drive
 
 pytestmark = pytest.mark.clients
 

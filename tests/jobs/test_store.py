@@ -19,6 +19,7 @@ from mcp_server.jobs.gpus import Clock
 from mcp_server.jobs.manager import Job, JobState, Manager, load
 from mcp_server.jobs.store import SCHEME, JobDirectory, Store, private_directory, size_of
 from mcp_server.model import Cost
+from tests.conftest import ROOT
 from tests.jobs.support import FAMILY, all_dead, appears, endless, family, finish, python
 
 
@@ -168,8 +169,6 @@ def test_two_servers_at_once(tmp_path: Path) -> None:
 
 
 # Jobs have handles, outlive the request, and lose no finished work.
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

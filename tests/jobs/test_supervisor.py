@@ -19,6 +19,7 @@ from mcp_server.jobs import supervisor
 from mcp_server.jobs.child import Decoded, Report, decode, oom_kill_count
 from mcp_server.jobs.output import BoundedFile, Capture, InOrder, clean
 from mcp_server.jobs.supervisor import children_of
+from tests.conftest import ROOT
 from tests.jobs.support import FAMILY, all_dead, family, python
 
 
@@ -96,8 +97,6 @@ def test_oom_counter_of_both_versions(tmp_path: Path) -> None:
         assert oom_kill_count(tmp_path, groups) == int(content.split("oom_kill ")[1][0])
     assert oom_kill_count(tmp_path, tmp_path / "absent") == 0
 
-
-ROOT = Path(__file__).resolve().parents[2]
 
 Server = subprocess.Popen[bytes]
 

@@ -17,8 +17,8 @@ from mcp_types import CallToolResult, TextContent
 
 from mcp_server.cli.app import app
 from mcp_server.server.tools import compact
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 Era = Literal["legacy", "auto"]
 ERAS: tuple[Era, ...] = ("legacy", "auto")
 

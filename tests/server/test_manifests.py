@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from mcp_server import __version__
 from mcp_server.server.resources import GUIDES, REFERENCE
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 from tools.manifests import project, registry_server
 
 if sys.version_info >= (3, 11):

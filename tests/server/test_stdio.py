@@ -18,11 +18,10 @@ import pytest
 import torch
 
 from mcp_server.jobs.supervisor import children_of
-from tests.conftest import ZooPackage
+from tests.conftest import ROOT, ZooPackage
 from tests.jobs.support import all_dead, appears
 from tests.package.archives import write
 from tests.package.made_wrapper import make_wrapper
-from tests.server.clients import ROOT
 from tests.support.processes import HELLO, call, greeted, left, say, server_with_job
 from tests.support.stdio import serving
 from tests.zoo.names import THOROUGH, nightly

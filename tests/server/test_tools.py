@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,11 +30,10 @@ from mcp_server.runtime.context import Context
 from mcp_server.server.resources import INSTRUCTIONS
 from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
-from tests.conftest import ZooPackage
+from tests.conftest import ROOT, ZooPackage
 from tests.recorded import RECORDINGS
 from tests.server.clients import (
     MOST_TOKENS,
-    ROOT,
     Era,
     data_of,
     drive,
@@ -45,7 +45,7 @@ from tests.server.clients import (
 )
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
-from tests.support.processes import alive, written
+from tests.support.processes import left, wait_for
 from tests.zoo.names import few, nightly, thorough
 
 # The MCP face over stdio, in both protocol eras, on operations that show one behaviour each.
@@ -132,10 +132,10 @@ def test_a_handle_outlives_its_call(tmp_path: Path, era: Era) -> None:
         assert step["tool"] == "wait_job"
         looked = data_of(await client.call_tool("wait_job", {**step["arguments"], "wait_s": 0}))
         assert looked["state"] == "running"
-        await written(ids)
+        await anyio.to_thread.run_sync(wait_for, ids)
         stopped = data_of(await client.call_tool("stop_job", {"job_id": begun["job_id"]}))
         assert stopped["state"] == "stopped"
-        assert not await alive(ids)
+        assert not await anyio.to_thread.run_sync(left, [int(pid) for pid in wait_for(ids)])
         again = data_of(await client.call_tool("wait_job", {"job_id": begun["job_id"]}))
         assert again["state"] == "stopped"
 
@@ -150,9 +150,9 @@ def test_a_cancelled_call_leaves_no_process(tmp_path: Path, era: Era) -> None:
         ids = tmp_path / "ids"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "run_child", {"file": str(ids), "wait_s": 30})
-            await written(ids)
+            await anyio.to_thread.run_sync(wait_for, ids)
             tasks.cancel_scope.cancel()
-        assert not await alive(ids)
+        assert not await anyio.to_thread.run_sync(left, [int(pid) for pid in wait_for(ids)])
 
     drive(sample_server(tmp_path / "state"), talk, era)
 

@@ -19,14 +19,13 @@ import pytest
 from mcp_server.jobs.command import Command
 from mcp_server.jobs.run import run
 from mcp_server.jobs.supervisor import children_of
-from tests.conftest import ZooPackage
+from tests.conftest import ROOT, ZooPackage
 from tests.jobs.small_server import OF_EACH_RANK
 from tests.jobs.support import all_dead, family, python, within
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
 
-ROOT = Path(__file__).resolve().parents[2]
 
 # Rank 1 has ids that are no rows of the table; rank 0 works on until it is stopped.
 PROGRAM = """

@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 from mcp_server.cli import main
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 
 CLI = [sys.executable, "-c", "from mcp_server.cli.main import main; main()"]
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 
 COMMAND = ["-c", "from mcp_server.cli.main import main; main()"]
 

@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
-
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 
 HELLO = {
     "jsonrpc": "2.0",
@@ -76,17 +74,3 @@ def left(pids: list[int]) -> list[int]:
     while (found := [pid for pid in pids if Path("/proc", str(pid)).exists()]) and time.monotonic() < limit:
         time.sleep(0.01)
     return found
-
-
-async def written(ids: Path) -> None:
-    with anyio.fail_after(120):
-        while not ids.exists() or len(ids.read_text().split()) < 2:
-            await anyio.sleep(0.02)
-
-
-async def alive(ids: Path) -> list[str]:
-    """The processes of the file that still run 15 s later."""
-    with anyio.move_on_after(15):
-        while any(Path("/proc", pid).exists() for pid in ids.read_text().split()):
-            await anyio.sleep(0.02)
-    return [pid for pid in ids.read_text().split() if Path("/proc", pid).exists()]

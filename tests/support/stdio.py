@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.server.clients import ROOT
+from tests.conftest import ROOT
 from tests.support.processes import HELLO
 
 
