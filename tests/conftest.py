@@ -6,6 +6,7 @@ import atexit
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from mcp_server.runtime.context import Context
 from tests.builder import Builder
 from tests.served import end_server
 from tests.zoo.names import few
@@ -128,6 +130,12 @@ def zoo() -> ZooPackage:
 def masked() -> Path:
     """masked.pt2 of tests/interventions/models.py; its inputs lie beside it."""
     return compiled_once(MADE / "interventions" / "masked.pt2", "tests.interventions.models")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    """What a tool gets that works in the test's folder."""
+    return Context(tmp_path, Path(sys.executable))
 
 
 @pytest.fixture

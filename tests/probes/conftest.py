@@ -25,11 +25,6 @@ def cache() -> Cache:
     return Cache(CACHE)
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, Path(sys.executable))
-
-
 @pytest.fixture(scope="session")
 def rebuild(zoo: ZooPackage, cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Rebuild:
     """`rebuild(name, options)`: the instrumented package of a zoo model."""

@@ -21,11 +21,6 @@ from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, Path(sys.executable))
-
-
 @pytest.mark.parametrize(
     ("lines", "arguments"),
     [

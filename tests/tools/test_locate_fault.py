@@ -30,11 +30,6 @@ from tests.zoo.names import thorough
 from tools.made import MADE
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, Path(sys.executable))
-
-
 @pytest.fixture(scope="session")
 def cache() -> Cache:
     return Cache(MADE / "instrumented")
