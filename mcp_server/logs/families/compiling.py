@@ -66,6 +66,50 @@ TABLE.error(
     "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
     guide=BUILD_GUIDE,
 )
+# What a program around a package (its C++ host) needs of libtorch, as GCC 13 and GNU ld tell it (torch 2.13).
+TABLE.cause(
+    "host_standard",
+    (
+        r"(?<![^\s:])(?P<file>[^\s:]+/(?:c10|ATen|torch)/[^\s:]+\.h):\d+:\d+: error: ['‘](?P<name>\w+)['’] (?:is not a member of|in namespace) ['‘]std['’]",
+        r"#error (?:You need )?(?P<standard>C\+\+\d\d)(?: or later compatible compiler is required to use| to compile) PyTorch",
+    ),
+    "toolchain",
+    "The program around the package is compiled for an older C++ standard than the headers of libtorch need.",
+    "/opt/torch/include/c10/util/StringUtil.h:65:22: error: ‘is_enum_v’ is not a member of ‘std’; did you mean ‘is_enum’?",
+    names=(Naming("{standard}"), Naming("std::{name}")),
+    fix="compile that program with -std=c++20 (CMake: set(CMAKE_CXX_STANDARD 20))",
+)
+TABLE.cause(
+    "host_header",
+    r"(?<![^\s:])(?P<file>(?!\S*(?:wrapper|kernel)\.cpp)[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: (?P<header>(?:torch|ATen|c10)/[^\s:]+): No such file or directory",
+    "toolchain",
+    "The program around the package is compiled without the headers of libtorch.",
+    "main.cpp:1:10: fatal error: torch/csrc/inductor/aoti_package/model_package_loader.h: No such file or directory",
+    names=Naming("{header}"),
+    fix="add torch/include and torch/include/torch/csrc/api/include to its include folders (CMake: find_package(Torch REQUIRED))",
+)
+TABLE.cause(
+    "host_abi",
+    r"undefined reference to [`‘'](?P<symbol>(?:torch|c10|at|aoti)::[\w:~]+)\([^\n]*\bstd::string\b",
+    "toolchain",
+    "The program around the package is compiled for the old C++ ABI of std::string, and libtorch for the new one.",
+    "main.cpp:(.text+0x1d6): undefined reference to `torch::inductor::AOTIModelPackageLoader::AOTIModelPackageLoader(std::string const&, std::string const&, bool, unsigned long, signed char)'",
+    names=Naming("{symbol}"),
+    fix="compile that program with -D_GLIBCXX_USE_CXX11_ABI=1, or leave the option out",
+)
+TABLE.cause(
+    "host_library",
+    (
+        r"undefined reference to [`‘'](?P<symbol>(?:torch|c10|at|aoti)::[\w:~]+)",
+        r"undefined reference to symbol '(?P<symbol>_ZNK?(?:5torch|3c10|2at)\w*)",
+        r"lib(?P<library>torch\w*|c10\w*)\.so: error adding symbols: DSO missing from command line",
+    ),
+    "toolchain",
+    "The program around the package is linked without libtorch, or without one of its libraries.",
+    "main.cpp:(.text+0x225): undefined reference to `torch::inductor::AOTIModelPackageLoader::~AOTIModelPackageLoader()'",
+    names=(Naming("-l{library}"), Naming("{symbol}")),
+    fix="link -ltorch -ltorch_cpu -lc10, for CUDA -ltorch_cuda and -lc10_cuda as well (CMake: target_link_libraries with TORCH_LIBRARIES)",
+)
 TABLE.cause(
     "cpp_undeclared",
     _SOURCE
@@ -195,14 +239,14 @@ TABLE.cause(
 TABLE.cause(
     "linker",
     (
-        r"(?P<detail>undefined reference to [`‘']?(?P<symbol>[^`’'\n]+)[’']?)",
+        r"(?P<detail>undefined reference to (?:symbol )?[`‘']?(?P<symbol>[^`’'\n]+)[’']?)",
         r"ld(?:\.\w+)?: (?:error: )?(?P<detail>(?:cannot find|unable to find|undefined symbol|final link failed|relocation .*truncated)[^\n]*)",
         r"error LNK\d+: (?P<detail>.+)",
         r"(?P<detail>relocation truncated to fit)",
     ),
     "toolchain",
     "The linker failed.",
-    "example-app.cpp:(.text+0xdc): undefined reference to `c10::Error::Error(c10::SourceLocation, std::string const&)'",
+    "x.cpp:(.text+0x20): undefined reference to `WinMain'",
     names=(Naming("{symbol}"), Naming("linker", "{detail}")),
     fix="link the library that defines {symbol}, of the release and the C++ ABI of the headers",
 )
