@@ -254,8 +254,9 @@ def test_other_failures_are_no_such_division(text: str) -> None:
     """Sizes are checked on the host, a bad access is another thing, and so is a statement of the script."""
     case = DiagnosisState(None)
     case.runs["plain"] = run("plain", text)
-    assert value_constraints.division_failure(case) is None
-    assert not list(value_constraints.detect_division(case))
+    assert value_constraints.division_failure(case) is None and not list(
+        value_constraints.detect_division(case)
+    )
 
 
 CHECK = """Traceback (most recent call last):

@@ -158,7 +158,7 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         found = (values.tensor(number, argument, "before") for number, argument in own)
         return next((tensor for tensor in found if tensor is not None), None)
 
-    made = made_good(origin, leaves, seen)
+    made = kept_in_range(origin, leaves) or made_good(origin, leaves, seen)
     case.origin_changes = [made] if made is not None else []
     # An index that is NaN, kept within its bound, would be as wrong as before.
     of_nan = origin.result == "index" and bool(origin.explanation)
@@ -201,6 +201,24 @@ MOST_COUNTED = 1 << 16  # elements of a tensor that are looked at
 _BOOLEAN = {"True": True, "False": False}
 
 TensorOf = Callable[[int], Tensor | None]
+
+
+def kept_in_range(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
+    """The rows of an input whose sums leave the range of their type, kept so small that none can."""
+    found = origin.overflow
+    if found is None or found.bound is None or found.input_index >= len(leaves):
+        return None
+    leaf, bound, rows = leaves[found.input_index], found.bound, tuple(found.rows)
+    change = Change("elements", leaf.input, low=-bound, high=bound, dim=0, rows=rows)
+    row = rows[0] if len(rows) == 1 else list(rows)
+    kept = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows[:8]))}"
+    return replace(
+        changed(leaf, change),
+        what=f"the call with {kept} of {leaf.name} kept within ±{bound:g}, the others as they are",
+        after_code=f"{leaf.name}[{row}] = {leaf.name}[{row}].clamp(-{bound:g}, {bound:g})",
+        action=f"keep {kept} of {leaf.name} within ±{bound:g}: scale what is larger before the call",
+        smallest=True,
+    )
 
 
 def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> Intervention | None:

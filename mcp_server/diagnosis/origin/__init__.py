@@ -68,6 +68,18 @@ class Operation(Record):
     value: str = ""
 
 
+class Overflow(Record):
+    """A number that is too large for its type, in words.
+
+    Elements of input `input_index` within `bound` cannot overflow; its `rows` are at fault.
+    """
+
+    text: str
+    bound: float | None = None
+    input_index: int = -1
+    rows: list[int] = Field(default_factory=list)
+
+
 class Correction(Record):
     """An edit that makes the expression `text`; `lines` of the kernel's source (1-based) compute it.
 
@@ -103,6 +115,7 @@ class Origin(Record):
     condition: Condition | None = None
     layer: str = ""
     operation: Operation | None = None
+    overflow: Overflow | None = None
     of_model: str = ""
     correction: Correction | None = None
     carriers: list[int] = Field(default_factory=list)

@@ -2,18 +2,19 @@
 
 Operators outside of the generated code have no expression. Of some it is known which elements a result is
 made of, and the launch probes have seen those. A sum that is too large for its type is computed again from
-them in double precision, so that it is known how large it is.
+them in double precision, so that it is known how large it is, and how large they may be.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import OffendingElement
+from mcp_server.diagnosis.origin import OffendingElement, Overflow
+from mcp_server.diagnosis.origin.condition import finite
 from mcp_server.diagnosis.origin.expression import Expression, Leaf, shown, tensor_of
 from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.origin.walk import (
@@ -31,7 +32,7 @@ from mcp_server.package.launches import Argument
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import parts, uncast
-from mcp_server.package.terms.term import Apply, Fold
+from mcp_server.package.terms.term import Apply, Element, Fold
 
 # Operators whose result depends on the element at its place, on those up to it, or on a row and a column.
 POINTWISE = frozenset({"bucketize"})
@@ -40,6 +41,7 @@ PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 MOST_SUMMED = 4096
 _MOST_ADDENDS = 1 << 14
 _MOST_SHOWN = 64
+_MOST_WEIGHTS = 1 << 18
 
 
 def offending(expression: Expression) -> Iterator[OffendingElement]:
@@ -107,13 +109,24 @@ class Product:
     right: _Matrix
     bias: float
 
+    @property
+    def inner(self) -> int:
+        return min(self.left.tensor.shape[-1], _MOST_ADDENDS)
+
     def factors(self) -> list[tuple[float, tuple[int, ...], tuple[int, ...]]]:
         """The products that are added up, the largest first, with the indices of their factors."""
         *batch, row, column = self.at
-        inner = min(self.left.tensor.shape[-1], _MOST_ADDENDS)
-        places = [((*batch, row, k), (*batch, k, column)) for k in range(inner)]
+        places = [((*batch, row, k), (*batch, k, column)) for k in range(self.inner)]
         found = [(self.left.value(a) * self.right.value(b), a, b) for a, b in places]
         return sorted(found, key=lambda each: -abs(each[0]))
+
+    def heaviest_column(self) -> float | None:
+        """The largest sum of magnitudes of a column of the second factor."""
+        *batch, rows, columns = self.right.tensor.shape
+        if rows * columns > _MOST_WEIGHTS or batch:
+            return None
+        every = (sum(abs(self.right.value((k, j))) for k in range(rows)) for j in range(columns))
+        return max(every, default=None)
 
 
 def product_at(walker: Walker, made: Produced) -> Product | None:
@@ -161,29 +174,36 @@ def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
 
 _SHORT = ("float16", "bfloat16", "float32")  # the types that a sum may be too large for
 _MOST_ELEMENTS = 1 << 14
+_MOST_ROWS = 64
 
 
-def overflow_of(walker: Walker, source: Source) -> str:
-    """The sum or number that is too large for its type, if that is why `source` is infinite; else empty."""
+def overflow_of(walker: Walker, source: Source) -> Overflow | None:
+    """The sum or number that is too large for its type, if that is why the value `source` is infinite."""
     try:
         if isinstance(source, Produced):
             return _of_product(walker, source)
-        return _of_conversion(source) if isinstance(source, Computed) else ""
+        return _of_conversion(walker, source) if isinstance(source, Computed) else None
     except (UnknownValue, OverflowError):
-        return ""
+        return None
 
 
-def _of_product(walker: Walker, made: Produced) -> str:
+def _of_product(walker: Walker, made: Produced) -> Overflow | None:
     product = product_at(walker, made)
     result = walker.values.tensor(made.launch.index, made.argument, "after")
     if product is None or result is None or result.dtype not in _SHORT:
-        return ""
+        return None
     found = product.factors()
     total = math.fsum(value for value, _, _ in found) + product.bias
-    return _too_large(f"{operator_name(made.launch)} adds up {len(found)} products to", total, result.dtype)
+    text = _too_large(f"{operator_name(made.launch)} adds up {len(found)} products to", total, result.dtype)
+    weight = product.heaviest_column()
+    if not text or not weight:
+        return Overflow(text=text) if text else None
+    left = walker.back(Place(made.launch, product.left.argument, product.left.tensor.offset((0, 0)))).source
+    bound = (limits(result.dtype).high - abs(product.bias)) / weight
+    return _kept(Overflow(text=text), [left], bound, _rows_of_infinities(result), walker)
 
 
-def _of_conversion(computed: Computed) -> str:
+def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
     """A conversion of a finite number, perhaps a sum of elements, to a type that cannot hold it."""
     for each in parts(computed.term):
         if not isinstance(each, Apply) or each.op != "cast" or each.dtype not in _SHORT:
@@ -191,14 +211,43 @@ def _of_conversion(computed: Computed) -> str:
         value = value_of(each.args[0], computed.evaluator)
         if not isinstance(value, float) or not math.isfinite(value):
             continue
-        summed, what = uncast(each.args[0]), ""
-        if isinstance(summed, Fold) and summed.kind in ("sum", "mean"):
-            read = sum(1 for _ in islice(leaves(summed, computed.evaluator), _MOST_ELEMENTS))
-            what = f"a {summed.kind} of {read} elements is"
-        text = _too_large(what, value, each.dtype)
+        summed = uncast(each.args[0])
+        if not isinstance(summed, Fold) or summed.kind not in ("sum", "mean"):
+            text = _too_large("", value, each.dtype)
+            if text:
+                return Overflow(text=text)
+            continue
+        read = list(islice(leaves(summed, computed.evaluator), _MOST_ELEMENTS))
+        text = _too_large(f"a {summed.kind} of {len(read)} elements is", value, each.dtype)
+        if text and isinstance(uncast(summed.body), Element):
+            sources = [walker.back(Computed(computed.launch, element, at)).source for element, at in read]
+            bound = limits(each.dtype).high / (len(read) if summed.kind == "sum" else 1)
+            rows = [source.index[0] for source in sources[:1] if isinstance(source, Given) and source.index]
+            return _kept(Overflow(text=text), sources, bound, rows, walker)
         if text:
-            return text
-    return ""
+            return Overflow(text=text)
+    return None
+
+
+def _kept(
+    found: Overflow, sources: Sequence[Source], bound: float, rows: list[int], walker: Walker
+) -> Overflow:
+    """`found` with a bound for the elements and the rows at fault, if all elements are of one input."""
+    names = {each.name for each in sources if isinstance(each, Given) and each.kind == "input"}
+    inputs = {compiled.name: compiled.index for compiled in walker.view.package.inputs}
+    given = all(isinstance(each, Given) for each in sources)
+    if not given or len(names) != 1 or not names <= inputs.keys() or not 0 < bound < math.inf or not rows:
+        return found
+    (name,) = names
+    step = 10.0 ** (math.floor(math.log10(bound)) - 1)
+    update = {"input_index": inputs[name], "bound": math.floor(bound / step) * step, "rows": rows}
+    return found.model_copy(update=update)
+
+
+def _rows_of_infinities(result: Tensor) -> list[int]:
+    """The rows of a matrix that hold a value that is not finite."""
+    rows = dict.fromkeys(index[0] for index in result.indices() if not finite(result.value(index)))
+    return list(rows) if len(result.shape) == 2 and len(rows) <= _MOST_ROWS else []
 
 
 def _too_large(what: str, total: float, dtype: str) -> str:

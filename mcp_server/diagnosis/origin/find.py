@@ -274,8 +274,8 @@ class _Finder:
         allowed = between(bound.low, bound.high, expression.term.dtype)
         own = (self.launch.index, launch.index if launch else None)
         is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
-        too_large = overflow_of(self.walker, source) if not finite(value) and not explanation else ""
-        explanation = explanation or too_large
+        too_large = overflow_of(self.walker, source) if not finite(value) and not explanation else None
+        explanation = too_large.text if too_large is not None else explanation
         of_model = ""
         left: Outside | None = None
         correction: Correction | None = None
@@ -288,7 +288,7 @@ class _Finder:
         if left is not None and not found:  # what the operand outside of its domain is computed from
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
             found, read = list(offending(behind)), read or operands(behind)
-        if too_large and not found and isinstance(source, Computed):
+        if too_large is not None and not found and isinstance(source, Computed):
             found = list(offending(read_by(self.walker, source)))
         return Origin(
             launch_index=launch.index if launch else None,
@@ -306,6 +306,7 @@ class _Finder:
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
             operation=operation_of(self.walker, left) if left is not None else None,
+            overflow=too_large,
             of_model=of_model,
             correction=correction,
         )
