@@ -274,6 +274,7 @@ class BisectArguments(PairArguments):
 class RecordArguments(Arguments):
     package: str = Field(default="", description="Put the recorder into this package; default: preload it.")
     out: str = Field(default="", description="Write to this new file.")
+    remove: bool = Field(default=False, description="Take the recorder out, default false.")
     mode: Literal["adaptive", "ints", "full", "redact"] = Field(
         default="adaptive",
         description="Keep values that cost under 1 % (adaptive), ints, full, or none (redact).",

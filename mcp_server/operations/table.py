@@ -413,10 +413,11 @@ async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
     examples=(
         "aoti-debug record model.pt2 --out recorded.pt2",
         "aoti-debug record --preload -- ./host model.pt2",
+        "aoti-debug record recorded.pt2 --remove --out plain.pt2",
     ),
 )
 async def record(context: args.Context, given: args.RecordArguments) -> Record:
-    from mcp_server.tools.record import options_of, preload
+    from mcp_server.tools.record import options_of, preload, remove
     from mcp_server.tools.record import record as step
 
     folder = here()
@@ -426,7 +427,7 @@ async def record(context: args.Context, given: args.RecordArguments) -> Record:
     if not given.package:
         return await preload(context, out, options)
     package = await in_thread(checked.package_file, given.package, folder)
-    return await step(context, package, out, options)
+    return await (remove(package, out) if given.remove else step(context, package, out, options))
 
 
 @operation(

@@ -1,4 +1,7 @@
-"""Puts the recorder into a copy of a package, and tells which build a library is."""
+"""Puts the recorder into a package, and takes it out again; tells which build a library is.
+
+The user's file is only read.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,9 @@ async def with_recorder(path: Path, target: Path, options: RecorderOptions, cont
                 next_call="aoti-debug record --preload",
             )
         if is_recorded(model):
-            allowed = "the package that it was made of"
-            raise ProblemError("the package records already", value=str(path), allowed=allowed)
+            raise ProblemError(
+                "the package records already", value=str(path), allowed="--remove takes it out"
+            )
         with model.container.open(member.name) as stream:
             headers = symbols_of(exported_functions(stream))
         libraries[member.name] = await build_library("shim.c", headers, options, context)
@@ -53,14 +57,29 @@ async def with_recorder(path: Path, target: Path, options: RecorderOptions, cont
     return [model.model_name for model in models]
 
 
+async def without_recorder(path: Path, target: Path) -> list[str]:
+    """Write the package as it was before `with_recorder`. Raises `ProblemError` where none is in it."""
+    models = await anyio.to_thread.run_sync(models_of, path)
+    recorded = [model for model in models if is_recorded(model)]
+    if not recorded:
+        raise ProblemError(
+            "no recorder is in the package", value=str(path), allowed="one that `record` wrote"
+        )
+    await anyio.to_thread.run_sync(_write, models[0].container, {}, target)
+    return [model.model_name for model in recorded]
+
+
 def _write(container: Container, libraries: Mapping[str, Path], target: Path) -> None:
-    """Copy the members, each original library under its new name behind the recorder."""
+    """Copy the members: each original under its new name behind the recorder, or back under its own name."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            names = {member.name for member in container.members}
             for member in container.members:
+                if member.name + ORIGINAL in names:  # the recorder
+                    continue
                 replaced = member.name in libraries
-                name = member.name + ORIGINAL if replaced else member.name
+                name = member.name + ORIGINAL if replaced else member.name.removesuffix(ORIGINAL)
                 copy_member(container, member.name, archive, name)
                 if replaced:
                     archive.write(libraries[member.name], member.name)

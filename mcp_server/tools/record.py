@@ -14,7 +14,7 @@ from mcp_server.model import Artifact, Record
 from mcp_server.package.archive import open_package
 from mcp_server.plurals import counted
 from mcp_server.recorder.library import RecorderOptions, build_library
-from mcp_server.recorder.package import with_recorder
+from mcp_server.recorder.package import with_recorder, without_recorder
 from mcp_server.recorder.ring import RecordedCall, Recording, read_recording, recordings_in
 from mcp_server.runtime.context import Context
 
@@ -54,9 +54,9 @@ class Recorded(Record):
     artifacts: list[Artifact] = Field(default_factory=list)
 
 
-def new_package(asked: Path | None, package: Path) -> Path:
+def new_package(asked: Path | None, package: Path, kind: str) -> Path:
     """The file to write, by default beside the package. Raises `ProblemError` for one that exists."""
-    target = asked or package.with_name(f"{package.stem}.recorded.pt2")
+    target = asked or package.with_name(f"{package.stem}.{kind}.pt2")
     if target.exists() or target.is_symlink():
         raise ProblemError("the file is there already", value=str(target), allowed="a new file")
     return target
@@ -64,7 +64,7 @@ def new_package(asked: Path | None, package: Path) -> Path:
 
 async def record(context: Context, package: Path, out: Path | None, options: RecorderOptions) -> Recorded:
     """Write the package with the recorder in it. Raises `ProblemError`."""
-    target = new_package(out, package)
+    target = new_package(out, package, "recorded")
     models = await with_recorder(package, target, options, context)
     told = f"Wrote {target}: load it in place of {package.name}. Hosts stay as they are."
     device = await anyio.to_thread.run_sync(lambda: open_package(package).device_type)
@@ -77,6 +77,13 @@ async def record(context: Context, package: Path, out: Path | None, options: Rec
         recordings=options.directory,
         command=f"aoti-debug diagnose --recording {options.directory} {package}",
     )
+
+
+async def remove(package: Path, out: Path | None) -> Recorded:
+    """Write the package as it was before it recorded. Raises `ProblemError`."""
+    target = new_package(out, package, "plain")
+    models = await without_recorder(package, target)
+    return Recorded(summary=f"Wrote {target} without the recorder.", package=target, models=models)
 
 
 async def preload(context: Context, out: Path | None, options: RecorderOptions) -> Recorded:

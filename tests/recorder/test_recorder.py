@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,15 @@ def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
     assert verdict["call"]["number"] == 21, "the call in the middle of 40"
     line = 1 + HOST.read_text().splitlines().index("      model.run(inputs);")
     assert any(f"main.cpp:{line}  model.run(inputs);" in each for each in verdict["remarks"])
+
+
+@thorough
+def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: Path) -> None:
+    """`--remove` gives back every member as it was."""
+    plain = tmp_path / "plain.pt2"
+    tool("record", recorded, "--remove", "--out", plain)
+    before, after = zipfile.ZipFile(package), zipfile.ZipFile(plain)
+    assert {n: before.read(n) for n in before.namelist()} == {n: after.read(n) for n in after.namelist()}
 
 
 HUNG = """
