@@ -92,7 +92,7 @@ def test_the_readme_counts_the_programs() -> None:
 
 
 def test_every_program_has_an_answer_and_every_answer_a_program() -> None:
-    """programs.yaml and answers.yaml have the same keys, and no log is of another program."""
+    """A program NAME.py has the key NAME in answers.yaml; the log of one that was removed goes with it."""
     assert {path.stem for path in PROGRAMS.glob("*.py")} == {answer.name for answer in ANSWERS}
     assert set(logs()) <= {answer.name for answer in ANSWERS}
 

@@ -1,4 +1,4 @@
-"""Writes the tasks of `evals/evals.json` for `claude plugin eval`: `python -m tools.evals [DIRECTORY]`.
+"""Writes the tasks of `evals/evals.json` for `claude plugin eval`: `python tools/evals.py [DIRECTORY]`.
 
 Each case has graders for the cause (a pattern, and a judge) and for the use of the skill (schema 1.1).
 """
@@ -10,8 +10,6 @@ import shlex
 import sys
 from pathlib import Path
 from typing import Any
-
-from benchmarks.corpus.answers import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 EVALS = ROOT / "evals"
@@ -39,7 +37,7 @@ def case(task: dict[str, Any]) -> dict[str, Any]:
         "tags": ["healthy" if healthy else "fault", "cpu"],
         "context": {"scaffold_script": "scaffold.sh"},
         "execution": {
-            "prompt": task["prompt"],
+            "prompt": task["prompt"].replace(f"{program.parent.as_posix()}/", ""),
             "max_turns": 40,
             "timeout_seconds": 900,
             "allowed_tools": ALLOWED,
@@ -60,7 +58,7 @@ def write(directory: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "case.yaml").write_text(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
         scaffold = folder / "scaffold.sh"
-        program = shlex.quote(str(PROGRAMS / task["files"][0]))
+        program = shlex.quote(str(ROOT / task["files"][0]))
         scaffold.write_text(f"#!/bin/sh\nset -eu\ncp {program} .\n")
         scaffold.chmod(0o755)
 

@@ -1,9 +1,7 @@
-"""Reads the programs of `programs.yaml`, and what is right about each: `answers.yaml`, by name."""
+"""Reads what is right about each program: `answers.yaml`, one document with a program's name as the key."""
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from tools.made import MADE
-
 HOME = Path(__file__).resolve().parent
+PROGRAMS = HOME / "programs"
 
 
 @dataclass(frozen=True)
@@ -71,25 +68,6 @@ class Answer:
     @property
     def categories(self) -> frozenset[str | None]:
         return frozenset({self.category, *self.also_accepted})
-
-
-def laid_out(file: Path = HOME / "programs.yaml") -> Path:
-    """A folder with each program of `file` as NAME.py, made once for each text of it."""
-    text = file.read_text(encoding="utf-8")
-    target = MADE / "corpus" / f"sources-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    if not target.is_dir():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as work:
-            new = Path(work) / "new"
-            new.mkdir()
-            for name, source in yaml.safe_load(text).items():
-                (new / f"{name}.py").write_text(source, encoding="utf-8")
-            if not target.is_dir():  # another process may have been faster
-                new.rename(target)
-    return target
-
-
-PROGRAMS = laid_out()
 
 
 def read_answers(path: Path) -> list[Answer]:

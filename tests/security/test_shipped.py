@@ -153,11 +153,12 @@ def test_absolute_paths_become_relative(tmp_path: Path) -> None:
 
 
 def test_what_is_shipped_needs_few_acceptances() -> None:
-    """What runs or is read on a user's machine: names that clients look for, and what the worker compiles."""
+    """What runs or is read on a user's machine: names that clients look for, what is compiled, and a fix."""
     found = read_accepted(ACCEPTED)
     shipped = [each for each in found if not each.of_tests and not each.files.startswith(UNSHIPPED)]
     assert {entry.files for entry in shipped} == {
         ".ci/run",
+        "mcp_server/diagnosis/causes/*.py",
         ".claude-plugin/marketplace.json",
         ".claude-plugin/plugin.json",
         ".cursor-plugin/*.json",

@@ -293,7 +293,7 @@ def _training(found: Sequence[events.NodeTraining], case: DiagnosisState) -> Sus
         fix=Fix(
             text="put the model into evaluation mode before the export",
             before="torch.export.export(model, ...)",
-            after="torch.export.export(model.train(False), ...)",
+            after="torch.export.export(model.eval(), ...)",
         ),
     )
 

@@ -65,7 +65,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
         return
     fix = Fix(text=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
     if training:
-        fix = Fix(text="export the model in evaluation mode", before="model", after="model.train(False)")
+        fix = Fix(text="export the model in evaluation mode", before="model", after="model.eval()")
     summary = (
         f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from those "
     )
