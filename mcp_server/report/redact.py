@@ -1,7 +1,7 @@
 """Makes text fit to be passed on: harmless, and without places, persons and secrets.
 
 A secret is known by the name before it, by its beginning, or by its form. Tried against the rules of
-detect-secrets 1.5.0 (tests/report/test_redact.py).
+detect-secrets 1.5.0 (tests/report/test_bundle.py).
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ def input_schema(model: type[Arguments]) -> dict[str, Any]:
 
 
 SAID = frozenset({"default", "minimum", "maximum", "exclusiveMinimum"})
-"""What each description says, and the call applies and checks (tests/server/test_schemas.py)."""
+"""What each description says, and the call applies and checks (tests/server/test_tools.py)."""
 
 
 def _terse(schema: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from mcp_server.tools.requests import _step
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, capture, finished, package_case, phase, run, trial
+from tests.support.command import typed
 from tests.zoo.names import thorough
 
 # What the interpreter prints when a signal ends it (CPython 3.11, Python/pylifecycle.c and traceback.c).
@@ -114,6 +116,17 @@ def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
         limit_of(case_of(20, 300), share=0.6).check(finished("timeout"), "the program")
     limit_of(case_of(20, 300), share=0.6).check(finished("exit"), "the program")
     limit_of(case_of(300, 20)).check(finished("timeout"), "the program")
+
+
+def test_a_call_that_the_budget_cuts_ends_in_a_verdict(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The first call takes longer than the budget leaves: that is said, and is no error of the tool."""
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\n\ntime.sleep(60)\n")
+    package, inputs = zoo("ranker"), zoo("ranker").with_name("ranker.inputs.pt")
+    words = (str(package), "--inputs", str(inputs), "--extra-imports", str(slow), "--budget-s", "8", "--json")
+    found = json.loads(typed("diagnose", *words).stdout)
+    assert found["outcome"] == "inconclusive"
+    assert "the budget left for it" in found["summary"]
 
 
 def test_a_program_that_hangs_is_traced_within_the_default_budget() -> None:

@@ -94,7 +94,8 @@ class PlainRun(Observation):
             if not any(suspect.harmful and suspect.category in OF_INPUTS for suspect in case.suspects):
                 refuse_misfit(seen, case.symptom)
         except ProblemError as problem:
-            if problem.value in (str(case.symptom.expect), " ".join(case.symptom.check) or None):
+            asked = (str(case.symptom.expect), " ".join(case.symptom.check))
+            if problem.value is not None and problem.value in asked:
                 case.unfit = problem
             raise
         missing = operator_missing_here(seen, case)
