@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import atheris
 
-READERS = ["logs", "package", "sweep", "jobs.output", "probes.commands"]
+READERS = ["logs", "package", "recorder.ring", "sweep", "jobs.output", "probes.commands"]
 with atheris.instrument_imports(include=[f"mcp_server.{name}" for name in READERS]):
     from tests.fuzz.targets import FINDS, TARGETS, seeds
 

@@ -34,20 +34,24 @@ from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.commands import read_recorded, safe_flags
+from mcp_server.recorder.ring import read_crash, read_recording
 from mcp_server.runtime.failure import read_launcher
 from mcp_server.sweep import read_plan
 from tests.fuzz.made import (
     CAPTURE,
     COMPILED,
+    CRASH,
     METADATA,
     PLAN,
     PROXY,
     RANKS,
     TREE,
+    call,
     journals,
     libraries,
     packages,
     programs,
+    recording,
 )
 from tests.logs.support import read_sanitizer
 from tests.recorded import RECORDINGS
@@ -157,6 +161,12 @@ TARGETS: dict[str, Target] = {
     "exported": Target(
         _of_file(read_exported, "program.pt2"), (PackageError, ProblemError, ValueError), made=programs
     ),
+    "recording": Target(
+        _of_file(read_recording, "1-1-0.ring"),
+        (ProblemError,),
+        made=lambda: [recording(call(1, 0), call(2, 192, end=0))],
+    ),
+    "crash": Target(_of_file(read_crash, "1-1-0.crash"), (ProblemError,), made=lambda: [CRASH]),
     "sweep": Target(_of_file(read_plan, "cases.yaml"), (ProblemError,), made=lambda: [PLAN]),
 }
 

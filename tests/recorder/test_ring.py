@@ -13,47 +13,7 @@ from hypothesis import strategies as st
 from mcp_server.errors import ProblemError
 from mcp_server.recorder import ring
 from mcp_server.recorder.replay import candidates
-
-SLOT = 4096
-
-
-def call(
-    sequence: int, at: int, *, end: int = 9, code: int = 0, payload: bytes = b"\1" * 16, thread: int = 7
-) -> bytes:
-    """One record with an int64 input of two elements, kept whole."""
-    inputs = struct.pack("<BBhhhIIQQQdd2q", 1, 1, 4, 0, 0, 0, 88 + 72, 1, len(payload), 0, 0, 0, 2, 1)
-    check = (sequence * 2654435761 & 0xFFFFFFFF) ^ at
-    head = struct.pack(
-        "<IIQQQIIiIIIIIQQII",
-        0xA0710CA2,
-        88 + 72 + len(payload),
-        sequence,
-        5,
-        end,
-        thread,
-        0,
-        code,
-        1,
-        1,
-        0,
-        0,
-        check,
-        0,
-        0,
-        0,
-        0,
-    )
-    body = head + inputs + payload
-    return body + b"\0" * (-len(body) % 64)
-
-
-def recording(*calls: bytes, pid: int = 1 << 22, newest: int = 9) -> bytes:
-    """A ring with one slot and one model."""
-    head = struct.pack("<8sIIIIQQQIIII", b"AOTIREC2", 2, ring.HEADER_BYTES, pid, 1, SLOT, 3, 0, 1, 0, 0, 0)
-    slots = struct.pack("<IIQQ40x", 7, 1, 0, newest) + b"\0" * (63 * 64)
-    models = struct.pack("<512s64sI60x", b"/tmp/model.so", b"ab12", 0)
-    body = b"".join(calls)
-    return (head + slots + models).ljust(ring.HEADER_BYTES, b"\0") + body.ljust(SLOT, b"\0")
+from tests.fuzz.made import SLOT, call, recording
 
 
 def written(folder: Path, content: bytes) -> Path:
