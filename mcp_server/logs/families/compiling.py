@@ -66,7 +66,7 @@ TABLE.error(
     "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
     guide=BUILD_GUIDE,
 )
-# What a program around a package (its C++ host) needs of libtorch, as GCC 13 and GNU ld tell it (torch 2.13).
+# What a program around a package (its C++ host) needs of libtorch, as GCC 12 and GNU ld tell it (torch 2.13).
 TABLE.cause(
     "host_standard",
     (
