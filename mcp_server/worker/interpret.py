@@ -50,15 +50,17 @@ def operate(request: ExportedRequest, report: Report) -> None:
     with torch.no_grad(), watching(request.get("operators"), report):
         result = watcher.run(*leaves, enable_io_processing=False)
     report.event(events.Interpreted(watcher.count, leaf_facts(result)))
-    _compare_forms(watcher, only_tensors(result), request, report)
+    forms = _forms(watcher, request)
+    # What the user's check may have compared the outputs with.
+    checked = expectation(request.get("expect")) if forms or request.get("package") else None
+    if checked is not None:
+        _compare_forms(forms, only_tensors(result), checked, request, report)
     if request.get("package"):
         loader = load(request, report)
         flat = only_tensors(arguments(program, request))
         got = only_tensors(call(partial(loader.run, flat), 0, report))
         compared_with = compare_all(only_tensors(result), got)
         report.event(compared_with)
-        # What the user's check may have compared the outputs with.
-        checked = expectation(request.get("expect")) or []
         identical = [*map(checksum, only_tensors(result))] == [*map(checksum, got)]
         if not compared_with.equal or (checked and not identical):
             from .rounding import judge, references  # brings what a call that agrees does not need
@@ -67,21 +69,28 @@ def operate(request: ExportedRequest, report: Report) -> None:
             again = _pytree.tree_leaves(load_with_inputs(request, report)[1:])
             found = references(program.module(), again, report)
             if found is not None:
-                judge(found, got, checked, report)
+                judge(found, got, checked or [], report)
 
 
-def _compare_forms(watcher: Watcher, outputs: Tensors, request: ExportedRequest, report: Report) -> None:
-    """Events `compared_form`, for each form in which the program may be meant otherwise than it is."""
-    forms: dict[str, Callable[[Any], torch.fx.Interpreter]] = {}
+Form = Callable[[Any], torch.fx.Interpreter]
+
+
+def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
+    """The forms in which the program may be meant otherwise than it is."""
+    forms: dict[str, Form] = {}
     if watcher.overflowed:
         forms["int64"] = lambda program: Exact(program.module(), watcher.overflowed)
     if watcher.training:
         forms["evaluation"] = lambda program: _evaluated(program.module(), watcher.training)
     if weights := request.get("weights"):
         forms["weights"] = lambda program: _with_weights(program, weights)
-    expected = expectation(request.get("expect")) if forms else None
-    if expected is None:
-        return
+    return forms
+
+
+def _compare_forms(
+    forms: dict[str, Form], outputs: Tensors, expected: Tensors, request: ExportedRequest, report: Report
+) -> None:
+    """An event `compared_form` for each form."""
     for form, changed in forms.items():
         found = [equal(expected, outputs)]
         for make in (changed, lambda program: torch.fx.Interpreter(program.module())):

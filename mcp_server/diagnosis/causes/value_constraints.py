@@ -248,7 +248,6 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
     if training and (case.equals_eager or tried is not None):
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
-
     drift, tried = next(iter(case.captured.drifts), None), _tried(WEIGHTS, case)
     if drift is not None and tried is not None:
         yield replace(_drifted(drift.names, case), intervention=tried, harmful=case.failed)

@@ -250,62 +250,54 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 _OF_TIME = re.compile(r"(?i)\b(?:took|elapsed|latency|duration)\b|\d ?(?:ms|us|µs|s|sec|seconds)\b")
-
-
 _OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
 
 
 def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """A check of memory that failed, and the outputs that the program still keeps."""
     end = case.captured.ends[-1] if case.captured.ends else None
-    kept, size = (end.kept_outputs, end.kept_bytes / 1e6) if end is not None else (0, 0.0)
-    large = replace(
-        suspect,
-        category="cost",
-        summary="The program's own check of memory failed; the package matches its exported program.",
-        level=CausalLevel.CALL,
-        fix=Fix(text="see what keeps memory from call to call: outputs, views of them, loaders, caches"),
-        weak=False,
-        observed=False,
-    )
-    if kept < SEVERAL:
-        return large
+    if end is None or end.kept_outputs < SEVERAL:
+        return _costs(
+            suspect,
+            "memory",
+            "see what keeps memory from call to call: outputs, views of them, loaders, caches",
+        )
+    kept, size = end.kept_outputs, end.kept_bytes / 1e6
     fact = f"the outputs of earlier calls still keep {kept} blocks of memory, {size:.3g} MB in all"
-    return replace(
-        large,
-        summary=f"The program's own check of memory failed, and {fact}.",
-        evidence=(*suspect.evidence, seen("capture", fact)),
-        fix=Fix(text="keep no view of an output longer than needed: copy the part with .clone()"),
-        observed=True,
+    return _costs(
+        suspect, "memory", "keep no view of an output longer than needed: copy the part with .clone()", fact
     )
 
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """A check of time that failed; the loads of one package where they took longer than its calls."""
-    slow = replace(
-        suspect,
-        category="cost",
-        summary="The program's own check of time failed; the package matches its exported program.",
-        level=CausalLevel.CALL,
-        fix=Fix(text="find what takes the time: diagnose with symptom slow, slow-load or slow-build"),
-        weak=False,
-        observed=False,
-    )
     path = next((load.package for load in case.captured.loads), Path())
     loads = [load for load in case.captured.loads if load.package == path and load.seconds is not None]
     loading = sum(load.seconds or 0.0 for load in loads)
     calling = sum(call.seconds or 0.0 for call in case.calls)
     if len(loads) < SEVERAL or loading < calling:
-        return slow
+        return _costs(
+            suspect, "time", "find what takes the time: diagnose with symptom slow, slow-load or slow-build"
+        )
     calls = counted(len(case.calls), "call")
     fact = f"{len(loads)} loads of {path.name} took {loading:.2g} s, and {calls} {calling:.2g} s"
+    fix = "load the package once, before the first request, and call that loader each time"
+    found = _costs(suspect, "time", fix, fact)
+    return replace(found, guilty=component("script", path.name, loads[-1].stack[:1]))
+
+
+def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
+    """A check of time or memory that failed: with the `fact` that explains it, or open."""
+    why = f", and {fact}" if fact else "; the package matches its exported program"
     return replace(
-        slow,
-        guilty=component("script", path.name, loads[-1].stack[:1]),
-        summary=f"The program's own check of time failed, and {fact}.",
-        evidence=(*suspect.evidence, seen("capture", fact)),
-        fix=Fix(text="load the package once, before the first request, and call that loader each time"),
-        observed=True,
+        suspect,
+        category="cost",
+        summary=f"The program's own check of {of} failed{why}.",
+        level=CausalLevel.CALL,
+        evidence=(*suspect.evidence, *([seen("capture", fact)] if fact else [])),
+        fix=Fix(text=fix),
+        weak=False,
+        observed=bool(fact),
     )
 
 
