@@ -69,9 +69,10 @@ def attached(name: str) -> None:
 
 
 def _execute(spec: Any, name: str) -> Any:
-    import importlib.util
+    """The module of a spec. `importlib.util` has the same function, and imports a dozen modules with it."""
+    from importlib import _bootstrap
 
-    module = importlib.util.module_from_spec(spec)
+    module = _bootstrap.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
