@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -119,14 +120,17 @@ def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
 
 
 def test_a_call_that_the_budget_cuts_ends_in_a_verdict(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The first call takes longer than the budget leaves: that is said, and is no error of the tool."""
+    """The first call takes longer than the budget leaves: that is said, and is no error of the tool.
+
+    On a slow machine the budget ends before the call has its share, which the summary says as well.
+    """
     slow = tmp_path / "slow.py"
     slow.write_text("import time\n\ntime.sleep(60)\n")
     package, inputs = zoo("ranker"), zoo("ranker").with_name("ranker.inputs.pt")
     words = (str(package), "--inputs", str(inputs), "--extra-imports", str(slow), "--budget-s", "8", "--json")
     found = json.loads(typed("diagnose", *words).stdout)
     assert found["outcome"] == "inconclusive"
-    assert "the budget left for it" in found["summary"]
+    assert re.search("the budget left for it|The budget of 8 s ended", found["summary"])
 
 
 def test_a_program_that_hangs_is_traced_within_the_default_budget() -> None:
