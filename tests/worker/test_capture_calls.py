@@ -15,14 +15,12 @@ import pytest
 import torch
 from torch import nn
 from torch.fx.proxy import TracerBase
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from mcp_server.logs.captured import read_capture
 from mcp_server.package.provenance import read_stack
-from mcp_server.worker.capture import journal, memory
+from mcp_server.worker.capture import journal
 from mcp_server.worker.capture.compiles import keep_lines
 from mcp_server.worker.capture.journal import CaptureStore, Journal
-from mcp_server.worker.capture.memory import Aliases, Managed, MemoryLog, Outputs
+from mcp_server.worker.capture.memory import Aliases, Managed, Outputs
 from mcp_server.worker.capture.streams import PendingUses, Snapshot, Streams
 from mcp_server.worker.tensors import digests
 
@@ -199,7 +197,6 @@ class Stream:
     cuda_stream: int
 
 
-HARMLESS = ("held", "not taken", "own", "before")
 WAITS: dict[str, tuple[Callable[[PendingUses, torch.Tensor], object], bool]] = {
     "nothing": (lambda uses, _: None, True),
     "all waited": (lambda uses, _: uses.all_waited(), False),
@@ -310,38 +307,3 @@ def test_other_values_are_seen_where_no_count_tells_of_the_write() -> None:
     raw[5] = 1.0
     assert (managed.refilled(3), managed.refilled(4)) == (["w"], [])
     assert block.numel() == 64
-
-
-def test_memory_is_read_as_long_as_it_is_there_and_no_longer() -> None:
-    """What is remembered keeps no memory alive, and what became of freed memory is not looked at."""
-    alone = torch.zeros(1 << 10)
-    memory = StorageWeakRef(alone.untyped_storage())
-    managed = given(3, {"w": alone})
-    assert managed.refilled(3) == [] and not memory.expired()
-    del alone
-    assert memory.expired() and managed.refilled(3) == []
-
-
-def test_reading_stops_when_it_has_taken_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looked: None, not an empty list; a failure may take more."""
-    monkeypatch.setattr(memory, "ALLOWANCE_S", 0.0)
-    block = torch.zeros(8)
-    managed = given(3, {"w": block})
-    managed.needed_s[3], managed.began = 1.0, managed.began - 10.0
-    block.numpy()[0] = 1.0
-    assert managed.refilled(3) is None
-    assert managed.refilled(3, memory.AT_FAILURE) == ["w"]
-
-
-def test_a_failure_tells_what_no_call_had_the_time_to_read(tmp_path: Path) -> None:
-    """At the call the count of writes tells; after a failed check the values do, once, of loads not read."""
-    log, constant = MemoryLog(Journal(str(tmp_path))), torch.zeros(8)
-    log.managed.update(3, {"w": constant}, True, digests({"w": constant}))
-    constant.fill_(1.0)
-    log.managed.needed_s[3] = 2 * memory.ALLOWANCE_S  # more than a call may take, less than a failure
-    log.managed.began -= 1.0
-    log.entering(7, 3, [])
-    log.failed()
-    log.failed()
-    told = [(each.call, each.names, each.counted) for each in read_capture(tmp_path).memory]
-    assert told == [(7, ["w"], True), (None, ["w"], False)]

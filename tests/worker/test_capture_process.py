@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 import gc
-import io
 import json
-import math
 import os
 import resource
 import weakref
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,33 +16,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mcp_server.logs import captured
 from mcp_server.logs.captured import read_capture
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.calls import Calls, failure
 from mcp_server.worker.capture.compiles import Compiles
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.capture.journal import CaptureStore, Ending, Journal, around
-from mcp_server.worker.events import Refused
-from mcp_server.worker.report import Report
-from mcp_server.worker.tensors import digests
 from tests.zoo.names import few
 
 # What the hook tells of weights, and of comparisons that failed.
-
-
-def test_only_tensors_that_hold_values_have_a_digest() -> None:
-    """Meta tensors and freed memory are left out; where values cannot be read, nothing is told or raised."""
-    freed = torch.ones(4)
-    freed.untyped_storage().resize_(0)
-    told = digests({"good": torch.ones(2, 3), "freed": freed, "meta": torch.ones(2, device="meta")})
-    assert set(told) == {"good"}
-    with FakeTensorMode():
-        unreadable = torch.ones(4)
-    assert digests({"good": torch.ones(2), "unreadable": unreadable}) == {}
 
 
 @pytest.fixture
@@ -237,25 +216,6 @@ def test_a_package_that_the_process_may_not_copy(
         assert kept is None and "too large" in str(told["notice"])
 
 
-def test_a_load_that_a_loader_tells_is_told_once(hook: Calls, tmp_path: Path) -> None:
-    """What fails in the loader is its own load; a stream has no package to keep."""
-
-    class AOTIModelPackageLoader:
-        def __init__(self, package: str) -> None:
-            raise RuntimeError("Failed to initialize zip archive")
-
-    made = around(hook.journal, AOTIModelPackageLoader.__init__, hook.loading)
-
-    def load(path: object) -> None:
-        made(object.__new__(AOTIModelPackageLoader), str(path))
-
-    for path in (tmp_path / "cut.pt2", io.BytesIO(b"PK")):
-        with pytest.raises(RuntimeError):
-            around(hook.journal, load, hook.opening)(path)
-    loads = read_capture(tmp_path).loads
-    assert [load.outcome for load in loads] == ["failed", "failed"]
-
-
 # The capture's journal: bounded, ordered, and complete at its end.
 
 
@@ -284,20 +244,6 @@ def test_a_full_journal_keeps_its_beginning_and_its_end(sizes: list[int]) -> Non
         assert total <= 4000 + 2 * 2000 + 2 * 600
 
 
-def test_threads_write_whole_lines(tmp_path: Path) -> None:
-    """Events of several threads neither mix nor get lost."""
-    journal = Journal(str(tmp_path))
-
-    def write(_thread: int) -> None:
-        for _ in range(50):
-            journal.event("hook_failed", where="filler", error="y" * 300)
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(write, range(8)))
-    os.close(journal.file)
-    assert numbers(tmp_path) == list(range(1, 402))
-
-
 def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
     """What the hook's own code raises is journaled; the program gets its result and its exceptions."""
     journal = Journal(str(tmp_path))
@@ -321,22 +267,7 @@ def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert process.hook_failures == ["KeyError: 'mine'", "OSError: disk full"]
 
 
-def test_a_report_is_strict_json(tmp_path: Path) -> None:
-    """A number that JSON does not have, or a value of another kind, is told as text."""
-    report = Report(str(tmp_path / "report.jsonl"))
-    mean = TensorFacts(mean=math.nan, shape=[2, 3])
-    report.event(Refused("no", value={"low": -math.inf, 1: True, "path": tmp_path, "of": mean}))
-    report.event(Refused("\udce9", value=0.5))
-    first, second = map(json.loads, (tmp_path / "report.jsonl").read_text().splitlines())
-    of = {"mean": "nan", "shape": [2, 3]}
-    assert first["value"] == {"low": "-inf", "1": True, "path": repr(tmp_path), "of": of}
-    assert second["value"] == 0.5
-
-
 WORKER = Path(module.__file__).parents[1]
-NAMES = {"copy": "copy_path", "frames": "stack", "package_path": "package"}  # in the record
-NUMBERS = {"compile", "load", "update", "call"}
-OF_THE_ERROR = {"stopped_at"}  # beside those of `failure`
 
 
 def written() -> dict[str, set[str]]:
@@ -349,46 +280,3 @@ def written() -> dict[str, set[str]]:
             names = {each.arg for each in call.keywords if each.arg is not None}
             found.setdefault(str(call.args[0].value), set()).update(names)
     return found
-
-
-@pytest.mark.parametrize(
-    ("events", "record"),
-    [
-        (("compiling", "compiled", "compile_failed"), captured.CapturedCompile),
-        (("overwriting",), captured.CapturedOverwriting),
-        (("loading", "loaded", "load_failed"), captured.CapturedLoad),
-        (("host",), captured.CapturedHost),
-        (("updating", "updated", "update_failed"), captured.CapturedUpdate),
-        (("calling", "called", "call_failed"), captured.CapturedCall),
-        (("memory",), captured.MemoryEvent),
-        (("assertion_failed",), captured.CapturedAssertion),
-        (("program_failed",), captured.FailedCheck),
-        (("attempted",), captured.CapturedAttempts),
-    ],
-)
-def test_the_record_has_what_the_hook_writes(events: tuple[str, ...], record: type[BaseModel]) -> None:
-    """Each fact of the events of a phase is a field of the record that the server reads, or of its error."""
-    told = written()
-    for event in events:
-        names = {NAMES.get(name, name) for name in told[event]}
-        assert not names - set(record.model_fields) - NUMBERS - OF_THE_ERROR, event
-
-
-def test_the_hook_loads_no_more_of_torch() -> None:
-    """It is attached while torch is imported; what evaluates and compares needs all of torch."""
-    found, left = set(), ["capture.hook"]
-    for name in left:
-        tree = ast.parse((WORKER / f"{name.replace('.', '/')}.py").read_text())
-        here = name.split(".")[:-1]
-        imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level]
-        near = {
-            ".".join([*here[: len(here) + 1 - node.level], module])
-            for node in imports
-            for module in ([node.module] if node.module else [alias.name for alias in node.names])
-        }
-        left += sorted(near - set(left))
-        found |= near
-        values = [each for node in tree.body if isinstance(node, ast.Assign) for each in ast.walk(node.value)]
-        calls = [ast.unparse(each.func) for each in values if isinstance(each, ast.Call)]
-        assert not [call for call in calls if call.startswith("torch.")], name
-    assert "capture.journal" in found and not found & {"compare", "exported", "interpret", "loading", "run"}

@@ -6,68 +6,19 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from mcp_server import worker
-from mcp_server.diagnosis.interventions.base import KEEPING, LEAVING_OUT, Options
-from mcp_server.diagnosis.interventions.run import Planned, TriedCall
-from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.model import PackageWorkload
-from mcp_server.runtime.context import decode, read_events, stream_events
-from mcp_server.tools.requests import OPTIONS, run_request
+from mcp_server.runtime.context import stream_events
 from mcp_server.worker import protocol
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import (
-    CallFacts,
-    CheckFacts,
-    Comparison,
-    ElementChange,
-    InputChange,
-    NeededElement,
     OperatorsTaken,
-    OutputChange,
-    Phase,
-    Smallest,
 )
 from mcp_server.worker.imports import import_all, registrations
-from mcp_server.worker.inputs import CHANGES
-from mcp_server.worker.main import OPERATIONS
 from mcp_server.worker.report import Report
-from tests.worker.support import request_type
-
-CHANGE = ElementChange((0, 1), "1", "nan")
-FULL = CallFacts(
-    label="with-0",
-    key="input:0",
-    ended="ok",
-    seconds=0.25,
-    outputs=(TensorFacts(shape=[2, 3], dtype="float32", device="cpu", nan=1, inf=0),),
-    inputs=(InputChange(0, 6, 1, first=(CHANGE,)),),
-    mutated=(0,),
-    compared=Comparison("before", (OutputChange(0, 6, changed=1, first=(CHANGE,), rows=(0,)),), cured=1),
-    expected=Comparison("expectation", ()),
-    smallest=Smallest(1, 2, 5, (NeededElement((1,), "7", "3", 0),)),
-    check=CheckFacts(1, "no"),
-)
-
-
-def keys(kind: Any) -> set[str]:
-    return set(kind.__annotations__)
-
-
-@pytest.mark.parametrize("facts", [FULL, CallFacts("before", "", "raised", error_text="x", poisoned=True)])
-def test_an_event_comes_back_as_it_was(tmp_path: Path, facts: CallFacts) -> None:
-    """Reported by the worker and read by the server; what an older one has more is passed over."""
-    Report(str(tmp_path / "report.jsonl")).event(facts)
-    assert read_events(tmp_path / "report.jsonl") == (facts,)
-    line = {"event": "intervened", "label": "a", "key": "", "ended": "ok", "rows_in_all": 3}
-    assert decode(line) == CallFacts("a", "", "ok")
-    assert decode({"event": "loading", "loader": "load_package", "t": 0.5}) == Phase("loading")
 
 
 @pytest.mark.parametrize("module", ["protocol", "events"])
@@ -76,19 +27,6 @@ def test_the_types_need_nothing_but_the_standard_library(module: str) -> None:
     place = str(Path(protocol.__file__).parents[2])
     code = f"import sys; sys.path.insert(0, {place!r}); import mcp_server.worker.{module}"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
-
-
-def test_the_server_sends_the_keys_that_the_worker_reads(tmp_path: Path) -> None:
-    """Of requests, plans, options and parts, each key is one of the class for it."""
-    assert {request_type(operation).__module__ for operation in OPERATIONS} == {protocol.__name__}
-    workload = PackageWorkload(package=tmp_path / "m.pt2", inputs=tmp_path / "x.pt")
-    assert set(run_request(workload)) | set(OPTIONS) <= keys(protocol.RunRequest)
-    assert set(Planned("before").request()) == keys(protocol.PlannedCall)
-    assert {field.name for field in fields(Options)} - {"env"} <= keys(protocol.InterveneRequest)
-    judged = {"expect", "rtol", "atol", "check"}
-    assert judged <= {field.name for field in fields(Symptom)} & keys(protocol.InterveneRequest)
-    assert "fresh" in {field.name for field in fields(TriedCall)} & keys(protocol.InterveneRequest)
-    assert set(CHANGES) >= KEEPING | LEAVING_OUT
 
 
 DIRECTORY = Path(worker.__file__).parent

@@ -6,28 +6,22 @@ import ctypes
 import io
 import json
 import math
-import mmap
-import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
-from safetensors.torch import load_file
 
 from mcp_server.worker import inputs as worker_inputs
-from mcp_server.worker.encode import encode_layout, encode_output
-from mcp_server.worker.events import Argument, Inputs
-from mcp_server.worker.observe import _NAMES, Saver, write
+from mcp_server.worker.encode import encode_output
+from mcp_server.worker.events import Inputs
 from mcp_server.worker.probes import _Shim
-from mcp_server.worker.process import headroom, limited, unmapped
-from mcp_server.worker.report import Refused, encode, plain
+from mcp_server.worker.process import headroom, limited
+from mcp_server.worker.report import Refused
 from mcp_server.worker.saved_calls import pack, pack_leaves, restore
-from mcp_server.worker.tensors import layout, storage_bytes
+from mcp_server.worker.tensors import storage_bytes
 from tests.worker.support import here, saved
 from tests.zoo.names import few
 
@@ -130,58 +124,7 @@ def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
     assert sums[0] == sums[1]
 
 
-SAVED_DTYPES = [getattr(torch, name) for name in _NAMES]
-
-
-@settings(max_examples=few(60), deadline=None)
-@given(st.lists(st.integers(0, 4), max_size=3), st.sampled_from(SAVED_DTYPES), st.booleans())
-def test_the_package_reads_what_was_written(
-    tmp_path_factory: pytest.TempPathFactory, shape: list[int], dtype: torch.dtype, turned: bool
-) -> None:
-    """Shape, dtype and values in logical order come back, of empty and of strided tensors too."""
-    tensor = (torch.rand(shape) * 4).to(dtype)
-    tensor = tensor.permute(list(reversed(range(len(shape))))) if turned else tensor
-    path = write(str(tmp_path_factory.mktemp("t")), "0-k-a-after", "a", tensor, {"stride": [1]})
-    (back,) = load_file(path).values()
-    assert back.dtype == tensor.dtype and back.shape == tensor.shape
-    assert torch.equal(*(one.reshape(-1).view(torch.uint8) for one in (back, tensor)))
-
-
-def test_a_saved_tensor_says_where_it_was_and_is_not_overwritten(tmp_path: Path) -> None:
-    """Launch, kernel and stride lie in the file as text; the same launch again gets a file of its own."""
-    saver = Saver(str(tmp_path), 1 << 20)
-    facts = Argument(launch=4, kernel="at::_ops::sort", name="buf1", phase="before", stride=[2, 1])
-    paths = [saver.save(facts, torch.full((2, 2), n)) for n in (1, 2, 3)]
-    names = [Path(path or "").name.removeprefix("4-at___ops__sort-buf1-before") for path in paths]
-    assert names == [".safetensors", ".2.safetensors", ".3.safetensors"]
-    for n, path in enumerate(paths, start=1):
-        with safe_open(path, "pt") as file:
-            assert file.get_tensor("buf1").tolist() == [[n, n], [n, n]]
-            assert file.metadata()["stride"] == "[2, 1]" and file.metadata()["launch"] == "4"
-
-
 # The short ways to JSON give what the long way gives.
-
-_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20))
-_JSON = st.recursive(_SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner))
-
-
-@given(_JSON)
-def test_encoding_is_that_of_json(value: Any) -> None:
-    """Whatever the value, the text reads as its plain form."""
-    assert json.loads(encode(value)) == json.loads(json.dumps(plain(value)))
-
-
-BASE = torch.zeros(64)
-VIEWS = [BASE[:4], BASE[1:5], BASE[16:20], BASE[:8:2], BASE[:4].to(torch.int32), BASE[:4].double()]
-OTHERS = [torch.zeros(8, 8)[1:, ::2], torch.zeros(0, 5), torch.zeros(2, 2).to_sparse(), torch.tensor(1.5)]
-
-
-def test_a_told_layout_is_the_layout() -> None:
-    """Told twice, so that the second text is the remembered one; those that differ in one fact are two."""
-    for tensor in (*VIEWS, *OTHERS):
-        assert [json.loads(encode_layout(tensor)) for _ in range(2)] == [plain(layout(tensor))] * 2
-    assert len({encode_layout(view) for view in VIEWS}) == len(VIEWS)
 
 
 HALVES = [400.0] * 100
@@ -205,47 +148,6 @@ def test_counts_of_outputs(values: list[float], dtype: torch.dtype, nan: int, in
     told = encode_output(torch.tensor(values).to(dtype), "", True)
     assert (json.loads(told.text)["nan"], json.loads(told.text)["inf"]) == (nan, inf)
     assert told.odd is bool(nan or inf)
-
-
-PAGE = mmap.PAGESIZE
-
-
-def at(address: int, floats: int) -> torch.Tensor:
-    """A tensor over that memory, which it does not own."""
-    view = (ctypes.c_float * floats).from_address(address)
-    return torch.from_numpy(np.ctypeslib.as_array(view))
-
-
-@pytest.fixture
-def pages() -> int:
-    """The address of two mapped pages that nothing follows: the third is given back."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    found = libc.mmap(
-        None, 3 * PAGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANON, -1, 0
-    )
-    assert libc.munmap(found + 2 * PAGE, PAGE) == 0
-    return int(found)
-
-
-def test_memory_that_was_given_back(pages: int) -> None:
-    """A tensor of unmapped pages, or one that runs into them, is told; one without memory is not."""
-    gone, into, whole = at(pages + 2 * PAGE, 8), at(pages + PAGE, PAGE // 2), at(pages, PAGE // 2)
-    assert unmapped([whole, gone, torch.ones(3), into]) == [1, 3]
-    assert unmapped([into[: PAGE // 8], into[::2]]) == [1]
-    assert unmapped([torch.ones(0, 4), torch.ones(2, device="meta"), torch.ones(2).to_sparse()]) == []
-
-
-def test_a_file_that_was_cut_while_it_was_mapped(tmp_path: Path) -> None:
-    """Pages behind the new end of a mapped file are gone, though still mapped."""
-    path = tmp_path / "frames.bin"
-    np.ones(PAGE, np.float32).tofile(path)
-    frames = torch.from_numpy(np.memmap(path, np.float32, "r+"))
-    assert unmapped([frames]) == []
-    os.truncate(path, PAGE)
-    assert unmapped([frames]) == [0] and unmapped([frames[:8]]) == []
 
 
 def test_looking_at_a_tensor_does_not_keep_its_memory() -> None:
