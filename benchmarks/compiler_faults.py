@@ -2,14 +2,13 @@
 
 `python -m benchmarks.compiler_faults [--programs NAME ...] [--device cuda] [--jobs N]`. Every report fails
 through AOTInductor on torch 2.13 for the CPU, where eager is right; on another device or release only some
-do. The healthy programs round differently, and must not be bisected at all. Writes compiler_faults.json
-beside this file; what was asked on a GPU stands there under `cuda`.
+do. The healthy programs round differently, and must not be bisected at all. What was found is kept in
+results.json as `compiler_faults`; what was asked on a GPU stands there under `cuda`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -22,7 +21,8 @@ from pathlib import Path
 import anyio
 import torch
 
-from benchmarks.reported_programs import PROGRAMS, RESULTS, Model, Program
+from benchmarks import keep, kept
+from benchmarks.reported_programs import PROGRAMS, Model, Program
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
 from mcp_server.runtime.context import Context
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--jobs", type=int, default=1, help="programs side by side")
     asked = parser.parse_args(argv)
-    written = json.loads(RESULTS.read_text())
+    written = kept("compiler_faults")
     of_device = written if asked.device == "cpu" else written.setdefault(asked.device, {"programs": {}})
 
     def ask(name: str) -> tuple[str, dict[str, object]]:
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
             print(name, found, flush=True)
             cores = len(os.sched_getaffinity(0))
             of_device |= {"torch": torch.__version__, "cores": cores, "jobs": asked.jobs}
-            RESULTS.write_text(json.dumps(written, indent=1) + "\n")
+            keep("compiler_faults", written)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.decompiled PACKAGES [--read FOLDER]` takes each NAME.pt2 of a folder that has
 NAME.inputs.pt beside it, and reads, runs and compares it. Below `--read`, folders with a model.wrapper.cpp
-are read and not run. Writes decompiled.json.
+are read and not run. The figures are kept in results.json.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import anyio
 
+from benchmarks import keep
 from mcp_server.model import PackageWorkload
 from mcp_server.package.launches import shim_operator
 from mcp_server.package.pytorch.program import PytorchProgram, write_program
@@ -29,7 +30,6 @@ from mcp_server.tools.decompile import decompile
 from mcp_server.worker.decompiled import overload_of, schema_of
 from mcp_server.worker.events import Schema
 
-RESULTS = Path(__file__).parent / "decompiled.json"
 OURS = ("cpp", "triton")
 SHORT = 5  # lines of a function
 
@@ -98,7 +98,7 @@ def main() -> int:
     }
     if asked.read:
         results["read"] = share(read(path.parent for path in sorted(asked.read.rglob("model.wrapper.cpp"))))
-    RESULTS.write_text(json.dumps({**results, "each": found}, indent=2) + "\n")
+    keep("decompiled", {**results, "each": found})
     print(json.dumps(results, indent=2))
     return 0
 

@@ -4,13 +4,12 @@
 one after the other: the plain run of the script and `diagnose` of it, each with an empty compile cache; then
 the call of its package as a user makes it (import torch, `aoti_load_package`, call) and `diagnose` of package
 and inputs. It prints wall-clock seconds and ratios, and keeps them with their medians in
-`benchmarks/diagnose_cost.json`. Targets of the median: script 1.25 (1.4 on a GPU), package 1.0.
+`benchmarks/results.json`. Targets of the median: script 1.25 (1.4 on a GPU), package 1.0.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -22,12 +21,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import keep, kept
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import Program, Question, program
 from benchmarks.corpus.validate import select
 from benchmarks.warm_worker import PLAIN, ROOT
 
-RESULTS = Path(__file__).with_suffix(".json")
 TARGETS = {"cpu": {"script": 1.25, "package": 1.0}, "cuda": {"script": 1.4, "package": 1.0}}
 Measured = dict[str, dict[str, float]]  # by form: seconds of both, and their ratio
 COMMAND = (sys.executable, "-c", "from mcp_server.cli.main import main; main()", "diagnose")
@@ -91,7 +90,7 @@ def chosen(needs: str, names: Sequence[str], most: int) -> list[Answer]:
     return fitting[:: max(1, len(fitting) // most)][:most]
 
 
-def keep(rows: Mapping[str, Measured], needs: str) -> None:
+def keep_medians(rows: Mapping[str, Measured], needs: str) -> None:
     """Write what was measured so far, and print the medians."""
     medians = {
         form: round(statistics.median(row[form]["ratio"] for row in rows.values() if form in row), 2)
@@ -104,8 +103,8 @@ def keep(rows: Mapping[str, Measured], needs: str) -> None:
             f"median {form:8} {ratio:5.2f} x (target {target}: {'reached' if ratio <= target else 'MISSED'})"
         )
     load = round(os.getloadavg()[0], 1)
-    kept = {"torch": torch.__version__, "load": load, "medians": medians, "programs": rows}
-    RESULTS.write_text(json.dumps({**json.loads(RESULTS.read_text()), needs: kept}, indent=1) + "\n")
+    found = {"torch": torch.__version__, "load": load, "medians": medians, "programs": rows}
+    keep("diagnose_cost", {**kept("diagnose_cost"), needs: found})
 
 
 def main() -> int:
@@ -117,7 +116,7 @@ def main() -> int:
     rows: dict[str, Measured] = {}
     for answer in chosen(options.needs, options.names, options.programs):
         rows[answer.name] = measured(program(answer))
-        keep(rows, options.needs)
+        keep_medians(rows, options.needs)
     return 0
 
 

@@ -1,7 +1,7 @@
 """How many launches `compare-with-eager` judges in a second.
 
 `python -m benchmarks.judged_launches [--launches 200 1000] [--rows 256] [--width 256] [--device cuda]`
-compiles a chain of that many launches for each number, judges all of them, and writes judged_launches.json:
+compiles a chain of that many launches for each number, judges all of them, and keeps in results.json:
 seconds of the whole comparison, with its imports and the rebuild of the package, and the rate, which is what
 more launches add.
 """
@@ -9,7 +9,6 @@ more launches add.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -19,12 +18,11 @@ from pathlib import Path
 import anyio
 import torch
 
-from benchmarks.kernel_io import HERE, QUICK, compile_all
+from benchmarks import keep, kept
+from benchmarks.kernel_io import QUICK, compile_all
 from mcp_server.model import PackageWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.compare_with_eager import Pair, compare_pair
-
-RESULTS = HERE / "judged_launches.json"
 
 
 def compiled(launches: int, asked: argparse.Namespace, directory: Path) -> Pair:
@@ -60,7 +58,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known = kept("judged_launches")
     runs = []
     for launches in asked.launches:
         with tempfile.TemporaryDirectory() as directory:
@@ -71,7 +69,7 @@ def main() -> int:
     shape = {"rows": asked.rows, "width": asked.width}
     found = {"torch": torch.__version__, **shape, "runs": runs, "launches_per_second": rate}
     known[asked.device] = {**known.get(asked.device, {}), **found}
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    keep("judged_launches", known)
     print(f"{rate} launches a second")
     return 0
 

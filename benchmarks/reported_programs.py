@@ -1,22 +1,20 @@
 """Programs of public reports of wrong code, and healthy ones that only round differently.
 
-`PYTHON benchmarks/reported_programs.py` compiles each with the torch of that interpreter, compares package
-and eager, and writes under `releases` in compiler_faults.json which reports are right there. It needs torch
-alone.
+`PYTHON -m benchmarks.reported_programs` compiles each with the torch of that interpreter, compares package
+and eager, and keeps as `releases` of `compiler_faults` which reports are right there. It needs torch alone.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-RESULTS = Path(__file__).with_name("compiler_faults.json")
+from benchmarks import keep, kept
+
 MIXED = torch.tensor([5, 1, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12, 90, 80])
 
 
@@ -151,9 +149,9 @@ def main() -> int:
         if program.source:
             right[name] = is_right(program)
             print(name, "right" if right[name] else "wrong", flush=True)
-    known = json.loads(RESULTS.read_text())
+    known = kept("compiler_faults")
     known.setdefault("releases", {})[torch.__version__] = right
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    keep("compiler_faults", known)
     return 0
 
 

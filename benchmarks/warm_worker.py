@@ -7,7 +7,7 @@ meets all alike, and prints medians of wall-clock seconds:
 - loader: the same through `AOTIModelPackageLoader` alone, with the import;
 - first, later: `diagnose` of the call through MCP in a fresh server, and again in that server.
 
-Limits: a later call 0.3 x plain and 0.7 x loader. The figures go into `benchmarks/warm_worker.json`. By
+Limits: a later call 0.3 x plain and 0.7 x loader. The figures go into `benchmarks/results.json`. By
 default the demo's package and bad batch are taken; `make demo` makes them.
 """
 
@@ -29,9 +29,10 @@ import anyio
 import torch
 from mcp import Client, StdioServerParameters
 
+from benchmarks import keep
+
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / ".cache" / "demo"
-RESULT = Path(__file__).with_suffix(".json")
 LIMITS = {"plain": 0.3, "loader": 0.7}
 LATER_CALLS = 3
 
@@ -114,7 +115,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=Path, default=DEMO / "bad.pt")
     asked = parser.parse_args()
     told = summary(measured(asked.package.resolve(), asked.inputs.resolve(), asked.rounds))
-    RESULT.write_text(json.dumps(told, indent=1) + "\n")
+    keep("warm_worker", told)
     for name, seconds in told["medians_s"].items():
         ratio = (
             f"  a later call is {told['later_by'][name]} x (limit {LIMITS[name]} x)" if name in LIMITS else ""

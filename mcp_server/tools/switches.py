@@ -162,7 +162,7 @@ def workaround_lines(asked: protocol.Workaround) -> str:
 
 
 # Tried alone at once, since many faults are of vector code: six of the six switches that public reports came
-# down to (benchmarks/compiler_faults.json).
+# down to (benchmarks/results.json).
 TELLING = "cpp.simdlen"
 AGAIN = "nothing is switched off"
 

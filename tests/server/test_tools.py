@@ -176,7 +176,7 @@ def test_progress_reaches_the_client(tmp_path: Path, era: Era) -> None:
 # What clients put into every session's context: names, schemas, texts, and how many bytes they take.
 
 MOST_BYTES = 28 << 10
-MOST_CORE_BYTES = 14_600  # 3,500 tokens, as benchmarks/tokens.json counted them
+MOST_CORE_BYTES = 14_600  # 3,500 tokens, as benchmarks/results.json counted them
 MOST_INSTRUCTION_BYTES = 2048
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from statistics import median
 
 import pytest
 
+from benchmarks import kept
 from tests.conftest import ROOT
 from tests.support.guides import PAGES
 
@@ -35,15 +35,15 @@ CLAIMS = (
     Claim("README.md", "[77 of 80](benchmarks/first_sight.md)", FIRST_SIGHT, ("All batches",)),
     Claim(
         "README.md",
-        "[1.08 times](benchmarks/diagnose_cost.json) as long as one plain run of a package, 1.24 times for a",
-        "benchmarks/diagnose_cost.json",
+        "[1.08 times](benchmarks/results.json) as long as one plain run of a package, 1.24 times for a",
+        "benchmarks/results.json",
         (r'(?s)"cpu": .{,80}"medians": \{\s*"script": 1\.24,\s*"package": 1\.08',),
     ),
     # Counted by a test of its own, below.
     Claim(
         "benchmarks/README.md",
         "13 of 16 reports, in at most 10 compiles; 5 healthy programs",
-        "benchmarks/compiler_faults.json",
+        "benchmarks/results.json",
         (r'"compiles": 10',),
     ),
     # Counted from the verdicts themselves by tests/test_plant.py.
@@ -199,9 +199,9 @@ def test_every_number_is_claimed(text: str) -> None:
     ],
 )
 def test_tokens_are_those_that_were_counted(text: str, words: str, name: str) -> None:
-    """Texts round to hundreds what benchmarks/tokens.json has."""
-    kept = json.loads((ROOT / "benchmarks" / "tokens.json").read_text())[name]["tokens"]
-    assert words.format(f"{round(kept, -2):,}") in (ROOT / text).read_text()
+    """Texts round to hundreds what benchmarks/results.json has."""
+    held = kept("tokens")[name]["tokens"]
+    assert words.format(f"{round(held, -2):,}") in (ROOT / text).read_text()
 
 
 @pytest.mark.parametrize("source", sorted({claim.source for claim in CLAIMS if claim.text == "README.md"}))
@@ -222,8 +222,8 @@ def test_the_cpu_faults_are_counted() -> None:
 
 def test_the_compiler_faults_of_the_table_are_those_of_the_file() -> None:
     """How many public reports were named, in how many compiles, and that no healthy program was accused."""
-    kept = json.loads((ROOT / "benchmarks" / "compiler_faults.json").read_text(encoding="utf-8"))
-    programs = kept["programs"]
+    held = kept("compiler_faults")
+    programs = held["programs"]
     faulty = [program for program in programs.values() if program["report"]]
     named = [p for p in faulty if p["outcome"] == "decision" and p["whole"] == "gone"]
     healthy = [program for program in programs.values() if not program["report"]]
@@ -233,19 +233,19 @@ def test_the_compiler_faults_of_the_table_are_those_of_the_file() -> None:
     words = f"{told}, in at most {max(p['compiles'] for p in named)} compiles"
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert f"{words}; {len(healthy)} healthy programs that round differently: none accused" in text
-    on_cuda = [p for p in kept["cuda"]["programs"].values() if p["outcome"] != "no failure"]
+    on_cuda = [p for p in held["cuda"]["programs"].values() if p["outcome"] != "no failure"]
     compiler = [p for p in on_cuda if "not the compiler's" not in p["outcome"]]
     gone = [p for p in compiler if p["outcome"] == "decision" and p["whole"] == "gone" and p["report"]]
     most = max(p["compiles"] for p in gone)
-    asked = sum(bool(program["report"]) for program in kept["cuda"]["programs"].values())
+    asked = sum(bool(program["report"]) for program in held["cuda"]["programs"].values())
     there = f"H200, asked {asked} of the {len(faulty)} programs: {len(gone)} of the {len(compiler)}"
     assert f"{there} that are wrong there, in at most {most} |" in text
 
 
 def test_the_reports_that_a_release_has_right_are_counted() -> None:
     """docs/releases.md has a column for each torch that was asked, in the order of the releases."""
-    kept = json.loads((ROOT / "benchmarks" / "compiler_faults.json").read_text())
-    faulty, releases = [p["report"] for p in kept["programs"].values() if p["report"]], kept["releases"]
+    held = kept("compiler_faults")
+    faulty, releases = [p["report"] for p in held["programs"].values() if p["report"]], held["releases"]
     names = sorted(releases, key=lambda name: [int(part) for part in name.partition("+")[0].split(".")])
     cells = [f"{sum(releases[name].values())} of {len(releases[name])}" for name in names]
     table = f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n| {' | '.join(cells)} |"
@@ -263,9 +263,9 @@ def test_proven_verdicts_on_two_defects_are_the_sum_of_their_table() -> None:
 
 def test_readers_are_counted_from_their_packages() -> None:
     """Calls and seconds of both pages in benchmarks/ are those that were kept."""
-    kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["packages"]
+    held = kept("readers")["packages"]
     page = (ROOT / "benchmarks" / "agents.md").read_text()
-    sides = [[package[side] for package in kept] for side in ("with", "without")]
+    sides = [[package[side] for package in held] for side in ("with", "without")]
     calls = [[each["calls"] for each in side] for side in sides]
     seconds = [[each["seconds"] for each in side] for side in sides]
     cells = [f"{sum(each)}, {median(each):.0f}" for each in calls]
@@ -275,7 +275,7 @@ def test_readers_are_counted_from_their_packages() -> None:
     cells = [f"{median(each):.0f}" for each in seconds]
     assert f"| seconds a package, median | {cells[0]} | {cells[1]} |" in page
     assert all(each["solved"] for side in sides for each in side)
-    for package in kept:
+    for package in held:
         pair = [f"{package[side]['calls']}, {package[side]['seconds']}" for side in ("with", "without")]
         assert f"| {package['kind']} | {pair[0]} | {pair[1]} |" in page
     gained = f"{sum(calls[0])} calls and {sum(seconds[0]) / 60:.1f} minutes with it, "
@@ -285,9 +285,9 @@ def test_readers_are_counted_from_their_packages() -> None:
 
 def test_readers_of_the_second_set_are_counted_from_their_packages() -> None:
     """The same of the tasks that were asked at first sight, and again after mending."""
-    kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["second"]["packages"]
+    held = kept("readers")["second"]["packages"]
     page = (ROOT / "benchmarks" / "agents.md").read_text()
-    sides = {side: [package[side] for package in kept] for side in ("with", "corrected", "without")}
+    sides = {side: [package[side] for package in held] for side in ("with", "corrected", "without")}
     calls = {side: [each["calls"] for each in found] for side, found in sides.items()}
     seconds = {side: [each["seconds"] for each in found] for side, found in sides.items()}
     rows = {
@@ -297,7 +297,7 @@ def test_readers_of_the_second_set_are_counted_from_their_packages() -> None:
     }
     for title, cells in rows.items():
         assert f"| {title} | {' | '.join(cells)} |" in page
-    for package in kept:
+    for package in held:
         cells = [f"{package[side]['calls']}, {package[side]['seconds']}" for side in sides]
         assert f"| {package['kind']} | {' | '.join(cells)} |" in page
     assert all(each["solved"] for found in sides.values() for each in found)
@@ -308,7 +308,7 @@ def test_readers_of_the_second_set_are_counted_from_their_packages() -> None:
 
 def test_runs_of_the_third_set_are_counted_from_their_packages() -> None:
     """Each run's calls, minutes and tasks that a blind reader found solved, or that it was not graded."""
-    kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["third"]["packages"]
+    held = kept("readers")["third"]["packages"]
     page = (ROOT / "benchmarks" / "agents.md").read_text()
     found: dict[str, list[str]] = {
         "solved, graded blind": [],
@@ -318,7 +318,7 @@ def test_runs_of_the_third_set_are_counted_from_their_packages() -> None:
     totals = []
     for side in ("with", "without"):
         runs = [
-            {name: [each[side][name][n] for each in kept] for name in ("calls", "seconds", "solved")}
+            {name: [each[side][name][n] for each in held] for name in ("calls", "seconds", "solved")}
             for n in range(3)
         ]
         graded = [[one for one in run["solved"] if one is not None] for run in runs]
@@ -329,7 +329,7 @@ def test_runs_of_the_third_set_are_counted_from_their_packages() -> None:
         totals.append(sum(sum(run["calls"]) for run in runs))
     for title, cells in found.items():
         assert f"| {title} | {cells[0]} | {cells[1]} |" in page
-    for each in kept:
+    for each in held:
         pair = [
             f"{', '.join(map(str, s['calls']))}; {median(s['seconds'])}"
             for s in (each["with"], each["without"])

@@ -101,7 +101,7 @@ class JudgeBySource(Observation):
 
 
 SHARE = 0.7  # of what the budget leaves; the workaround on the whole program comes after it
-# Public reports took 100 to 580 s (benchmarks/compiler_faults.json). A default budget leaves less: then
+# Public reports took 100 to 580 s (benchmarks/results.json). A default budget leaves less: then
 # the verdict gives `bisect` as the next step.
 
 
