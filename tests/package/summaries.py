@@ -17,6 +17,18 @@ from tests.recorded import RECORDINGS
 
 WRAPPERS = RECORDINGS / "wrappers"
 GOLD = Path(__file__).with_name("wrappers.summary.txt")
+SUMMARISED = (
+    "attention.torch-2.11-cuda",
+    "branch.torch-2.15-cpu",
+    "computed_index.torch-2.13-cpu",
+    "folding.torch-2.13-cpu",
+    "lazy_shift.torch-2.15-cuda",
+    "plugin.torch-2.9-cpu",
+    "scatter.torch-2.8-cpu",
+    "scatter.torch-2.15-cpu",
+    "user_lookup.torch-2.11-cuda",
+)
+"""One for each release, device and kind of launch: the other wrappers have no line of another kind."""
 
 
 def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Wrapper:
@@ -112,9 +124,9 @@ def read(zoo: ZooPackage, name: str) -> Wrapper:
 
 
 def all_summaries() -> str:
-    """Every recorded wrapper as it is read today, under a line with its name."""
-    files = sorted(WRAPPERS.glob("*.cpp"))
-    return "\n".join(f"# {file.stem}\n{summary(read_wrapper(file.read_text()))}" for file in files)
+    """These wrappers as they are read today, each under a line with its name."""
+    texts = ((name, (WRAPPERS / f"{name}.cpp").read_text()) for name in SUMMARISED)
+    return "\n".join(f"# {name}\n{summary(read_wrapper(text))}" for name, text in texts)
 
 
 if __name__ == "__main__":

@@ -212,8 +212,8 @@ def edited(name: str, directory: Path, *edits: tuple[str, str], size: int = 8) -
 
 def test_an_output_that_is_only_loaded(tmp_path: Path) -> None:
     """What pytorch/pytorch#183575 shows: `in_out_ptr0` is loaded alone, and a caller takes it for written."""
-    gone = ("tl.store(in_out_ptr0 + (x2), tmp14, xmask)", "tmp15 = tmp14")
-    assert edited("select", tmp_path, gone) == [("never_stored", "in_out_ptr0")]
+    gone = ("tl.store(in_out_ptr0 + (x2), tmp4, xmask)", "tmp5 = tmp4")
+    assert edited("attention", tmp_path, gone) == [("never_stored", "in_out_ptr0")]
 
 
 GRID = "uint32_t grid_1 = 1;"

@@ -57,7 +57,7 @@ def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: 
     assert imported <= {"json", "os", "torch", "torch.nn"}
 
 
-CUDA = ["attention", *nightly("conv", "counter", "jagged", "logarithm", "scatter")]
+CUDA = ["attention", *nightly("counter", "jagged", "logarithm", "scatter")]
 RUN = """
 import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("model", sys.argv[1] + "/model.py")
@@ -77,7 +77,7 @@ def _wrapper(members: Members, text: bytes) -> Members:
 
 @pytest.mark.parametrize("name", CUDA)
 def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
-    """Read whole, and right on the CPU, where convolutions and attention have no layout in the wrapper."""
+    """Read whole, and right on the CPU, where attention has no layout in the wrapper."""
     recorded, package = RECORDINGS / "wrappers" / f"{name}.torch-2.11-cuda.cpp", zoo(name)
     cuda = changed(
         package, tmp_path / "cuda.pt2", lambda each: each.update(_wrapper(each, recorded.read_bytes()))
