@@ -285,8 +285,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "crash.log").write_text(LOG)
     (folder / "cpp_host").write_text("#!/bin/sh\necho 'no such option' >&2\nexit 3\n")
     (folder / "cpp_host").chmod(0o755)
-    sweep = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
-    cases = re.search(r"```yaml\n(.*?)```", sweep, re.DOTALL)
+    scenarios = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    cases = re.search(r"```yaml\n(# cases.yaml.*?)```", scenarios, re.DOTALL)
     assert cases, "the page shows the file that the README's command names"
     (folder / "cases.yaml").write_text(cases[1])
     return folder

@@ -1,8 +1,9 @@
 """Coverage-guided fuzzing of the readers: `python -m tests.fuzz.run TARGET [--seconds 600]`; needs atheris.
 
-With `all` every target runs in a process of its own, one after another. An input that a reader does not
-tolerate is kept in `finds.jsonl`, where a test reads it from then on. `more` are files to begin from besides
-recordings.
+With `all` every target runs in a process of its own, one after another. It begins from recordings and files
+made for the purpose, and from `more`. An input that a reader does not tolerate ends the run and is kept in
+`finds.jsonl` as hexadecimal text, where a test reads it from then on; cut it down by hand. Numbers of
+thousands of digits in the place of each real one, which no fuzzer reaches, are a test of their own.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from mcp_server.jobs.supervisor import children_of
 from tests.conftest import ROOT, ZooPackage
 from tests.jobs.small_server import OF_EACH_RANK
 from tests.jobs.support import all_dead, family, python, within
-from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import Cluster
 
 pytestmark = pytest.mark.slurm
 

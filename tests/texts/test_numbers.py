@@ -16,7 +16,6 @@ CORPUS = "benchmarks/corpus/README.md"
 FIRST_SIGHT = "benchmarks/first_sight.md"
 RACES = "benchmarks/README.md"
 FAULTS = "benchmarks/memory_faults/README.md"
-SINGLE = "benchmarks/single_measurements.md"
 
 
 @dataclass(frozen=True)
@@ -114,51 +113,49 @@ CLAIMS = (
         RACES,
         (r"3\.1 s, .* on T 4\.0 to 4\.6 s",),
     ),
-    Claim("triton-index-out-of-bounds.md", "108 KB in one measured case", SINGLE, (r"\| 108 KB \|",)),
-    Claim("triton-index-out-of-bounds.md", "inside the cubin (14 of 14)", SINGLE, (r"cubins .* 14 of 14",)),
+    Claim("triton-index-out-of-bounds.md", "108 KB in one measured case", RACES, (r"\| 108 KB \|",)),
+    Claim("triton-index-out-of-bounds.md", "inside the cubin (14 of 14)", RACES, (r"cubins .* 14 of 14",)),
     Claim(
-        "triton-index-out-of-bounds.md", "blank and counts (3 of 3)", SINGLE, (r"embedded source \| 3 of 3",)
+        "triton-index-out-of-bounds.md", "blank and counts (3 of 3)", RACES, (r"embedded source \| 3 of 3",)
     ),
-    Claim("guides/memory-faults.md", "in 7 of 7 crashes it was the faulting", SINGLE, (r"7 of 7 crashes",)),
-    Claim(
-        "guides/memory-faults.md", "148,640 and 194,016 records", SINGLE, (r"148,640 in one run, 194,016",)
-    ),
+    Claim("guides/memory-faults.md", "in 7 of 7 crashes it was the faulting", RACES, (r"7 of 7 crashes",)),
+    Claim("guides/memory-faults.md", "148,640 and 194,016 records", RACES, (r"148,640 in one run, 194,016",)),
     Claim(
         "guides/memory-faults.md",
         "a small call took 0.24 s against 0.12 s, the process 9.5-10.9 s against 9-10 s",
-        SINGLE,
+        RACES,
         (r"0\.12 s and 0\.24 s", r"9-10 s and 9\.5-10\.9 s"),
     ),
     Claim(
-        "guides/memory-faults.md", "number of hazards (2,048 in one record)", SINGLE, (r"racecheck \| 2,048",)
+        "guides/memory-faults.md", "number of hazards (2,048 in one record)", RACES, (r"racecheck \| 2,048",)
     ),
-    Claim("guides/memory-faults.md", "launch 9 of 15 in one measured case", SINGLE, (r"launch 9 of 15",)),
+    Claim("guides/memory-faults.md", "launch 9 of 15 in one measured case", RACES, (r"launch 9 of 15",)),
     Claim(
         "guides/memory-faults.md",
         "a read 372,737 bytes past an allocation and one 1,152 bytes before",
-        SINGLE,
+        RACES,
         (r"372,737 bytes after, 1,152 bytes before",),
     ),
     Claim(
         "guides/pytorch-documents.md",
         "in 7 of 7 crashes; 4 silent",
-        SINGLE,
+        RACES,
         (r"7 of 7 crashes; .* 4 silent",),
     ),
-    Claim("guides/api.md", "took 32 to 46 s on one H200", SINGLE, (r"32 to 46 s",)),
-    Claim("guides/building-and-loading.md", "A load that takes 32 to 46 s", SINGLE, (r"32 to 46 s",)),
-    Claim("guides/hangs-and-concurrency.md", "takes 42 to 81 s", SINGLE, (r"42 to 81 s",)),
-    Claim("guides/slow-or-large.md", "took 32 to 46 s of a load", SINGLE, (r"32 to 46 s",)),
+    Claim("guides/api.md", "took 32 to 46 s on one H200", RACES, (r"32 to 46 s",)),
+    Claim("guides/building-and-loading.md", "A load that takes 32 to 46 s", RACES, (r"32 to 46 s",)),
+    Claim("guides/hangs-and-concurrency.md", "takes 42 to 81 s", RACES, (r"42 to 81 s",)),
+    Claim("guides/slow-or-large.md", "took 32 to 46 s of a load", RACES, (r"32 to 46 s",)),
     Claim(
         "guides/nan-and-wrong-output.md",
         "stayed within 14 % of the tolerance",
-        SINGLE,
+        RACES,
         (r"14 % of the tolerance",),
     ),
     Claim(
         "guides/nan-and-wrong-output.md",
         "one weight changed by 0.01 was 800 times",
-        SINGLE,
+        RACES,
         (r"0\.01 \| 800 times",),
     ),
 )
