@@ -1,4 +1,4 @@
-"""Table of AOTInductor debugging flags, and the choice of those that act: when, since which torch, on what.
+"""The table of AOTInductor debugging flags. It says when, since which torch and on what each flag acts.
 
 `select` turns requested flags into environment variables and config entries.
 """
@@ -27,7 +27,7 @@ _PREFIXES = ("torch._inductor.config.", "config.")
 
 @dataclass(frozen=True)
 class Chosen:
-    """A flag of a plan and its value as text."""
+    """A chosen flag and its value as text."""
 
     flag: Flag
     value: str
@@ -50,10 +50,10 @@ def select(
     torch_version: str | None = None,
     device: Device | None = None,
 ) -> FlagPlan:
-    """The plan for `requested` (name -> value) at `moment`.
+    """Return the plan for `requested` (name -> value) at `moment`.
 
-    Without `torch_version` or `device` the rules that depend on it are skipped and the plan has a warning.
-    Raises `ProblemError` for an unknown name, a bad value, and a flag that would have no effect: a flag that
+    Without `torch_version` or `device`, the rules that depend on it are skipped and the plan has a warning.
+    Raise `ProblemError` for an unknown name, a bad value, or a flag that would have no effect: a flag that
     silently does nothing looks like a clean result.
     """
     torch = release_of(torch_version) if torch_version else None
@@ -64,7 +64,7 @@ def select(
     chosen = tuple(_choose(name, value, moment, torch, device) for name, value in requested.items())
     _check_together(chosen, torch)
     env = {one.flag.env: one.value for one in chosen if one.flag.env}
-    # A flag with both spellings is set through its variable only: torch reads config defaults from it.
+    # A flag with both spellings is set only through its variable: torch reads config defaults from there.
     config = {one.flag.config: one.flag.values.config(one.value) for one in chosen if not one.flag.env}
     warnings = []
     if torch is None and any(one.flag.since > versions.FIRST for one in chosen):
@@ -75,7 +75,7 @@ def select(
 
 
 def find(name: str) -> Flag:
-    """Look up a flag by environment or config name. Raises `ProblemError` listing similar names."""
+    """Look up a flag by environment or config name. Raise `ProblemError` with similar names if unknown."""
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     if name in _BY_NAME:
@@ -87,7 +87,7 @@ def find(name: str) -> Flag:
 
 
 def _choose(name: str, value: object, moment: Moment, torch: Release | None, device: Device | None) -> Chosen:
-    """The flag with its value as text. Raises `ProblemError` when it cannot act, or takes no such value."""
+    """Return the flag with its value as text. Raise `ProblemError` if it cannot act or the value is bad."""
     flag = find(name)
     text = str(int(value) if isinstance(value, bool) else value)
     reason = flag.inert
@@ -109,7 +109,7 @@ def _choose(name: str, value: object, moment: Moment, torch: Release | None, dev
 
 
 def _check_together(chosen: tuple[Chosen, ...], torch: Release | None) -> None:
-    """Raise `ProblemError` for a flag without another that it needs, and for two that exclude each other."""
+    """Raise `ProblemError` if a flag lacks another flag that it needs, or if two exclude each other."""
     on = {one.flag.name: one for one in chosen if one.value != "0"}
     values = {one.flag.name: one.value for one in chosen}
     for one in on.values():

@@ -1,4 +1,4 @@
-"""The flags that change how a package is built, check, print or trace it, or are read at load or run time.
+"""Flags that change how a package is built, checked, printed or traced, or that it reads at load or run time.
 
 Source: torch/_inductor/config.py and the code generators, torch 2.8 to 2.15.
 """
@@ -404,7 +404,7 @@ RUNTIME: tuple[Flag, ...] = (
         misses="faults of the device",
         in_guide=True,
     ),
-    # torch/_inductor/config.py:30 (2.13): read at import, used by the ISA probe of compile and of load.
+    # torch/_inductor/config.py:30 (2.13): read at import, used by the ISA probe of both compile and load.
     Flag(
         env="TORCHINDUCTOR_VEC_ISA_OK",
         config="cpp.vec_isa_ok",

@@ -16,7 +16,7 @@ ConfigValue = bool | int | float | str
 
 @dataclass(frozen=True)
 class Values:
-    """The values that a flag accepts: text that matches `pattern` in full.
+    """The values that a flag accepts: any text that matches `pattern` completely.
 
     `config` converts the text to the Python value for `torch._inductor.config`.
     """
@@ -90,7 +90,7 @@ _HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
 
 
 def table_markdown(flags: Iterable[Flag]) -> str:
-    """One row for each flag; a `|` inside a cell is escaped."""
+    """Format one row for each flag; a `|` inside a cell is escaped."""
     rows: list[tuple[str, ...]] = [_HEAD, ("---",) * len(_HEAD)]
     for flag in flags:
         since = "all" if flag.since == FIRST else f"≥{text(flag.since)}"

@@ -1,4 +1,4 @@
-"""The server's side of one supervised child: start it, stop it, decode how it ended."""
+"""The server's side of one supervised child: starts it, stops it, decodes how it ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STAGES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What the supervisor reported; `status` is a raw wait status, None if the supervisor itself died."""
+    """What the supervisor reported. `status` is a raw wait status; None if the supervisor itself died."""
 
     status: int | None = None
     failed_stage: str | None = None
@@ -38,7 +38,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The fields of `Finished` that follow from the wait status."""
+    """The fields of `Finished` that the wait status determines."""
 
     ending: Ending
     returncode: int | None = None
@@ -50,7 +50,7 @@ _SIGNALS = {int(number): number.name for number in signal.Signals}
 
 
 def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
-    """Classify the end of a child.
+    """Classify how a child ended.
 
     `limit` says why the server ended the child, if it did. `oom_kills` is the number of kills by the kernel's
     out-of-memory killer in this control group during the run.
@@ -84,7 +84,7 @@ def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
 
 
 def oom_kill_count(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int:
-    """Kills by the out-of-memory killer in this control group (version 2 or 1) so far; 0 if unknown."""
+    """Count the out-of-memory kills in this control group (version 2 or 1) so far; 0 if unknown."""
     most = 0
     with suppress(OSError):
         for line in groups.read_text().splitlines():
@@ -108,7 +108,7 @@ REAP_STEP_S = 0.001
 
 
 class ProcessHandle(Protocol):
-    """A supervisor process, as `Popen` has it."""
+    """The part of `Popen`'s interface that a supervisor process needs."""
 
     def poll(self) -> int | None: ...
 
@@ -117,9 +117,9 @@ class ProcessHandle(Protocol):
 
 @dataclass(frozen=True)
 class Program:
-    """What to start, and the descriptors that it gets.
+    """What to start, and the file descriptors to pass.
 
-    The supervisor keeps `keep_fds` (leases) open; the program does not inherit them. Raises ProblemError for
+    The supervisor keeps `keep_fds` (leases) open; the program does not inherit them. Raise ProblemError for
     arguments that execve(2) rejects.
     """
 
@@ -153,13 +153,13 @@ class Child:
         self._lifeline = lifeline
         self._received = b""
         self.has_ended = False
-        with suppress(OSError):  # `ended` notices a supervisor that died
+        with suppress(OSError):  # `ended` notices a supervisor that has died
             lifeline.sendall(encode_request(program.cwd, program.env))
         lifeline.setblocking(False)
 
     @classmethod
     def start(cls, program: Program) -> Child:
-        """Start the supervisor, in its own session: a terminal's Ctrl-C does not reach it."""
+        """Start the supervisor in its own session, so that a terminal's Ctrl-C does not reach it."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -178,7 +178,7 @@ class Child:
         return cls(process, ours, program)
 
     async def ended(self) -> None:
-        """Return when the supervisor has exited, which it does after everything below it."""
+        """Return when the supervisor has exited. It exits after everything below it has ended."""
         while not self.has_ended:
             await anyio.wait_readable(self._lifeline)
             try:
@@ -191,7 +191,7 @@ class Child:
             self.has_ended = not part
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM to the program's group; after `grace_s` seconds, SIGKILL to the whole tree."""
+        """Send SIGTERM to the program's group; after `grace_s` seconds, SIGKILL to the whole tree."""
         with suppress(OSError):
             self._lifeline.send(STOP)
         with anyio.move_on_after(grace_s):
@@ -205,7 +205,7 @@ class Child:
             self._process.kill()
 
     async def close(self) -> None:
-        """Reap the supervisor; one that never reported a status is killed, and its tree with it."""
+        """Reap the supervisor. If it never reported a status, kill it and its tree."""
         self._close_lifeline()
         if self.report().status is None:
             self._process.kill()
@@ -222,14 +222,14 @@ class Child:
 
 
 def encode_request(cwd: Path, env: Mapping[str, str]) -> bytes:
-    """The message that `supervisor.read_request` parses."""
+    """Encode the message that `supervisor.read_request` parses."""
     pairs = [os.fsencode(f"{name}={value}") for name, value in env.items()]
     body = b"\0".join([os.fsencode(cwd), *pairs])
     return len(body).to_bytes(8, "big") + body
 
 
 def parse_report(text: str) -> Report:
-    """The report in the supervisor's lines; unknown lines are ignored."""
+    """Parse the supervisor's lines into a report; ignore unknown lines."""
     report = Report()
     for line in text.splitlines():
         match line.split():

@@ -1,4 +1,4 @@
-"""A command to run as a child process, the environment that it gets, and how it ended."""
+"""A command to run as a child process, its environment, and how it ended."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from mcp_server.errors import ProblemError
 
 Ending = Literal["exit", "signal", "timeout", "out_of_memory", "not_started"]
 
-# A Python process with the capture hook prints the stacks of all threads on it. Programs do not use it.
+# Makes a Python process with the capture hook print the stacks of all threads. Programs do not use it.
 STACKS_SIGNAL = signal.SIGRTMIN + 9
-STOOD_STILL = "stood still"  # beginning of the note of a child that was stopped for a stall
+STOOD_STILL = "stood still"  # beginning of the note of a child that was stopped because it had stalled
 
 
 @dataclass(frozen=True)
 class Command:
     """One child process.
 
-    `env` holds variables to add to the inherited ones. `timeout_s` is wall-clock seconds.
-    `gpus` are the device indices that the child may use, None for none. They are leased, so that two jobs do
-    not share a GPU; children of one job do.
-    `stalled` is called every few seconds and returns the id of a process that will never go on, if there is
-    one. That process prints its stacks (`STACKS_SIGNAL`); then the child is stopped as at its time limit.
+    `env` holds variables to add to the inherited ones. `timeout_s` is wall-clock seconds. `gpus` are the
+    device indices that the child may use; None if it uses no GPU. They are leased, so that two jobs never
+    share a GPU; children of one job may. `stalled` is called every few seconds. It returns the id of a
+    process that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the
+    child is stopped as at its time limit.
     """
 
     argv: tuple[str, ...]
@@ -42,10 +42,10 @@ class Command:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended, after running for `wall_s` seconds and waiting `waited_s` for a GPU.
+    """How a child ended, after running for `wall_s` seconds and waiting `waited_s` seconds for a GPU.
 
-    `output` is stdout and stderr in order of arrival. What a child printed beyond the cap is left out in the
-    middle, where a line says how much. `returncode` is None if a signal or a limit ended the child. `signal`
+    `output` is stdout and stderr in order of arrival. If a child prints more than the cap, the middle is left
+    out, and a line there says how much. `returncode` is None if a signal or a limit ended the child. `signal`
     is a name such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why output was
     lost. `reused` marks a result of an earlier run of the job.
     """
@@ -68,8 +68,8 @@ class Finished:
 
 
 # A workload needs its compiler, its GPU and its caches, and must behave as it does in the user's shell.
-# Everything else, secrets above all, must not reach a job or a log.
-# Names (shell patterns, case-sensitive) that are passed on, and why.
+# Everything else, especially secrets, must not reach a job or a log. Names (shell patterns, case-sensitive)
+# that are passed on, with the reason.
 ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("HOME", "USER", "LOGNAME", "SHELL", "PWD"), "caches and configuration live under the home directory"),
     (("PATH",), "finds g++, ninja, ptxas, nvcc"),
@@ -96,7 +96,7 @@ ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "downloads"),
 )
 
-# Makes C stdio unbuffered too, so that the value printer's printf lines survive a crash (torch 2.13).
+# Also makes C stdio unbuffered, so that the value printer's printf lines survive a crash (torch 2.13).
 ALWAYS: Mapping[str, str] = {"PYTHONUNBUFFERED": "1"}
 
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH|JWT|COOKIE", re.IGNORECASE)
@@ -105,7 +105,7 @@ _NAME = re.compile(r"[^=\0]+")
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """By a name that suggests a secret, or a URL with a password as value."""
+    """Whether the name suggests a secret, or the value is a URL with a password."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
@@ -124,17 +124,17 @@ def check_variable(name: str, value: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment; another thread may remove a variable meanwhile."""
+    """Copy this process's environment. Another thread may remove a variable during the copy."""
     return {name: value for name in list(os.environ) if (value := os.environ.get(name)) is not None}
 
 
 def child_environment(
     asked: Mapping[str, str], unset: Iterable[str] = (), *, parent: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of a child: the parent's allowed variables without `unset`, then `asked`.
+    """Build a child's environment: the parent's allowed variables without `unset`, then `asked`.
 
     A variable in `asked` is passed even if it looks like a secret, since the user named it. `parent` defaults
-    to this process's environment. Raises ProblemError for an invalid name or value.
+    to this process's environment. Raise ProblemError for an invalid name or value.
     """
     for name, value in asked.items():
         check_variable(name, value)

@@ -1,6 +1,6 @@
-"""GPU leases, so that one job at a time uses a GPU; names of GPUs; the clock that stands still for a wait.
+"""GPU leases, which let one job at a time use a GPU; GPU names; and a clock that stops while a job waits.
 
-A lease is a file lock, so it ends with the process that has it. Leases are advisory, and shared by the
+A lease is a file lock, so it ends with the process that holds it. Leases are advisory, and shared by the
 servers of one user on one machine. A job that names no GPU needs no lease.
 """
 
@@ -35,15 +35,15 @@ LONGEST_WAIT_S = 0.5
 
 
 def lease_root() -> Path:
-    """A local directory. The state directory may be shared between machines, but GPUs are not."""
+    """The local directory for leases. State directories may be shared between machines, but GPUs are not."""
     return Path("/tmp") / f"aoti-debug-{os.getuid()}"
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Who wants a lease (`holder`, as other jobs see it), and what to call while it waits for one.
+    """Who wants a lease (`holder`, as other jobs see it), and what to call while waiting for one.
 
-    `shared` are the leases of the job by GPU: its children use a GPU side by side.
+    `shared` are the job's leases by GPU: its children use a GPU side by side.
     """
 
     holder: str
@@ -53,9 +53,9 @@ class Waits:
 
 
 class Lease:
-    """The lock of the GPU `name`, which `users` children of a job want or have.
+    """The lock of the GPU `name`; `users` counts the children of a job that want or have it.
 
-    It belongs to all copies of its descriptor: if this process is killed, the supervisor of a child keeps the
+    All copies of its descriptor hold the lock: if this process is killed, a child's supervisor keeps the
     lease until it has ended its program.
     """
 
@@ -66,7 +66,7 @@ class Lease:
             self.fd = open_lock(self._path)
 
     async def acquire(self, waits: Waits) -> None:
-        """Lock the GPU. What another child of the job has locked is locked for this one, too."""
+        """Lock the GPU. A lock that another child of the same job has taken counts for this child, too."""
         if not self._try_lock():
             with waits.blocked():
                 await self._wait(waits)
@@ -87,7 +87,7 @@ class Lease:
             pause = min(LONGEST_WAIT_S, pause * 1.5)
 
     def _try_lock(self) -> bool:
-        """Try the lock. A lock file that a cleaner of /tmp removed is created again."""
+        """Try the lock. If a cleaner of /tmp removed the lock file, create it again."""
         with storing(self._path):
             if not is_current(self.fd, self._path):
                 fresh = open_lock(self._path)
@@ -98,7 +98,7 @@ class Lease:
 
 @contextmanager
 def _used(name: str, shared: dict[str, Lease]) -> Iterator[Lease]:
-    """The lease of the job for this GPU, which ends with its last user."""
+    """Use the job's lease for this GPU, which ends with its last user."""
     if name not in shared:
         shared[name] = Lease(name)
     lease = shared[name]
@@ -114,9 +114,9 @@ def _used(name: str, shared: dict[str, Lease]) -> Iterator[Lease]:
 
 @asynccontextmanager
 async def leased(names: Iterable[str], waits: Waits) -> AsyncIterator[tuple[int, ...]]:
-    """Lease the GPUs `names` for the body. Yields the descriptors of the locks.
+    """Lease the GPUs `names` for the body, and yield the descriptors of the locks.
 
-    They are locked in sorted order, so that two jobs cannot wait for each other.
+    Locks are taken in sorted order, so that two jobs cannot wait for each other.
     """
     with ExitStack() as stack:
         found = []
@@ -135,7 +135,7 @@ _PART = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of this machine. `parts` are the UUIDs of its MIG devices, if MIG is on."""
+    """A GPU of this machine. `parts` are the UUIDs of its MIG devices if MIG is on."""
 
     index: int
     uuid: str
@@ -143,16 +143,16 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """CUDA uses only the first MIG device of a GPU (NVIDIA MIG User Guide)."""
+        """The name for CUDA, which uses only the first MIG device of a GPU (NVIDIA MIG User Guide)."""
         return self.parts[0] if self.parts else str(self.index)
 
 
 def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] = ()) -> tuple[str, ...]:
-    """Machine-wide names of the child's device indices: its index i is entry i of CUDA_VISIBLE_DEVICES.
+    """Return machine-wide names for the child's device indices: index i is entry i of CUDA_VISIBLE_DEVICES.
 
-    An index beyond the entries, and an entry that is not in `known`, name themselves. The workload then
-    fails, which is a result. A variable that is set and empty hides every GPU from the child: none is named.
-    Raises ProblemError for a negative index.
+    An index beyond the entries, or an entry that is not in `known`, is its own name. The workload then fails,
+    which is a result. A variable that is set and empty hides every GPU, so no name is returned. Raise
+    ProblemError for a negative index.
     """
     entries = [entry.strip() for entry in (visible or "").split(",") if entry.strip()]
     wanted = sorted(set(gpus))
@@ -165,7 +165,7 @@ def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] 
 
 
 def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
-    """The name of the GPU that an entry of CUDA_VISIBLE_DEVICES selects, or the entry if it is ambiguous.
+    """Return the name of the GPU that an entry of CUDA_VISIBLE_DEVICES selects, or the entry if ambiguous.
 
     An entry is an index or the beginning of a UUID. Indices follow the PCI bus order of `nvidia-smi`. CUDA's
     default order can differ on a machine with different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
@@ -179,7 +179,7 @@ def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
 
 @lru_cache(maxsize=1)
 def known_gpus() -> tuple[Gpu, ...]:
-    """The GPUs of this machine, listed once and without CUDA; empty if they cannot be listed."""
+    """List the GPUs of this machine once, without CUDA; empty if they cannot be listed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
@@ -192,7 +192,7 @@ def known_gpus() -> tuple[Gpu, ...]:
 
 
 def read_listing(text: str) -> tuple[Gpu, ...]:
-    """Parse `nvidia-smi -L`: a line for each GPU, followed by one for each of its MIG devices."""
+    """Parse `nvidia-smi -L`: one line for each GPU, followed by one for each of its MIG devices."""
     found: list[Gpu] = []
     for line in text.splitlines():
         if gpu := _GPU.match(line):
@@ -203,9 +203,9 @@ def read_listing(text: str) -> tuple[Gpu, ...]:
 
 
 class Clock:
-    """Starts at once. Time that the job spent waiting does not count against its limits.
+    """A clock that starts when created. Time that the job spends waiting does not count against its limits.
 
-    A child that waits for another child of the same job does not stop it.
+    The clock keeps running while a child waits for another child of the same job.
     """
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class Clock:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that the clock stood still, a current stop included."""
+        """Seconds that the clock stood still, including a current stop."""
         return self._waited + (time.monotonic() - self._stopped_at if self._stopped_at is not None else 0.0)
 
     @property

@@ -1,4 +1,4 @@
-"""Background jobs with handles. A job outlives the request that started it and ends with the server."""
+"""Background jobs with handles. A job outlives the request that started it, and ends with the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mcp_server.model import Record
 
 State = Literal["running", "finished", "failed", "stopped"]
 
-JOBS_VARIABLE = "AOTI_DEBUG_JOBS"  # how many jobs may run a workload at once; others wait
+JOBS_VARIABLE = "AOTI_DEBUG_JOBS"  # how many jobs may run a workload at once; the others wait
 FEWEST_AT_ONCE = 4
 
 PROGRESS_LINES = 20
@@ -51,7 +51,7 @@ class JobState(Record):
     have a partial result.
 
     A job whose workload fails is `finished`; `failed` means that the tool could not do its work. `wall_s` is
-    seconds since the start, `progress` the last lines of progress.
+    the seconds since the start; `progress` holds the last progress lines.
     """
 
     job_id: str
@@ -59,7 +59,7 @@ class JobState(Record):
     state: State
     wall_s: float
     progress: list[str] = Field(default_factory=list)
-    result: dict[str, Any] | None = None  # the record as JSON, of a type that the tool knows
+    result: dict[str, Any] | None = None  # the record as JSON; the tool knows its type
     problem: Problem | None = None
 
 
@@ -93,7 +93,7 @@ class Job:
             self._progress.append(text[:PROGRESS_WIDTH])
 
     def knows(self, result: BaseModel) -> None:
-        """Set the partial result, which becomes the result if the job is stopped."""
+        """Set the partial result. If the job is stopped, it becomes the result."""
         self._known = result
 
     def look(self) -> JobState:
@@ -102,7 +102,7 @@ class Job:
     def state_as(
         self, state: State, result: BaseModel | None = None, problem: Problem | None = None
     ) -> JobState:
-        """The state with the result in its JSON form (NaN becomes null), as `load` reads it from disk."""
+        """Build the state with the result as JSON (NaN becomes null), as `load` reads it from disk."""
         return JobState(
             job_id=self.id,
             kind=self.directory.kind,
@@ -114,7 +114,7 @@ class Job:
         )
 
     async def run(self, work: Work) -> None:
-        """Do the work and set the state. Returns when the work has ended or was cancelled by `scope`."""
+        """Do the work and set the state. Returns when the work has ended or `scope` has cancelled it."""
         try:
             with self.scope:
                 try:
@@ -122,14 +122,14 @@ class Job:
                     self.state = self.state_as("finished", self.result)
                 except anyio.get_cancelled_exc_class():
                     raise
-                except BaseException as error:  # also SystemExit: the server and its other jobs go on
+                except BaseException as error:  # also SystemExit: the server and its other jobs continue
                     self.state = self.state_as("failed", problem=self._problem(innermost(error)))
         finally:
             stopped = Problem(what="the job was stopped")
             self.state = self.state or self.state_as("stopped", self._known, stopped)
 
     def _problem(self, error: BaseException) -> Problem:
-        """The error as data. An unexpected error also writes its traceback to the job's directory."""
+        """Convert the error to data. An unexpected error also writes its traceback to the job's directory."""
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             what = f"cannot store a job: {cause(error)}"
             error = ProblemError(what, value=error.filename, next_call=ANOTHER_STATE)
@@ -145,7 +145,7 @@ class Job:
 
 
 class Manager:
-    """The jobs of this server. `Manager.open` creates it, and ends all jobs when it exits."""
+    """The jobs of this server. `Manager.open` creates a manager, and ends all jobs when its context exits."""
 
     def __init__(self, store: Store, tasks: TaskGroup, jobs_at_once: int) -> None:
         self.store = store
@@ -156,7 +156,7 @@ class Manager:
     @classmethod
     @asynccontextmanager
     async def open(cls, store: Store, jobs_at_once: int | None = None) -> AsyncIterator[Manager]:
-        """A manager whose jobs end with the context. An error in the body is raised unchanged."""
+        """Yield a manager whose jobs end with the context. An error in the body is raised unchanged."""
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
             try:
@@ -170,8 +170,8 @@ class Manager:
     def start(self, kind: str, work: Work, *, again: str = "", heavy: bool = False) -> Job:
         """Start `work` in the background, in a new directory or in that of the ended job `again`.
 
-        Only a limited number of `heavy` jobs run at once; the others wait. Raises ProblemError if no
-        directory can be created, and if the job `again` is unknown or still runs.
+        Only a limited number of `heavy` jobs run at once; the others wait. Raise ProblemError if no directory
+        can be created, or if the job `again` is unknown or still running.
         """
         job = Job(self.store.reopen(again) if again else self.store.create(kind))
         self._jobs[job.id] = job
@@ -179,7 +179,7 @@ class Manager:
         return job
 
     async def wait(self, job_id: str, wait_s: float) -> JobState:
-        """The state of a job, when it ends or after `wait_s`. Raises ProblemError for a handle not found."""
+        """Return a job's state once it ends or after `wait_s`. Raise ProblemError for an unknown handle."""
         job = self._jobs.get(job_id)
         with anyio.move_on_after(wait_s):
             if job:
@@ -189,7 +189,7 @@ class Manager:
         return job.look() if job else self._from_disk(job_id)
 
     async def stop(self, job_id: str) -> JobState:
-        """End a job with all its processes, unless it has ended. Raises ProblemError for another server's."""
+        """End a job and all its processes if it still runs. Raise ProblemError for another server's job."""
         job = self._jobs.get(job_id)
         if job:
             job.scope.cancel()
@@ -218,25 +218,25 @@ class Manager:
                 with storing(job.path):
                     write_whole(job.path / RESULT_FILE, job.look().model_dump_json(indent=1))
                 del self._jobs[job.id]
-            except ProblemError as error:  # it stays in memory
+            except ProblemError as error:  # the result stays in memory
                 job.progress(f"the result is kept until the server ends: {error}")
             finally:
                 job.directory.release()
                 job.done.set()
-        with suppress(ProblemError):  # the next job that needs room reports it
+        with suppress(ProblemError):  # the next job that needs room reports the problem
             await anyio.to_thread.run_sync(self.store.sweep)
 
     def _from_disk(self, job_id: str) -> JobState:
         directory = self.store.find(job_id)
         state = JobState(job_id=job_id, kind=directory.kind, state="running", wall_s=0.0)
-        if self.store.is_running(directory):  # perhaps again, with the result of its last run
+        if self.store.is_running(directory):  # perhaps a second run, with the result of the previous one
             return state
         lost = Problem(what="the server ended before the job did", next_call="run it again")
         return load(directory.path) or state.model_copy(update={"state": "stopped", "problem": lost})
 
 
 def most_at_once() -> int:
-    """AOTI_DEBUG_JOBS, else one job per processor and at least four. Raises ProblemError for a bad value."""
+    """AOTI_DEBUG_JOBS, else one job per processor and at least four. Raise ProblemError for a bad value."""
     text = os.environ.get(JOBS_VARIABLE, "")
     if not text:
         return max(FEWEST_AT_ONCE, os.cpu_count() or 1)
@@ -252,7 +252,7 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def load(path: Path) -> JobState | None:
-    """The state saved in a job's directory; None if there is none that this version can read."""
+    """Load the state saved in a job's directory; None if no state is there that this version can read."""
     try:
         return JobState.model_validate_json((path / RESULT_FILE).read_bytes())
     except (OSError, ValidationError):

@@ -1,7 +1,7 @@
 """Stores the output of a child: `stdout.log`, `stderr.log` and, in order of arrival, `output.log`.
 
-Memory and disk are bounded. Each file keeps its beginning and its end, with a line at the gap that says how
-much is missing. The files contain raw bytes; readers clean them with `clean`.
+Memory and disk use are bounded. Each file keeps its beginning and its end; a line at the gap says how much is
+missing. The files contain raw bytes; readers clean them with `clean`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CONTROLS = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last
 
 
 def clean(text: str) -> str:
-    """Drop terminal escapes, control characters, and characters that hide or reorder text."""
+    """Remove terminal escapes, control characters, and characters that hide or reorder text."""
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     return _CONTROLS.sub("", text)
@@ -45,16 +45,16 @@ def clean(text: str) -> str:
 MIB = 1 << 20
 READ_BYTES = 1 << 18
 OPEN_LINE_BYTES = 1 << 16
-HEAD_BYTES = 16 * MIB  # kept of each file
+HEAD_BYTES = 16 * MIB  # how much of the beginning of each file is kept
 TAIL_BYTES = 48 * MIB
 
 
 class BoundedFile:
     """A file that keeps its first `head` and its last `tail` bytes.
 
-    During writing the tail is a ring buffer after the head, so that the file never exceeds both. `close`
-    unrolls it and writes the line at the gap. After a failed write (a full disk) the rest is only counted and
-    `error` is set: how the child ends matters more than its last output.
+    During writing the tail is a ring buffer after the head, so the file never exceeds both together. `close`
+    unrolls the buffer and writes the line at the gap. After a failed write (a full disk), further bytes are
+    only counted and `error` is set: how the child ends matters more than its last output.
     """
 
     def __init__(self, path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
@@ -80,7 +80,7 @@ class BoundedFile:
         self._refused += len(view)
 
     def close(self) -> int:
-        """Put the tail in order behind the line at the gap. Returns the number of bytes left out."""
+        """Move the tail into order after the gap line. Return the number of bytes left out."""
         head, tail, fd = self._head, self._tail, self._file.fileno()
         left_out = max(0, self._total - head - tail)
         with self._file:
@@ -101,7 +101,7 @@ class BoundedFile:
 
 
 class InOrder:
-    """Interleaves two streams by whole lines."""
+    """Merges two streams, keeping lines whole."""
 
     def __init__(self, target: BoundedFile) -> None:
         self._target = target
@@ -155,7 +155,7 @@ class Capture:
         self.error = next((file.error for file in self._files.values() if file.error), "")
 
     def started(self) -> None:
-        """Close our copies of the child's write ends; without that, reading never reaches end of file."""
+        """Close our copies of the child's write ends; otherwise reading never reaches end of file."""
         for fd in {self.stdout, self.stderr} - {-1}:
             os.close(fd)
         self.stdout = self.stderr = -1

@@ -1,8 +1,8 @@
-"""Runs one command to its end and kills every process that it leaves behind.
+"""Runs one command to its end, and kills every process that it leaves behind.
 
 `fork_server` starts a process that has imported torch and forks for each command, so that the import is paid
-for once (`worker/fork_server.py`). Each fork has its own supervisor, like any other child. When the context
-is left, the process and all of its forks are ended.
+only once (`worker/fork_server.py`). Each fork has its own supervisor, like any other child. Leaving the
+context ends the process and all of its forks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KILL_STEP_S = 0.005
 
 
 def marked_processes(mark: str) -> list[int]:
-    """Ids of this user's processes with the mark in their environment, unless they cleared it."""
+    """List the ids of this user's processes with the mark in their environment, unless they cleared it."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has ended, or belongs to another user
@@ -46,7 +46,7 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def kill_marked(mark: str) -> None:
-    """Send SIGKILL until no marked process is left: one of them may fork meanwhile."""
+    """Send SIGKILL until no marked process is left, because a marked process may fork meanwhile."""
     end_proxied(lambda: marked_processes(mark))
     limit = time.monotonic() + KILL_LIMIT_S
     while (found := marked_processes(mark)) and time.monotonic() < limit:
@@ -56,12 +56,12 @@ def kill_marked(mark: str) -> None:
         time.sleep(KILL_STEP_S)
 
 
-# Seconds from SIGTERM to SIGKILL. A cancelled call often means that the server exits, within a second in all.
+# Seconds from SIGTERM to SIGKILL. A cancelled call often means that the server must exit within a second.
 TIMEOUT_GRACE_S = 1.0
 CANCEL_GRACE_S = 0.3
 STALL_POLL_S = 3.0  # between checks of whether a child has stalled
 STACKS_S = 1.0  # for a process to print its stacks
-DRAIN_S = 2.0  # for output left in the pipes after every process has ended
+DRAIN_S = 2.0  # for the output left in the pipes after every process has ended
 
 
 async def run(
@@ -74,9 +74,9 @@ async def run(
     """Run `command`, store its output in `directory`, and return how it ended.
 
     Writes `output.log`, `stdout.log` and `stderr.log`. `start` starts the program under a supervisor. `waits`
-    is notified while the command waits for a GPU, which is no part of its time.
-    When this returns or is cancelled, no process of the command is left. A command that fails or cannot be
-    started is a result. Raises ProblemError for invalid arguments and for a directory that is not writable.
+    is notified while the command waits for a GPU; that wait does not count as its time. When this returns or
+    is cancelled, no process of the command is left. A command that fails or cannot be started is a result.
+    Raise ProblemError for invalid arguments or a directory that is not writable.
     """
     if not command.timeout_s > 0:
         raise ProblemError("no time to run in", value=command.timeout_s, allowed="seconds above 0")
@@ -121,7 +121,7 @@ async def _run(
 
 
 async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str) -> bool:
-    """Wait for the child to end, or stop it; leave no process of it. Returns whether it was stopped."""
+    """Wait for the child to end, or stop it; leave none of its processes. Return whether it was stopped."""
     timed_out = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
@@ -135,14 +135,14 @@ async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: 
                     await child.stop(TIMEOUT_GRACE_S if timed_out else CANCEL_GRACE_S)
                 await child.close()
                 report = child.report()
-                if report.status is None or report.left:  # someone killed the supervisor
+                if report.status is None or report.left:  # somebody killed the supervisor
                     await anyio.to_thread.run_sync(kill_marked, mark)
             capture.end_within(DRAIN_S)
     return timed_out
 
 
 async def _wait_for_end_or_stall(child: Child, stalled: Callable[[], int | None] | None) -> None:
-    """Wait until the child ends, or a stalled process of it has printed its stacks."""
+    """Wait until the child ends, or until its stalled process has printed its stacks."""
     async with anyio.create_task_group() as tasks:
 
         async def watch(stalled: Callable[[], int | None]) -> None:
@@ -161,14 +161,14 @@ async def _wait_for_end_or_stall(child: Child, stalled: Callable[[], int | None]
 
 READY = b"ready "  # followed by the process id
 READY_BYTES = 64
-PYTHON_WORDS = 2  # `PYTHON -u`; the fork already runs, and takes only what follows
+PYTHON_WORDS = 2  # `PYTHON -u`: the fork already runs Python, and takes only what follows
 
 
 class ForkServer:
-    """The server's side. `start` replaces `Child.start` for commands that may be forked.
+    """The server's side of a fork server. `start` replaces `Child.start` for commands that may be forked.
 
-    It is also the `ProcessHandle` of every forked supervisor. They are reaped in the forking process; killing
-    one kills all of them.
+    It is also the `ProcessHandle` of every forked supervisor. The forking process reaps the supervisors;
+    killing one kills all of them.
     """
 
     def __init__(self, server: socket.socket, pid: int) -> None:
@@ -191,7 +191,7 @@ class ForkServer:
         return Child(self, ours, program)
 
     def poll(self) -> int:
-        """0, as if the supervisor were reaped: reaping it is the task of the forking process."""
+        """Return 0, as if the supervisor had been reaped: reaping it is up to the forking process."""
         return 0
 
     def kill(self) -> None:
@@ -203,9 +203,9 @@ class ForkServer:
 
 @asynccontextmanager
 async def fork_server(command: Command, directory: Path) -> AsyncIterator[ForkServer | None]:
-    """Run `command` for as long as the context lasts, with the supervisor's path appended to its arguments.
+    """Run `command` while the context lasts, with the supervisor's path appended to its arguments.
 
-    Yields None if it ended or was not ready within `command.timeout_s`; callers then start fresh processes.
+    Yield None if it ended or was not ready within `command.timeout_s`; callers then start fresh processes.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lasting = replace(command, argv=(*command.argv, str(SUPERVISOR)), timeout_s=math.inf)

@@ -1,13 +1,14 @@
-"""Processes that have imported torch and fork a worker for each request, also between the calls of a server.
+"""Processes that have imported torch and fork a worker for each request; they also last between a server's
+calls.
 
-A request is forked when a process of its own would find the same there: the same interpreter, no wrapper
-around it, and an environment that differs at most in variables which nothing reads before the request does.
-A tool that knows which requests will come says so early, and the import runs at the same time as the
-program's own run, which uses one core for most of its compile.
+A request is forked only if a fresh process would find the same conditions: the same interpreter, no wrapper
+around it, and an environment that differs at most in variables that nothing reads before the request does. A
+tool that knows which requests will come says so early, and the import runs alongside the program's own run,
+which uses one core for most of its compile.
 
-The processes make no tensor and touch no device (worker/fork_server.py). They end with the server, however it
-ends, as any supervised child does. A server ends one earlier that waited long, served many requests, grew, or
-whose files changed on the disk since it loaded them.
+The processes create no tensor and touch no device (worker/fork_server.py). They end with the server, however
+it ends, as any supervised child does. A server ends one earlier that has been idle for long, has served many
+requests or has grown, or whose files have changed on disk since it loaded them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from mcp_server.worker.main import OPERATIONS
 
 FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 
-# Read when the request is carried out: by the worker, and by the wrapper of a package at its first run
-# (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13; probes/native/runtime.cpp).
-# OMP_NUM_THREADS is not: libgomp reads it when loaded.
+# Variables read when the request is carried out, by the worker or by a package's wrapper at its first run
+# (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13; probes/native/runtime.cpp). OMP_NUM_THREADS is not
+# among them: libgomp reads it when loaded.
 READ_LATE = frozenset(
     {
         "AOTI_DEBUG_STACKS_AFTER",
@@ -59,7 +60,9 @@ State = tuple[int, int, int]  # time of the last change in ns, bytes, inode
 
 @dataclass(frozen=True)
 class Limits:
-    """When a process is ended: seconds without a request, requests, bytes of its own, processes at a time."""
+    """When a process is ended: seconds without a request, requests served, bytes of its own, processes at
+    once.
+    """
 
     idle_s: float = 600.0
     requests: int = 1000
@@ -68,9 +71,9 @@ class Limits:
 
 
 def limits_here() -> Limits:
-    """The limits, with the time that AOTI_DEBUG_WARM_S asks for; 0 keeps nothing warm.
+    """The limits, with the idle time from AOTI_DEBUG_WARM_S; 0 keeps no process warm.
 
-    Raises ProblemError for what is no number of seconds.
+    Raise ProblemError if the variable is not a number of seconds.
     """
     asked = os.environ.get(IDLE_VARIABLE, "")
     try:
@@ -84,10 +87,10 @@ def limits_here() -> Limits:
 
 @dataclass
 class Imported:
-    """One fork server, with the surroundings of `command`; `server` is None before it is ready, and after.
+    """One fork server in the surroundings of `command`. `server` is None until it is ready and after its end.
 
-    `loaded` is the file in which it lists what it has loaded, if it may be used by later jobs, and `seen` is
-    the state of each of these files when it was ready. `users` are jobs.
+    If later jobs may use the server, `loaded` is the file in which it lists what it has loaded, and `seen` is
+    the state of each listed file when it was ready. `users` counts the jobs that use it.
     """
 
     command: Command
@@ -103,7 +106,7 @@ class Imported:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def serve(self, directory: Path, before: anyio.Event | None) -> None:
-        """Import once `before` is set, then fork until this is cancelled."""
+        """Import once `before` is set, then fork until cancelled."""
         interpreter, unbuffered = self.command.argv[:2]
         asked = Command(
             argv=(interpreter, unbuffered, str(FORK_SERVER), str(self.loaded or ""), *self.modules),
@@ -121,12 +124,12 @@ class Imported:
                     if self.server is not None and self.loaded is not None:
                         with suppress(OSError, ValueError):
                             seen = {path: _state(path) for path in json.loads(self.loaded.read_text())}
-                            # None of them when one was changed while they were loaded.
+                            # Remember none of the files if one changed while they were being loaded.
                             unchanged = max(state[0] for state in seen.values()) < self.began_ns
                             self.seen = seen if unchanged else {}
                     self.tried.set()
                     await anyio.sleep_forever()
-        except OSError as error:  # no room for what it prints: everything starts as usual
+        except OSError as error:  # no room for its output: everything starts as usual
             logging.getLogger(__name__).warning("no fork server: %s", error)
         finally:
             self.server = None
@@ -134,14 +137,14 @@ class Imported:
 
     @property
     def usable(self) -> bool:
-        """Whether a new job may have it: it is being made, or it is ready and what it loaded is unchanged."""
+        """Whether a new job may use it: it is starting, or it is ready and its loaded files are unchanged."""
         if not self.tried.is_set():
             return True
         alive = self.server is not None and not self.server.lost
         return alive and bool(self.seen) and all(_state(path) == state for path, state in self.seen.items())
 
     def worn(self, limits: Limits) -> bool:
-        """Whether it waited long, served many requests, grew, or is gone."""
+        """Whether it has idled too long, served too many requests, grown too large, or died."""
         if self.server is None or self.server.lost or self.requests >= limits.requests:
             return True
         idle = time.monotonic() - self.used_at >= limits.idle_s
@@ -149,7 +152,7 @@ class Imported:
 
 
 def _state(path: str) -> State:
-    """What changes when a file is written or replaced, and a directory when something in it is."""
+    """Return what changes when a file is written or replaced, or when a directory's content changes."""
     try:
         found = os.stat(path)  # noqa: PTH116 - thousands of them, for each job
     except OSError:
@@ -158,19 +161,19 @@ def _state(path: str) -> State:
 
 
 def early(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that something may read during the import."""
+    """Return the variables that something may read during the import."""
     return {name: value for name, value in env.items() if name not in READ_LATE}
 
 
 def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
-    """What two commands must have in common. The directory counts where modules are searched from it."""
+    """Return what two commands must share. The directory counts only if modules are searched from it."""
     path = command.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     relative = bool(path) and not all(entry.startswith("/") for entry in path.split(os.pathsep))
     return command.argv[0], early(command.env), frozenset(command.unset), command.cwd if relative else None
 
 
 class WarmImports:
-    """The fork servers of one server, which end with its `tasks`, or those of one job (not `later_jobs`)."""
+    """The fork servers of one server, which end with its `tasks`, or of one job (not `later_jobs`)."""
 
     def __init__(self, tasks: TaskGroup, limits: Limits | None = None, *, later_jobs: bool = True) -> None:
         self._tasks = tasks
@@ -182,7 +185,7 @@ class WarmImports:
     def take(
         self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
     ) -> Imported:
-        """A fresh one with these surroundings and `modules` imported, or a new one."""
+        """Return a usable fork server with these surroundings and `modules` imported, or start a new one."""
         self._end_some()
         asked = surroundings(command)
         fitting = [
@@ -192,7 +195,7 @@ class WarmImports:
         ]
         found = next((one for one in fitting if one.usable), None)
         if found is None:
-            cwd = asked[3] or directory  # no directory of the user's is kept busy
+            cwd = asked[3] or directory  # keeps no user's directory busy
             loaded = directory / LOADED if self._later_jobs else None
             found = Imported(replace(command, cwd=cwd), modules, loaded)
             self.kept.append(found)
@@ -212,7 +215,7 @@ class WarmImports:
             self._end_some()
 
     def _end_some(self) -> None:
-        """End what no job uses and none should use again; the longest unused where there are too many."""
+        """End the unused processes that are worn; if too many exist, end the longest unused first."""
         free = sorted((one for one in self.kept if not one.users), key=lambda one: one.used_at)
         surplus = max(0, len(self.kept) - self.limits.processes)
         for place, one in enumerate(free):
@@ -223,9 +226,9 @@ class WarmImports:
 
 @dataclass
 class SharedImport:
-    """The fork servers of one job: one for each of the surroundings that were expected.
+    """The fork servers of one job: one for each set of surroundings that was announced.
 
-    When none was, the first request that may be forked says which they are.
+    If none was announced, the first request that may be forked determines the surroundings.
     """
 
     home: WarmImports
@@ -233,9 +236,9 @@ class SharedImport:
     servers: list[Imported] = field(default_factory=list)
 
     def expect(self, command: Command, modules: tuple[str, ...] = ()) -> None:
-        """Begin to import torch, and `modules` after it, for requests that are surrounded as `command` is.
+        """Begin to import torch and then `modules`, for requests with the same surroundings as `command`.
 
-        One import after another, in the order in which they were expected.
+        Imports run one after another, in the order in which they were announced.
         """
         if self._of(command) is None:
             before = self.servers[-1].tried if self.servers else None
@@ -243,7 +246,7 @@ class SharedImport:
             self.servers.append(self.home.take(command, modules, before, directory))
 
     async def starter(self, operation: str, command: Command) -> Starter:
-        """How to start `command`, a worker that carries `operation` out, with nothing put before it."""
+        """Return how to start `command`, a worker that carries out `operation` with no wrapper before it."""
         if not OPERATIONS[operation].forks or "LD_PRELOAD" in command.env:
             return Child.start
         if not self.servers:
@@ -256,7 +259,7 @@ class SharedImport:
         return imported.server.start if imported.server is not None else Child.start
 
     def lost(self, finished: Finished) -> bool:
-        """Whether this may be the end of a server, and not that of a forked worker."""
+        """Whether this may be the end of a fork server and not of a forked worker."""
         servers = [imported.server for imported in self.servers if imported.server is not None]
         return any(server.lost for server in servers) and finished.signal == "SIGKILL"
 
@@ -267,16 +270,16 @@ class SharedImport:
 
 @asynccontextmanager
 async def shared_import(directory: Path, home: WarmImports | None = None) -> AsyncIterator[SharedImport]:
-    """For as long as the context lasts; `directory`, made when it is needed, gets what a server prints.
+    """Provide fork servers while the context lasts; their output goes to `directory`, created when needed.
 
-    Fork servers live in `home`, or end with the context.
+    The servers live in `home`, or end with the context if there is none.
     """
     if home is None:
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             try:
                 yield SharedImport(WarmImports(tasks, later_jobs=False), directory)
-            except Exception as error:  # raised below, where the group does not wrap it
+            except Exception as error:  # raised below, outside the group, which would wrap it
                 failure = error
             tasks.cancel_scope.cancel()
         if failure is not None:

@@ -1,4 +1,4 @@
-"""The files of jobs: private directories, locks in them, and the store with its cap on the total size."""
+"""The files of jobs: private directories with locks, and a store with a cap on the total size."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, or leave the one that is there as it is. Raises OSError when the disk refuses."""
+    """Write a file completely, or leave the existing one unchanged. Raise OSError if the write fails."""
     draft = path.with_name(f"{path.name}.draft")
     try:
         draft.write_text(text, encoding="utf-8")
@@ -61,8 +61,8 @@ def write_whole(path: Path, text: str) -> None:
 def private_directory(path: Path) -> Path:
     """Create `path` (mode 0700), or accept an existing directory that only this user can write.
 
-    An existing directory keeps its mode, since the user may share it for reading. Raises ProblemError for a
-    link, for a directory that another user owns or can write, and if the directory cannot be created.
+    An existing directory keeps its mode, since the user may share it for reading. Raise ProblemError for a
+    link, for a directory that another user owns or can write, or if the directory cannot be created.
     """
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,12 +84,12 @@ def private_directory(path: Path) -> Path:
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file without following links. A lock ends when the last copy of the descriptor closes."""
+    """Open a lock file without following links. A lock ends when the last copy of its descriptor closes."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def flock(fd: int) -> bool:
-    """Lock an open file; False if another descriptor has the lock."""
+    """Lock an open file; False if another descriptor holds the lock."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -98,7 +98,7 @@ def flock(fd: int) -> bool:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock `path` and return the descriptor; None if it is locked already, even by this process."""
+    """Lock `path` and return the descriptor; None if it is already locked, even by this process."""
     fd = open_lock(path)
     if flock(fd) and is_current(fd, path):
         return fd
@@ -116,7 +116,7 @@ def is_current(fd: int, path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock `path` for the body. Blocks the event loop, so keep the body short."""
+    """Lock `path` for the body. This blocks the event loop, so keep the body short."""
     fd = open_lock(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -125,7 +125,7 @@ def locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-ROOM_BYTES = 64 << 10  # a small job's files
+ROOM_BYTES = 64 << 10  # enough for the files of a small job
 SCHEME = "aoti-debug://jobs/"
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{8}")
@@ -144,7 +144,7 @@ def state_root() -> Path:
 
 @dataclass(frozen=True)
 class JobDirectory:
-    """A job's folder. `lock` is the running lock if this server runs the job, else None."""
+    """A job's folder. `lock` is the running lock if this server runs the job; otherwise None."""
 
     id: str
     path: Path
@@ -153,13 +153,13 @@ class JobDirectory:
     lock: int | None = field(default=None, compare=False)
 
     def release(self) -> None:
-        """Mark the job as ended. From now on a sweep may remove it."""
+        """Mark the job as ended. From now on a sweep may remove its folder."""
         if self.lock is not None:
             os.close(self.lock)
             object.__setattr__(self, "lock", None)
 
 
-TEMPORARY = "tmp"  # of a job: the folder for temporary files of its workers
+TEMPORARY = "tmp"  # the folder in a job for its workers' temporary files
 
 
 class Store:
@@ -167,16 +167,16 @@ class Store:
 
     cap_bytes = 4 << 30
     cap_jobs = 500
-    keep = 4  # the newest stay, whatever their size: their results may not have been fetched
+    keep = 4  # the newest jobs stay, whatever their size: their results may not have been fetched
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = private_directory(root or state_root())
         self.jobs = private_directory(self.root / "jobs")
 
     def create(self, kind: str) -> JobDirectory:
-        """Create an empty folder, locked as running. Raises ProblemError if that fails."""
+        """Create an empty folder, locked as running. Raise ProblemError if that fails."""
         with storing(self.jobs), locked(self.root / "store.lock"):
-            # The jobs' order does not follow the system clock, which may be set back.
+            # The order of jobs does not depend on the system clock, which may be set back.
             counter = self.root / "counter"
             try:
                 number = int(counter.read_text()) + 1
@@ -190,7 +190,7 @@ class Store:
             try:
                 lock = try_lock(path / "running.lock")
                 (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
-            except OSError:  # on a full disk; half a job would look as if it ran
+            except OSError:  # on a full disk: half a job would look as if it were running
                 shutil.rmtree(path, ignore_errors=True)
                 if lock is not None:
                     os.close(lock)
@@ -203,7 +203,7 @@ class Store:
             file.write(bytes(ROOM_BYTES))
 
     def reopen(self, job_id: str) -> JobDirectory:
-        """The folder of a job that has ended, locked as running. Raises ProblemError as `find` does."""
+        """Lock the folder of an ended job as running, and return it. Raise ProblemError as `find` does."""
         found = self.find(job_id)
         with storing(self.jobs), locked(self.root / "store.lock"):
             lock = try_lock(found.path / "running.lock")
@@ -212,7 +212,7 @@ class Store:
         return replace(found, lock=lock)
 
     def find(self, job_id: str) -> JobDirectory:
-        """The folder of a job. Raises ProblemError for a malformed or unknown handle."""
+        """Return the folder of a job. Raise ProblemError for a malformed or unknown handle."""
         if not _JOB_ID.fullmatch(job_id):
             raise ProblemError("not a job handle", value=job_id, allowed="job_ and 8 hexadecimal digits")
         path = self.jobs / job_id
@@ -238,10 +238,10 @@ class Store:
         return lock is None
 
     def path_of(self, uri: str) -> Path:
-        """The file behind an artifact's address.
+        """Return the file behind an artifact's address.
 
-        Raises ProblemError for another scheme, for a path outside the job's folder (by `..` or by a link that
-        the workload created), and if there is no regular file.
+        Raise ProblemError for another scheme, for a path outside the job's folder (by `..` or by a link that
+        the workload created), or if no regular file is there.
         """
         job_id, slash, relative = uri.removeprefix(SCHEME).partition("/")
         if not uri.startswith(SCHEME) or not slash or "\0" in unquote(relative):
@@ -259,7 +259,7 @@ class Store:
         return path
 
     def sweep(self) -> list[str]:
-        """Remove the oldest jobs until both caps hold, except running and new ones. Returns their handles."""
+        """Remove the oldest jobs until both caps hold, but no running or new ones. Return their handles."""
         with storing(self.jobs), locked(self.root / "store.lock"):
             sizes = {path: size_of(path) for path in self._by_age()}
             total, count = sum(sizes.values()), len(sizes)
@@ -271,7 +271,7 @@ class Store:
                     total, count = total - sizes[path], count - 1
                     path.rename(self.jobs / f"{_DOOMED}{path.name}")
                     swept.append(path.name)
-            # What loaders unpacked for jobs whose process was killed.
+            # Remove what loaders unpacked for jobs whose process was killed.
             left = [path for path in self._by_age() if (path / TEMPORARY).exists()]
             for path in left:
                 if not self.is_running(self.find(path.name)):
@@ -286,7 +286,7 @@ class Store:
 
 
 def read_metadata(path: Path) -> tuple[str, int]:
-    """Kind and number of the job in that folder; ("", 0) when its record was never written whole."""
+    """Return kind and number of the job in a folder; ("", 0) if its record was never completely written."""
     try:
         record = read_json((path / "job.json").read_bytes())
         return str(record["kind"]), int(record["number"])
@@ -295,7 +295,7 @@ def read_metadata(path: Path) -> tuple[str, int]:
 
 
 def size_of(path: Path) -> int:
-    """Bytes on disk below a folder, without following links. Files that vanish meanwhile count as 0."""
+    """Count bytes on disk below a folder, without following links. Files that vanish meanwhile count as 0."""
     total = 0
     with suppress(OSError), os.scandir(path) as listing:
         for entry in listing:

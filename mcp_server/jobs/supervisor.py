@@ -56,7 +56,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def read_exactly(fd: int, count: int) -> bytes:
-    """Read `count` bytes. Raises EOFError if the server dies first."""
+    """Read `count` bytes. Raise EOFError if the server dies first."""
     parts = []
     while count:
         part = os.read(fd, count)
@@ -74,7 +74,7 @@ def read_request(fd: int) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def report(fd: int, *words: object) -> None:
-    """Send one line; a server that has died needs none."""
+    """Send one line. Ignore failures: a server that has died needs no report."""
     try:
         os.write(fd, (" ".join(map(str, words)) + "\n").encode())
     except OSError:
@@ -86,19 +86,19 @@ def proc(*parts: object) -> str:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children of all threads of a process."""
+    """List the direct children of all threads of a process."""
     found: list[int] = []
     try:
         for thread in os.listdir(proc(pid, "task")):
             with open(proc(pid, "task", thread, "children"), "rb") as listing:
                 found.extend(map(int, listing.read().split()))
     except OSError:
-        pass  # the process ended while it was read
+        pass  # the process ended during the read
     return found
 
 
 def all_children() -> dict[int, list[int]]:
-    """Direct children of every process. Slower; for kernels without CONFIG_PROC_CHILDREN."""
+    """Map every process to its direct children. Slower; for kernels without CONFIG_PROC_CHILDREN."""
     found: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -111,7 +111,7 @@ def all_children() -> dict[int, list[int]]:
 
 
 def descendants(quick: bool = os.path.exists("/proc/thread-self/children")) -> list[int]:
-    """Every process below this one, in any session or process group."""
+    """List every process below this one, in any session or process group."""
     table = {} if quick else all_children()
     found: list[int] = []
     waiting = [os.getpid()]
@@ -124,7 +124,7 @@ def descendants(quick: bool = os.path.exists("/proc/thread-self/children")) -> l
 
 
 def program_of(pid: int) -> bytes:
-    """The kernel's name of a running process; empty if it has ended."""
+    """Return the kernel's name of a running process; empty if the process has ended."""
     try:
         with open(proc(pid, "stat"), "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
@@ -134,7 +134,7 @@ def program_of(pid: int) -> bytes:
 
 
 def private_memory(pid: int) -> int:
-    """Anonymous and shared-memory bytes in RAM. File pages do not count: the kernel can drop them."""
+    """Count anonymous and shared-memory bytes in RAM, but not file pages, which the kernel can drop."""
     total = 0
     try:
         with open(proc(pid, "status"), "rb") as status:
@@ -154,7 +154,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def end_proxied(processes: Callable[[], list[int]]) -> None:
-    """Send SIGTERM to the `PROXIES` among `processes` and wait until they have ended their tasks."""
+    """Send SIGTERM to the `PROXIES` among `processes`, and wait until they have ended their tasks."""
     asked: set[int] = set()
     limit = time.monotonic() + PROXY_LIMIT_S
     while time.monotonic() < limit:
@@ -193,10 +193,10 @@ class Supervisor:
             self.deadline = time.monotonic() + TERM_GRACE_S
 
     def start(self, exec_program: Callable[[int, int], None]) -> bool:
-        """Fork and call `exec_program` in the child. Returns whether the program started.
+        """Fork and call `exec_program` in the child. Return whether the program started.
 
-        `exec_program` gets our process id and a descriptor, to which it writes the reason of a failure and
-        which exec closes.
+        `exec_program` gets our process id and a descriptor. It writes the reason of a failure to the
+        descriptor; a successful exec closes it.
         """
         error_out, error_in = os.pipe()
         parent = os.getpid()
@@ -204,7 +204,7 @@ class Supervisor:
         if self.child == 0:
             exec_program(error_in, parent)
         os.close(error_in)
-        # Without our copies of the child's output, its readers see end of file.
+        # Our copies of the child's output must close, or its readers never see end of file.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
@@ -215,7 +215,7 @@ class Supervisor:
         return not message
 
     def reap(self) -> bool:
-        """Reap ended children. Returns False if no child is left."""
+        """Reap ended children. Return False if no child is left."""
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
             while pid:
@@ -227,7 +227,7 @@ class Supervisor:
         return True
 
     def watch(self) -> None:
-        """Return when the child has ended or must be killed: at the deadline, or when the server is gone."""
+        """Return when the child has ended or must be killed: at the deadline, or if the server is gone."""
         while self.reap() and self.status is None:
             left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
             ready, _, _ = select.select([self.fd, self.wake], [], [], left)
@@ -246,7 +246,7 @@ class Supervisor:
                 return
 
     def sweep(self) -> int:
-        """Kill every descendant. Returns how many survived because they are blocked in the kernel."""
+        """Kill every descendant. Return how many survived because they are blocked in the kernel."""
         end_proxied(descendants)
         limit = time.monotonic() + SWEEP_LIMIT_S
         while self.reap():
@@ -259,17 +259,17 @@ class Supervisor:
 
 
 def new_session(parent: int) -> None:
-    """In the forked child: start a session, and die with the supervisor."""
+    """In the forked child: start a session, and arrange to die with the supervisor."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    # No core files: 1 byte and not 0, since only 1 also stops a core_pattern that pipes to a program
-    # (fs/coredump.c). A hard limit of 0, as `ulimit -c 0` leaves it, cannot be raised and stays.
+    # Disable core files. The limit is 1 byte and not 0, since only 1 also stops a core_pattern that pipes to
+    # a program (fs/coredump.c). A hard limit of 0, as `ulimit -c 0` leaves it, cannot be raised and stays.
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     most = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
     resource.setrlimit(resource.RLIMIT_CORE, (most, most))
-    # Undo what this interpreter changed: ignored signals and the mask survive exec.
+    # Undo what this interpreter changed: ignored signals and the signal mask survive exec.
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
@@ -281,7 +281,7 @@ def exec_program(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd:
     stage = "session"
     try:
         new_session(parent)
-        for name in os.listdir("/proc/self/fd"):  # lifeline and leases are not for the program
+        for name in os.listdir("/proc/self/fd"):  # the program must not inherit the lifeline and the leases
             try:
                 os.set_inheritable(int(name), int(name) <= 2)
             except OSError:
@@ -308,7 +308,7 @@ def main() -> None:
 
 
 def supervise(fd: int, exec_program: Callable[[int, int], None]) -> None:
-    """Run the program until no process of it is left. Never returns."""
+    """Run the program until none of its processes is left. Never returns."""
     supervisor = Supervisor(fd)
     if supervisor.start(exec_program):
         supervisor.watch()

@@ -1,1 +1,1 @@
-"""Pure parsers: text or a file in, typed facts out. Nothing here starts a process."""
+"""Pure parsers: they take text or a file and return typed facts. Nothing here starts a process."""

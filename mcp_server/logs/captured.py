@@ -1,7 +1,7 @@
-"""What a capture recorded: compiles, loads, constant updates and calls of every process of a run.
+"""What a capture recorded: the compiles, loads, constant updates and calls of every process in a run.
 
-`read_capture` reads it from the journals that the hook writes (`worker/capture/journal.py`). A process that
-died leaves a phase without its end, which separates a crash or a hang inside AOTInductor from one elsewhere.
+`read_capture` reads them from the journals that the hook writes (`worker/capture/journal.py`). If a process
+dies, its last phase has no end, which tells a crash or hang inside AOTInductor from one elsewhere.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Outcome = Literal["ok", "failed", "unfinished"]
 
 
 class JournalRecord(BaseModel):
-    """A record read from a journal; keys of a newer hook are left out."""
+    """A record read from a journal. Unknown keys, which a newer hook may write, are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class StoppedAt(JournalRecord):
-    """The operator (`desk.longest_run.default`) that was being compiled when the compiler failed.
+    """The operator that was being compiled when the compiler failed, such as `desk.longest_run.default`.
 
-    `stack` is the traceback text of the model's lines that call it.
+    `stack` is the traceback text of the model's lines that call the operator.
     """
 
     operator: str
@@ -42,8 +42,8 @@ class StoppedAt(JournalRecord):
 class CapturedError(JournalRecord):
     """The exception that the program received.
 
-    `no_files` is the limit on open files if the process had reached it. `file_bytes` is the limit on the size
-    of a file, if there is one. `stopped_at` is set for a failed compile.
+    `no_files` is the limit on open files, set only if the process had reached it. `file_bytes` is the limit
+    on file size; None if there is no limit. `stopped_at` is set for a failed compile.
     """
 
     type: str
@@ -54,7 +54,7 @@ class CapturedError(JournalRecord):
 
 
 class Leaf(JournalRecord):
-    """One tensor: shape and stride in elements, `alignment` of its address in bytes (at most 64)."""
+    """One tensor. Shape and stride are in elements; `alignment` of its address is in bytes (at most 64)."""
 
     dtype: str = ""
     device: str = ""
@@ -69,15 +69,15 @@ class Leaf(JournalRecord):
 
     @property
     def device_index(self) -> int | None:
-        """The index in `cuda:1`; None for `cpu`."""
+        """The device index, such as 1 for `cuda:1`; None for a device without an index, such as `cpu`."""
         index = self.device.partition(":")[2]
         return int(index) if index.isdigit() else None
 
 
 class Phase(JournalRecord):
-    """The fields of every record. `n` orders the events of a process; `notice` lists what was not kept.
+    """The fields of every record. `n` orders the events of a process; `notice` says what was not kept.
 
-    `t` is the time of its begin in seconds of the wall clock.
+    `t` is the wall-clock time of its start in seconds.
     """
 
     pid: int
@@ -91,15 +91,15 @@ class Phase(JournalRecord):
 
     @property
     def location(self) -> ModelLocation | None:
-        """The line of the user's program that started it."""
+        """The line of the user's program that started this phase; None if unknown."""
         return self.stack[0] if self.stack else None
 
 
 class CapturedCompile(Phase):
     """One compile. `configs_exact` is False if an option could not be recorded exactly.
 
-    `program`: the input was an exported program, whether or not it was kept. `libraries` are the operator
-    libraries loaded before the compile.
+    `program` is True if the input was an exported program, even if the program was not kept. `libraries` are
+    the operator libraries loaded before the compile.
     """
 
     number: int
@@ -115,7 +115,7 @@ class CapturedCompile(Phase):
 
 
 class CapturedOverwriting(JournalRecord):
-    """A package was about to be written to `path`; `kept` is a copy of what was there, `notice` why not."""
+    """A package file that was about to be overwritten. `kept` is a copy; without one, `notice` says why."""
 
     path: Path
     kept: Path | None = None
@@ -123,11 +123,11 @@ class CapturedOverwriting(JournalRecord):
 
 
 class CapturedLoad(Phase):
-    """One load. `copy_path` is a copy of the package at that time; None if it could not be kept.
+    """One load. `copy_path` is a copy of the package at that time; None if the copy could not be kept.
 
-    `bytes` is the size of the file, 0 if there was none. `libraries` are the operator libraries
-    (`torch.ops.load_library`) loaded before. `current_device` is the thread's CUDA device, for a CUDA
-    package: a load without a device index uses it (`device_idx` of -1 in
+    `bytes` is the size of the file, or 0 if the file did not exist. `libraries` are the operator libraries
+    (`torch.ops.load_library`) loaded before. `current_device` is the thread's CUDA device, recorded for a
+    CUDA package: a load without a device index uses it (`device_idx` of -1 in
     torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
     """
 
@@ -143,13 +143,13 @@ class CapturedLoad(Phase):
 
     @property
     def device_index(self) -> int | None:
-        """The CUDA device that the load chose, by name or as the current one."""
+        """The index of the CUDA device that the load used, either requested or current; None if unknown."""
         asked = self.options.get("device_index", -1)
         return asked if isinstance(asked, int) and asked >= 0 else self.current_device
 
 
 class CapturedHost(Phase):
-    """A process that the program started with a package among its arguments; `copy_path` as of a load."""
+    """A process that the program started with a package among its arguments; `copy_path` as for a load."""
 
     argv: list[str] = Field(default_factory=list)
     package: Path
@@ -157,7 +157,7 @@ class CapturedHost(Phase):
 
 
 class CapturedUpdate(Phase):
-    """One update of constants: `constants` were passed, `compiled` are the names in the model.
+    """One update of constants. `constants` were passed; `compiled` are the names in the model.
 
     `views` are the passed constants that are part of a larger block of memory.
     """
@@ -173,7 +173,7 @@ class CapturedUpdate(Phase):
 
     @property
     def user_managed(self) -> bool:
-        """Whether the package reads the caller's memory after the update: the third argument (2.8-2.15)."""
+        """Whether the package reads the caller's memory after the update: the third argument, 2.8-2.15."""
         return self.how != "update_constant_buffer_from_cpu" and self.arguments[2:3] == [True]
 
     @property
@@ -186,12 +186,12 @@ class CapturedUpdate(Phase):
 
 
 class CapturedCall(Phase):
-    """One call. `file` contains its inputs; None if they were not kept, or were freed after a good end.
+    """One call. `file` contains its inputs; None if they were not kept, or were deleted after it succeeded.
 
     - `threads`: the number of torch's CPU threads; 0 if unknown.
     - `streams`: the program had switched to another CUDA stream before the call.
-    - `headroom`: bytes that the process could still map, None without a limit; `headroom_of` is that limit.
-    - `stack_bytes`: the size of the thread's stack, if limited. `current_device`: the thread's CUDA device.
+    - `headroom`: bytes that the process could still map under the limit `headroom_of`; None if unlimited.
+    - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
     """
 
     number: int
@@ -210,12 +210,12 @@ class CapturedCall(Phase):
 
     @property
     def in_graph(self) -> bool:
-        """Whether the call was recorded into a CUDA graph. The hook does not see replays of a graph."""
+        """Whether the call was recorded into a CUDA graph. The hook does not see the replays of a graph."""
         return "a CUDA graph was being captured" in self.notice
 
     @property
     def unreadable(self) -> str:
-        """The device's error when the outputs were read: a fault of this or an earlier call."""
+        """The device error on reading the outputs, caused by this or an earlier call; empty if none."""
         return next((leaf.unreadable for leaf in self.outputs if leaf.unreadable), "")
 
     @property
@@ -229,14 +229,14 @@ class CapturedCall(Phase):
 
 
 class MemoryEvent(Phase):
-    """One event of the log of memory: what was done to storage that a call reads, or that its output shows.
+    """One event in the log of memory: something happened to storage that a call reads or an output shares.
 
-    `interval` is when: of a constant that the program manages, from its `update` to the call; of an input,
-    from the begin of the `call` to its end, to that of every `stream`, or from the call that a `graph`
-    recorded to its replay; of an `output`, since it was returned. An input that is freed for a `stream` was
-    freed, and memory allocated, before its owner waited for the stream that reads it. `call` is None if the
-    event was seen at a failure after the call. `counted`: only a count of writes tells, which all views of a
-    block of memory share.
+    `interval` says when it happened. For a constant that the program manages: between its `update` and the
+    call. For an input: between the start of the `call` and its end, or the end of every `stream`, or between
+    the call that a `graph` recorded and its replay. For an `output`: after it was returned. An input freed
+    for a `stream` was freed, and memory allocated, before its owner waited for the stream that reads it.
+    `call` is None if the event was seen at a failure after the call. `counted` is True if the only sign is a
+    count of writes, which all views of a block of memory share.
     """
 
     storage: Literal["input", "constant", "output"]
@@ -258,9 +258,9 @@ class CapturedAttempts(Phase):
 
 
 class FailedCheck(Phase):
-    """A check of the script that failed, or another exception that ended a process which had compiled.
+    """A failed check of the script, or another exception that ended a process after it had compiled.
 
-    `kept_outputs` blocks of memory that calls returned were still in use, `kept_bytes` in all.
+    `kept_outputs` is the number of memory blocks from calls still in use, `kept_bytes` their size.
     """
 
     kept_outputs: int = 0
@@ -268,16 +268,16 @@ class FailedCheck(Phase):
 
 
 class CapturedDrift(Phase):
-    """Weights of the exported model that the program changed after the export, by name; `file` holds them."""
+    """The exported model's weights that the program changed after the export, by name; saved in `file`."""
 
     names: list[str] = Field(default_factory=list)
     file: Path | None = None
 
 
 class CapturedAssertion(FailedCheck):
-    """A failed `torch.testing.assert_close` of the script, or an `allclose` or `equal` over which it ended.
+    """A failed `torch.testing.assert_close`, or an `allclose` or `equal` whose result ended the script.
 
-    `file` holds {"actual", "expected"}. `calls` are those whose outputs were compared.
+    `file` holds {"actual", "expected"}. `calls` are the calls whose outputs were compared.
     """
 
     file: Path | None = None
@@ -285,9 +285,9 @@ class CapturedAssertion(FailedCheck):
 
 
 class CapturedProcess(JournalRecord):
-    """One process that compiled, loaded or called. `exited` is False when it crashed or was killed.
+    """One process that compiled, loaded or called. `exited` is False if it crashed or was killed.
 
-    `rank` is its number under a launcher, in digits.
+    `rank` is the process's rank under a launcher, in digits.
     """
 
     pid: int
@@ -301,7 +301,7 @@ class CapturedProcess(JournalRecord):
 
 
 class Captured(Record):
-    """Everything that the hook recorded, in the order of time."""
+    """Everything that the hook recorded, in chronological order."""
 
     processes: list[CapturedProcess] = Field(default_factory=list)
     compiles: list[CapturedCompile] = Field(default_factory=list)
@@ -318,9 +318,9 @@ class Captured(Record):
 
     @property
     def failing(self) -> CapturedCall | None:
-        """The call in which a process died, or the first that broke the device, or the last that raised.
+        """The call in which a process died, else the first that broke the device, else the last that raised.
 
-        A server may outlive calls that raise, so the last of those counts. Errors of the device stay, so the
+        A server may survive calls that raise, so the last of these counts. Device errors persist, so the
         first of those counts.
         """
         exited = {process.pid for process in self.processes if process.exited}
@@ -332,23 +332,23 @@ class Captured(Record):
 
     @property
     def suspect(self) -> CapturedCall | None:
-        """The failing call; else the call a check refused, the first with NaN or inf, or the last kept."""
+        """The failing call, else the one a check rejected, the first with NaN or inf, or the last kept."""
         odd = next((call for call in self.calls if call.nonfinite and call.file), None)
         kept = [call for call in self.calls if call.file]
         return self.failing or self.refused or odd or (kept[-1] if kept else None)
 
     @property
     def refused(self) -> CapturedCall | None:
-        """The call whose outputs the program's last failed comparison had, if its inputs are kept."""
+        """The call whose outputs failed the program's last comparison; None if its inputs were not kept."""
         last = next(reversed(self.assertions), None)
         looked_at = {(last.pid, number) for number in last.calls} if last is not None else set()
         return next((call for call in self.calls if (call.pid, call.number) in looked_at and call.file), None)
 
     @property
     def host(self) -> CapturedHost | None:
-        """The last process in another language that was started with a package: no Python process loads it.
+        """The last non-Python process that was started with a package that no Python process loaded later.
 
-        None if a call made by Python is to blame: a call that failed, or that a later check refused.
+        None if a call made by Python is to blame: a call that failed, or one that a later check rejected.
         """
         last = next(reversed(self.hosts), None)
         if last is None or self.failing is not None:
@@ -358,11 +358,11 @@ class Captured(Record):
         return last if self.refused is None or self.refused.t < last.t else None
 
     def load_of(self, call: CapturedCall | CapturedUpdate) -> CapturedLoad | None:
-        """The load whose model was called."""
+        """The load whose model was called or updated."""
         return next((load for load in self.loads if (load.pid, load.number) == (call.pid, call.load)), None)
 
     def compile_of(self, phase: CapturedLoad | CapturedCall | CapturedUpdate) -> CapturedCompile | None:
-        """The last compile that wrote the package of a load, or of the load that was called or updated."""
+        """The last successful compile that wrote the package used by a load, call or update."""
         load = phase if isinstance(phase, CapturedLoad) else self.load_of(phase)
         wrote = [c for c in self.compiles if load is not None and c.package == load.package]
         return next((c for c in reversed(wrote) if c.outcome == "ok"), None)
@@ -374,7 +374,7 @@ Facts = Mapping[str, object]  # the records above check them
 
 @dataclass(frozen=True)
 class Line:
-    """One event of a journal, number `n` of the process `pid`."""
+    """One event in a journal; `n` is its number within the process `pid`."""
 
     event: str
     pid: float
@@ -383,7 +383,7 @@ class Line:
     facts: Facts
 
 
-# Of phases: the event that begins one, the key of its number, and the events that end it well and badly.
+# For each phase: the event that begins it, the key of its number, and the events for success and failure.
 COMPILES = ("compiling", "compile", "compiled", "compile_failed")
 LOADS = ("loading", "load", "loaded", "load_failed")
 UPDATES = ("updating", "update", "updated", "update_failed")
@@ -392,7 +392,7 @@ OF_THE_END = ("outputs", "package", "seconds")
 
 
 def read_capture(directory: Path) -> Captured:
-    """All journals in `directory`; lines cut by a crash, or written by anyone else, are left out."""
+    """Read all journals in `directory`, skipping lines cut by a crash or not written by the hook."""
     lines: list[Line] = []
     for journal in sorted(directory.glob("capture-*[0-9].jsonl")):
         tails = sorted(journal.parent.glob(journal.stem + ".tail*.jsonl"))
@@ -415,7 +415,7 @@ def read_capture(directory: Path) -> Captured:
 
 
 def _lines(path: Path) -> Iterator[Line]:
-    """The lines of a journal that have all the fields of an event."""
+    """Yield the journal lines that have all the fields of an event."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for text in file:
             with suppress(ValueError):
@@ -442,7 +442,7 @@ def _processes(lines: list[Line]) -> list[CapturedProcess]:
 
 
 def _phases(lines: list[Line], phase: tuple[str, str, str, str], kind: type[R]) -> list[R]:
-    """Each beginning joined with its end, if it has one."""
+    """Join each start of a phase with its end, if there is one."""
     begin, number, well, badly = phase
     ended = (line for line in lines if line.event in (well, badly))
     ends = {(line.pid, str(line.facts.get(number))): line for line in ended}
@@ -460,7 +460,7 @@ def _phases(lines: list[Line], phase: tuple[str, str, str, str], kind: type[R]) 
 
 
 def _single(lines: list[Line], event: str, kind: type[R]) -> list[R]:
-    """Records of one event each."""
+    """Read the records that consist of one event."""
     found = [line.facts for line in _of(lines, event)]
     whole = [_failed(facts, facts) if event.endswith("_failed") else facts for facts in found]
     return [record for facts in whole for record in _built(kind, _of_phase(facts))]
@@ -471,7 +471,7 @@ def _failed(begun: Facts, end: Facts) -> dict[str, object]:
 
 
 def _of_phase(event: Facts) -> Facts:
-    """The fields of a phase; `file` is None if the file is gone by now."""
+    """The fields of a phase. `file` is None if the file no longer exists."""
     facts = {**event, "copy_path": event.get("copy")}
     frames = event.get("frames")
     if isinstance(frames, list):
@@ -483,23 +483,23 @@ def _of_phase(event: Facts) -> Facts:
 
 
 def _built(kind: type[R], facts: Facts) -> list[R]:
-    """The record, in a list that is empty for a damaged event."""
+    """Return a list with the record, or an empty list if the event is damaged."""
     try:
         return [kind.model_validate(facts)]
     except ValidationError:
         return []
 
 
-SLOWER = 100.0  # times as long as any call before
-LARGER = 8.0  # times as many elements as the largest of those, at most, for them to compare
+SLOWER = 100.0  # times longer than any earlier call
+LARGER = 8.0  # how many times more elements than the largest earlier call still count as comparable
 
 
 def stalled_call(seen: Captured, now: float, least_s: float) -> CapturedCall | None:
-    """The only call that is under way, if it takes far longer than other calls of its load.
+    """The call that is stalled: the only one in progress, taking far longer than other calls of its load.
 
-    `now` in seconds of the wall clock; nothing younger than `least_s` is stalled. None if no call of that
-    load has succeeded, if the successful calls were much smaller, or if more than one call is under way:
-    threads may wait for each other.
+    `now` is wall-clock time in seconds. A call younger than `least_s` is not stalled. Return None if no call
+    of that load has succeeded, if the successful calls were much smaller, or if more than one call is in
+    progress, because threads may wait for each other.
     """
     under_way = [call for call in seen.calls if call.outcome == "unfinished" and not call.in_graph]
     if len(under_way) != 1:

@@ -1,4 +1,4 @@
-"""What sanitizers and debuggers report about a crash: AddressSanitizer, gdb, cuda-gdb, the CUDA driver."""
+"""Reads crash reports of sanitizers and debuggers: AddressSanitizer, gdb, cuda-gdb, the CUDA driver."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _FRAMES = (
         r"^\s*frame #\d+: (?P<function>.+?) \+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in (?P<module>\S+)\)"  # of c10
     ),
 )
-# What the compiler appends to the name of a function of which it makes several.
+# The suffix that the compiler appends when it makes several functions from one.
 _OUTLINED = re.compile(r"\s*(?:\(.*|\[clone .*\]|\._omp_fn\.\d+.*)$")
 # Functions in a package's library that are not kernels: C++ runtime code, the model class, our probes.
 _NO_KERNEL = ("std::", "__gnu_cxx::", "torch::aot_inductor::", "aoti_debug::")
-_SHADOW = 0x7FFF8000  # the shadow of address 0 on x86-64 (compiler-rt, asan_mapping.h)
-_TOP = 1 << 47  # the end of a process's addresses
+_SHADOW = 0x7FFF8000  # the shadow address of address 0 on x86-64 (compiler-rt, asan_mapping.h)
+_TOP = 1 << 47  # the end of the user address space
 _SIGNALLED = re.compile(r"Program (?:received|terminated with) signal (?P<signal>SIG\w+)")
 
 
 @dataclass(frozen=True)
 class NativeFrame:
-    """One native frame, innermost first in a stack; what the tool did not print is empty."""
+    """One native frame; stacks list the innermost first. Fields that the tool did not print are empty."""
 
     function: str
     file: str = ""
@@ -55,12 +55,12 @@ class NativeFrame:
 
     @property
     def generated(self) -> bool:
-        """Whether this is code of a package: its wrapper, or a kernel of it."""
+        """Whether this frame is in the package's generated code: its wrapper or one of its kernels."""
         return ".wrapper." in f"{self.file}{self.module}" or self.file.endswith(".kernel.cpp")
 
 
 class Nearest(NamedTuple):
-    """The allocation nearest to a bad address; `distance` in bytes. It may not be the one meant."""
+    """The allocation nearest to a bad address, `distance` bytes away; the program may have meant another."""
 
     address: int
     size: int
@@ -70,11 +70,11 @@ class Nearest(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """A fault as a tool reported it. Fields that the tool did not report are empty.
+    """A fault as reported by a tool. Fields that the tool did not report are empty.
 
     `kernel` is the device symbol or the C++ function. `line` is 1-based in the generated file. `size` is in
-    bytes. `problem` is what is wrong with the address. `launch_offset` is the offset of the launching call in
-    the package's library. `condition` is that of an index assertion. `frames` is the native stack.
+    bytes. `problem` is what is wrong with the address. `launch_offset` locates the launching call in the
+    package's library. `condition` is that of an index assertion. `frames` is the native stack.
     """
 
     tool: Tool
@@ -98,9 +98,9 @@ class Access:
 
 @dataclass(frozen=True)
 class NativeReport:
-    """All reports of AddressSanitizer and UndefinedBehaviorSanitizer, equal ones counted.
+    """All reports of AddressSanitizer and UndefinedBehaviorSanitizer, with equal reports merged and counted.
 
-    `backtrace` is a stack that belongs to none of them (gdb, c10).
+    `backtrace` is a stack that belongs to none of these reports (gdb, c10).
     """
 
     errors: tuple[Access, ...] = ()
@@ -109,7 +109,7 @@ class NativeReport:
 
     @property
     def crash(self) -> Access | None:
-        """The crash that the backtrace shows. None when no frame of it belongs to a package."""
+        """The crash that the backtrace shows; None if no frame belongs to a package."""
         frame = _generated_frame(self.backtrace)
         if frame is None:
             return None
@@ -125,18 +125,18 @@ class NativeReport:
 
 
 def _generated_frame(frames: tuple[NativeFrame, ...]) -> NativeFrame | None:
-    """The innermost frame in the package's kernel.cpp, else in its wrapper.cpp."""
+    """The innermost frame in the package's kernel.cpp, else in its wrapper.cpp; None if there is neither."""
     kernel = next((frame for frame in frames if frame.file.endswith(".kernel.cpp")), None)
     return kernel or next((frame for frame in frames if frame.generated), None)
 
 
 def _bare_function(function: str) -> str:
-    """`cpp_fused_add_0` of `cpp_fused_add_0._omp_fn.0` and of `cpp_fused_add_0(float*, long)`."""
+    """Reduce `cpp_fused_add_0._omp_fn.0` or `cpp_fused_add_0(float*, long)` to `cpp_fused_add_0`."""
     return _OUTLINED.sub("", function.split("(", 1)[0]).strip()
 
 
 def read_native(lines: Iterable[str]) -> NativeReport:
-    """Read sanitizer reports and backtraces, mixed with the program's output or not."""
+    """Read sanitizer reports and backtraces, which may be mixed with the program's output."""
     reader = _NativeReader()
     for raw in lines:
         reader.feed(raw.rstrip("\r\n")[:MAX_LINE])
@@ -157,9 +157,9 @@ class _NativeReader:
     def feed(self, line: str) -> None:
         frame = _read_frame(line)
         if frame is not None and self._open is not None:
-            if not self._in_allocation:  # else it is of the stack that allocated the block
+            if not self._in_allocation:  # otherwise it belongs to the stack that allocated the block
                 frames = self._open.frames
-                if len(frames) == 1 and not frames[0].function:  # the place of a `runtime error` line
+                if len(frames) == 1 and not frames[0].function:  # the location of a `runtime error` line
                     frames = (replace(frames[0], function=frame.function),)
                 else:
                     frames = (*frames, frame)[:MAX_FRAMES]
@@ -173,8 +173,8 @@ class _NativeReader:
             self.end()
             reported = _ADDRESS.search(error["rest"])
             address = int(reported["address"], 16) if reported else None
-            # What lies beyond the end of the address space has no shadow: the look-up of the shadow itself
-            # ends in a SEGV, and its address is reported. Nothing of a process lies where such shadows are.
+            # Addresses beyond the end of the address space have no shadow: the shadow lookup itself causes a
+            # SEGV, and the shadow's address is reported. No process memory lies where those shadows would be.
             if address is not None and _TOP <= (beyond := (address - _SHADOW) << 3) < 2 * _TOP:
                 address = beyond
             text = error["kind"].strip()
@@ -205,7 +205,7 @@ class _NativeReader:
             self.end()
 
     def end(self) -> None:
-        """Keep or count the open report."""
+        """Store the open report, or count it if an equal one is already stored."""
         error, self._open, self._in_allocation = self._open, None, False
         if error is None:
             return
@@ -220,7 +220,7 @@ class _NativeReader:
 
 
 def _read_frame(line: str) -> NativeFrame | None:
-    """One frame of a sanitizer, gdb or c10 backtrace; None for other lines."""
+    """Parse one frame of a sanitizer, gdb or c10 backtrace; None for other lines."""
     matches = (pattern.match(line) for pattern in _FRAMES) if "#" in line else ()
     found = next((match.groupdict("") for match in matches if match), None)
     if found is None:
@@ -248,10 +248,11 @@ _LINE = re.compile(
 
 
 def read_cuda_gdb(lines: Iterable[str]) -> Access | None:
-    """The fault in a batch session: `target cudacore FILE`, `info cuda kernels`, `bt`, `info line *$errorpc`.
+    """Read the fault from a batch session: `target cudacore FILE`, `info cuda kernels`, `bt`, `info line
+    *$errorpc`.
 
-    A core dump has no address; `block` and `thread` are those of the fault. The line is that of `$errorpc`:
-    frame #0 has usually moved on. After a device assert there is no `$errorpc`, and no line. None when
+    A core dump has no address; `block` and `thread` are those of the fault. The line is that of `$errorpc`,
+    because frame #0 has usually moved on. After a device assert, `$errorpc` and its line are missing. None if
     cuda-gdb names neither an exception nor a kernel.
     """
     exception = kernel = file = ""
@@ -273,7 +274,7 @@ def read_cuda_gdb(lines: Iterable[str]) -> Access | None:
             file, number = at["file"], int(at["line"][:9])
         elif frame := _CUDA_GDB_FRAME.match(line):
             kernel = kernel or frame["kernel"]
-            # With an exact line, the frame adds no more than the whole path of the file.
+            # If the exact line is known, the frame contributes only the file's full path.
             if frame["file"] and (number is None or frame["file"].endswith(file)):
                 file = frame["file"]
     if not exception and not kernel:
@@ -290,7 +291,7 @@ def _triple(text: str) -> Triple | None:
 
 
 def _device_kind(exception: str) -> str:
-    """The kind of `Warp Misaligned Address`, or of `CUDBG_EXCEPTION_WARP_MISALIGNED_ADDRESS`."""
+    """Return the kind of `Warp Misaligned Address` or `CUDBG_EXCEPTION_WARP_MISALIGNED_ADDRESS`."""
     name = exception.lower()
     return "assert" if "assert" in name else "misaligned" if "misaligned" in name else "invalid_access"
 
@@ -302,11 +303,11 @@ _PROGRESS_FRAME = re.compile(r"coredump:\s+#\d+\s+0x[0-9a-fA-F]+\s+(?P<kernel>\S
 
 
 def read_progress_log(lines: Iterable[str]) -> Access | None:
-    """The first exception that the CUDA driver logged with `CUDA_COREDUMP_SHOW_PROGRESS=1`; None without one.
+    """Read the first exception that the CUDA driver logged with `CUDA_COREDUMP_SHOW_PROGRESS=1`; else None.
 
-    It needs no debugger, and names only the exception and the kernel: the symbol of the outermost frame,
-    which is mangled for C++ and the plain name for Triton. The layout is the one published for driver
-    570-580. The log may be mixed with the program's output.
+    No debugger is needed, but the log names only the exception and the kernel: the symbol of the outermost
+    frame, mangled for C++ and plain for Triton. The layout is the one published for driver 570-580. The log
+    may be mixed with the program's output.
     """
     name = kernel = ""
     for line in lines:

@@ -1,8 +1,8 @@
-"""Which lines of a log are worth reading, and the facts on lines that are no errors themselves.
+"""Decides which lines of a log are worth reading, and reads facts from lines that are not errors.
 
-Most lines of a long log differ from earlier ones in their numbers only. A line without its digits is its
-template; what can be found on a template is worked out once in a batch of lines. That reads logs of 100 MB
-quickly.
+Most lines of a long log differ from earlier ones only in their numbers. A line without its digits is its
+template. What a template can contain is worked out once per batch of lines, which makes logs of 100 MB quick
+to read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ else:
     import sre_parse
 
 MAX_LOCATIONS = 20
-_DIGITS = frozenset(b"0123456789")  # templates have none
+_DIGITS = frozenset(b"0123456789")  # templates have no digits
 MAX_ALTERNATIVES = 4  # of one text, such as "Error" and "error"
 
 # Frames through which torch calls a Python operator (torch 2.8-2.15).
@@ -33,14 +33,14 @@ OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
 
 
 def literals(pattern: str) -> frozenset[str]:
-    """Texts without digits, one of which is in every match; empty where the pattern has none."""
+    """Return digit-free texts, at least one of which occurs in every match; empty if the pattern has none."""
     return frozenset(_required(sre_parse.parse(pattern)))
 
 
 def _required(parsed: Any) -> set[str]:
-    """The most selective of the texts that a parsed pattern requires, one after the other."""
+    """Of the sets of alternative texts that a parsed pattern requires, return the most selective one."""
     found: list[set[str]] = []
-    run = {""}  # the alternatives of the text up to here
+    run = {""}  # the alternatives for the text read so far
 
     def visit(parsed: Any) -> None:
         nonlocal run
@@ -66,7 +66,7 @@ def _required(parsed: Any) -> set[str]:
     return max(texts, key=lambda one: (min(map(len, one)), -len(one)), default=set())
 
 
-# What a line adds to the error before it, by the names of the groups.
+# What a line adds to the error before it, by group name.
 _ADDED_BY_LINES = (
     r"Exception raised from (?:(?P<kernel>cpp_\w+)|(?P<raised_in>.+?)) "
     r"at (?P<raised_file>\S+):(?P<raised_line>\d+)",
@@ -79,21 +79,21 @@ _ADDED_BY_LINES = (
     r"(?P<reason>Loop-carried variable .+)",
     r"^(?P<reason>\w+Error\(.+\))$",
     r"Kernel Name: (?P<kernel>\w+)",
-    # members of an archive, as the loader lists them: of an exported program, of a file of tensors, another
-    # package, and of a compiled model
+    # archive members as the loader lists them: those of an exported program, a file of tensors, another
+    # package, and a compiled model
     r"^(?P<archive>[^/\s]+)/models/\w+\.json$",
     r"^(?P<saved>[^/\s]+)/data\.pkl$",
     r"^(?P<wrapped>[^/\s:][^\s:]*\.pt2)$",
     r"^[^/\s]+/data/aotinductor/(?P<holds>[^/]+)/",
-    # a frame of C++, of a call of a package that the program makes without torch's Python class
+    # a C++ frame of a package call that the program makes without torch's Python class
     r"(?P<inside>AOTInductorModel\w*(?:::run\w*|Run)\b)",
-    # a frame of C++ that shows what a program that crashed was doing; stacks are printed innermost first
+    # a C++ frame that shows what a crashed program was doing; stacks are printed innermost first
     r"(?P<native>AOTInductorModelContainer::AOTInductorModelContainer\b|"
     r"AOTIModel(?:ContainerRunner|PackageLoader)\w*::AOTIModel(?:ContainerRunner|PackageLoader)|"
     r"::(?:update_(?:inactive_)?constant_buffer|load_constants|swap_constant_buffer)\w*\(|"
     r"ProxyExecutor::call_function)",
     r"(?P<native>aoti_torch_proxy_executor_call_function)",
-    # a frame, as c10 prints it, of the program itself: not of a library, nor of Python
+    # a c10 frame of the program itself, not of a library or of Python
     r"frame #\d+: .* in (?P<host>(?!\S*\.so)(?!\S*python)[^()\s]{1,300})\)\s*$",
     r"what\(\):\s+(?P<what>.+)",
 )
@@ -113,14 +113,14 @@ DETAILS = (_LOCATION, *_VERSIONS, _PYTHON_FRAME, *map(re.compile, _ADDED_BY_LINE
 
 
 class Details:
-    """Collects generated locations and versions; returns what a line adds to the error before it."""
+    """Collects generated locations and versions. `feed` returns what a line adds to the error before it."""
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
-        self.locations: dict[str, None] = {}  # that the log names, in its order
+        self.locations: dict[str, None] = {}  # locations that the log names, in log order
 
     def feed(self, line: Line, patterns: Sequence[re.Pattern[str]]) -> dict[str, str]:
-        """Look for those of our patterns in a line; what this returns belongs to the error before it."""
+        """Search a line for `patterns`. Return the fields that belong to the error before the line."""
         for pattern in patterns:
             found = pattern.search(line.text)
             if found is None:
@@ -131,7 +131,7 @@ class Details:
             elif pattern in _VERSIONS:
                 self.versions.setdefault(_VERSIONS[pattern], found[1])
             elif pattern is _PYTHON_FRAME:
-                # The program's innermost frame, and the first through which an operator is called.
+                # Only the program's innermost frame counts, and the first frame that calls an operator.
                 if OPERATOR_FILE.search(found["file"]):
                     return {"operator_call": str(line.number)}
                 if not is_user_file(found["file"]):
@@ -159,7 +159,7 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class LineMatches(NamedTuple):
-    """What a line may hold: errors of these families, details of these patterns, and what else."""
+    """What a line may contain: errors of these families, details matching these patterns, and other marks."""
 
     families: tuple[Family, ...] = ()
     details: tuple[re.Pattern[str], ...] = ()
@@ -171,9 +171,9 @@ NOTHING = LineMatches()
 
 @cache
 def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
-    """Texts, one of which a line must hold to match, each with the families and patterns it announces.
+    """Map each hint text to the families and patterns it announces. A line that matches contains a hint.
 
-    They are grouped by four letters that many of them have: a log without these has none of the group.
+    Hints are grouped by four letters that they share: a log without these contains none of the group.
     """
     texts: dict[_Target, Iterable[str]] = {
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
@@ -195,7 +195,7 @@ def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
 
 
 def look(batch: Sequence[Line]) -> list[LineMatches]:
-    """For each line of a batch, what to look for."""
+    """Say for each line of a batch what to look for."""
     templates = [line.text.translate(_NO_DIGITS) for line in batch]
     text = "\n".join(set(templates))
     groups = (members.items() for part, members in _hints() if part in text)

@@ -1,4 +1,4 @@
-"""Typed facts of one log."""
+"""Typed facts about one log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_server.logs.families import Family, Rank
 from mcp_server.logs.sanitizer import SanitizerReport
 from mcp_server.model import Category
 
-# The beginning of an uncaught error's text: of Python, pytest, the C++ runtime, the shims of generated code,
+# How the text of an uncaught error begins: from Python, pytest, the C++ runtime, the shims of generated code,
 # compilers (GCC, Clang, MSVC, ptxas), linkers and device assertions.
 _FATAL = re.compile(
     r"\s*(?:E +)?(?:what\(\):|Error: |.*\bException in aoti_torch: |.*\bError: input_handles\[|"
@@ -22,7 +22,7 @@ _FATAL = re.compile(
 
 # The shims print every error, even one that the program handles later.
 _SHIM_ERROR = re.compile(r".*\bException in aoti_torch: ")
-# The beginnings of further lines of such an error.
+# How the continuation lines of a shim error begin.
 _SHIM_MORE = re.compile(r"\s|frame #|Error: |Exception |\[|$")
 
 Relation = Literal["", "cause", "during"]
@@ -43,8 +43,8 @@ class Frame:
 class PythonException:
     """One exception of a traceback; frames are outermost first.
 
-    `relation` to the exception before it in the log: raised `from` it ("cause"), or while it was handled
-    ("during"). `logged`: a logger printed the traceback, so the program caught it.
+    `relation` to the previous exception in the log: raised `from` it ("cause"), or raised while it was being
+    handled ("during"). `logged`: a logger printed the traceback, so the program caught the exception.
     """
 
     type: str
@@ -62,7 +62,7 @@ class PythonException:
 
 @dataclass(frozen=True)
 class ThreadStack:
-    """A stack printed by faulthandler; frames are outermost first."""
+    """A stack printed by faulthandler. Frames are outermost first."""
 
     thread: str
     current: bool
@@ -96,13 +96,13 @@ class ErrorFact:
 
     @property
     def category(self) -> Category | None:
-        """The category, if only one candidate is left."""
+        """The category if only one candidate is left; otherwise None."""
         return self.candidates[0] if len(self.candidates) == 1 else None
 
 
 @dataclass(frozen=True)
 class LastLaunch:
-    """The launch whose begin the value printer announced, but not its end."""
+    """A launch that the value printer announced and did not report as finished."""
 
     kernel: str
     line: int
@@ -112,12 +112,11 @@ class LastLaunch:
 
 @dataclass(frozen=True)
 class LogFacts:
-    """The facts of one log, in bounded size.
+    """The facts of one log, limited in size.
 
-    `root` is the error that explains the others. If no family matched, it is None and `best_lines` are for a
-    person.
-    `locations` are lines of generated code, as `wrapper.cpp:12`. `truncated` is the sign that the log is
-    incomplete ("" = none).
+    `root` is the error that explains the others; None if no family matched. `best_lines` are then for a
+    person to read. `locations` are lines of generated code, as `wrapper.cpp:12`. `truncated` is the sign that
+    the log is incomplete ("" if there is none).
     """
 
     root: ErrorFact | None
@@ -138,7 +137,7 @@ class LogFacts:
 
     @property
     def fatal(self) -> bool:
-        """Whether the root ended a process or a compile, and was not handled by the program."""
+        """Whether the root ended a process or a compile, as opposed to an error that the program handled."""
         if self.root is None:
             return False
         if any("ending" in error.family.tags for error in self.errors):
@@ -148,7 +147,7 @@ class LogFacts:
         if self.root.exception is not None:
             return not self.root.exception.logged
         if all(exception.logged for exception in self.exceptions) and _SHIM_ERROR.match(self.root.text):
-            # The program handled an error that a shim printed if other output follows it.
+            # If other output follows an error that a shim printed, the program handled the error.
             number, text = self.tail[-1] if self.tail else (0, "")
             if number > self.root.line and _SHIM_MORE.match(text) is None:
                 return False
@@ -168,7 +167,7 @@ class LogFacts:
 
 
 def last_chain(exceptions: Sequence[PythonException]) -> list[PythonException]:
-    """The last traceback and the exceptions that led to it, the origin first."""
+    """The last traceback and the exceptions that led to it, starting with the original one."""
     chain: list[PythonException] = []
     for exception in reversed(exceptions):
         chain.insert(0, exception)

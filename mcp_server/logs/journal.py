@@ -1,11 +1,11 @@
-"""Reads the journal that an instrumented package writes: one JSON object a line, the last line maybe cut.
+"""Reads the journal that an instrumented package writes: one JSON object per line; the last line may be cut.
 
 The writer is `probes/native/runtime.cpp`; the dtype and device codes are those of c10::ScalarType and
 c10::DeviceType (torch 2.8-2.15).
 
-Below is what AOTInductor's own intermediate value printer writes (torch 2.8-2.15, debug_utils.py and
-aoti_torch/utils): at level 1 the names of saved files, at level 2 statistics and small tensors. An output is
-printed before its launch although nothing wrote it yet: its values are noise then.
+The end of the module reads what AOTInductor's own intermediate value printer writes (torch 2.8-2.15,
+debug_utils.py and aoti_torch/utils): at level 1 the names of saved files, at level 2 statistics and small
+tensors. An output is also printed before its launch has written it; those values are noise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RunEnd = Literal["returned", "threw", "unfinished"]
 Role = Literal["read", "written", "read_write", "unknown"]
 RunKey = tuple[int, int, int]  # process, runner, number of the call
 
-MAX_LAUNCHES = 200_000  # kept; of a longer journal the newest
+MAX_LAUNCHES = 200_000  # how many launches are kept; in a longer journal, the newest
 # The function that folds constants (`use_runtime_constant_folding`; cpp_wrapper_cpu.py, torch 2.8-2.15).
 FOLDING = "_const_run_impl"
 
@@ -43,7 +43,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor as a launch got it. Shape, stride and offset in elements."""
+    """A tensor as a launch received it. Shape, stride and offset are in elements."""
 
     pointer: int
     dtype: str
@@ -55,9 +55,9 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class JournalArgument:
-    """An argument: variable and parameter name, and a tensor or a number.
+    """A launch argument: the names of its variable and parameter, and its tensor or number.
 
-    Neither when the tensor was undefined.
+    Both are None if the tensor was undefined.
     """
 
     name: str
@@ -71,8 +71,8 @@ class JournalArgument:
 class JournalLaunch:
     """One launch of one call. `launch` is its number in the package, `sequence` its place in the call.
 
-    `ended_ns` is None when nothing was written after it; `fault` is the device's error found there. Times are
-    nanoseconds of the monotonic clock.
+    `ended_ns` is None if nothing was written after the launch. `fault` is the device error found there. Times
+    are nanoseconds of the monotonic clock.
     """
 
     run: RunKey
@@ -103,11 +103,11 @@ class JournalRun:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where the journal ends: `how` and the launch.
+    """How the journal ends, and the launch at its end.
 
-    returned: every call came back. fault: the device reported an error after the launch. threw: an exception
-    left the call during the launch. died: the process ended during it. between: after it, before the next.
-    not_started: no launch was written.
+    returned: every call returned. fault: the device reported an error after the launch. threw: an exception
+    left the call during the launch. died: the process ended during the launch. between: the process ended
+    after the launch and before the next. not_started: no launch was written.
     """
 
     how: Literal["returned", "fault", "threw", "died", "between", "not_started"]
@@ -118,7 +118,7 @@ class Ending:
 class Journal:
     """Calls in the order in which they began.
 
-    `cut_lines` could not be read, `forgotten` launches were not kept.
+    `cut_lines` counts unreadable lines; `forgotten` counts launches that were not kept.
     """
 
     runs: tuple[JournalRun, ...]
@@ -131,12 +131,12 @@ class Journal:
 
     @property
     def calls(self) -> tuple[JournalRun, ...]:
-        """The calls of the user, without the folding of constants at the first one."""
+        """The user's calls, without the constant folding of the first call."""
         return tuple(run for run in self.runs if run.function != FOLDING)
 
     @property
     def ending(self) -> Ending:
-        """The first of: a device fault, a call that did not finish, a call that threw, the last return."""
+        """The first of: a device fault, an unfinished call, a call that threw, the last return."""
         calls = [run for run in self.runs if run.launches]
         fault = next((launch for launch in self.launches if launch.fault), None)
         if fault is not None:
@@ -152,7 +152,7 @@ class Journal:
 
 
 def read_journal_file(path: Path) -> Journal:
-    """Read `path`, and the older half that the writer set aside as `path.1`. No file is an empty journal."""
+    """Read `path` and the older half that the writer set aside as `path.1`; empty if there is no file."""
     parts = (part for part in (path.with_name(path.name + ".1"), path) if part.exists())
     with ExitStack() as stack:
         opened = [stack.enter_context(part.open(encoding="utf-8", errors="replace")) for part in parts]
@@ -160,7 +160,7 @@ def read_journal_file(path: Path) -> Journal:
 
 
 def read_journal(lines: Iterable[str]) -> Journal:
-    """Never raises on damaged lines: they are counted."""
+    """Parse journal lines. Damaged lines raise nothing; they are counted."""
     reader, cut_lines = _Reader(), 0
     for line in lines:
         try:
@@ -177,14 +177,14 @@ def read_journal(lines: Iterable[str]) -> Journal:
 
 @dataclass
 class _Reader:
-    """Runs and launches by key, in order of appearance."""
+    """The runs and launches read so far, by key, in order of appearance."""
 
     runs: dict[RunKey, JournalRun] = field(default_factory=dict)
     launches: dict[tuple[RunKey, int], JournalLaunch] = field(default_factory=dict)
     forgotten: int = 0
 
     def take(self, event: Any) -> None:
-        """Add one line of JSON. Raises what `read_journal` counts as a damaged line."""
+        """Add one line of JSON. The exceptions it raises mark the line as damaged for `read_journal`."""
         key = (int(event["pid"]), int(event["runner"]), int(event["run"]))
         if event["event"] == "run":
             run = self.runs.get(key) or JournalRun(key, str(event["function"]), int(event["thread"]))
@@ -207,7 +207,7 @@ class _Reader:
             if len(self.launches) > MAX_LAUNCHES:
                 self.launches.pop(next(iter(self.launches)))
                 self.forgotten += 1
-        elif launch := self.launches.get(place):  # else its beginning was rotated away
+        elif launch := self.launches.get(place):  # otherwise its beginning was rotated away
             made = {argument.name: argument for argument in arguments}
             known = tuple(a if a.tensor is not None else made.get(a.name, a) for a in launch.arguments)
             fault = str(event["error"])[:2000] if event["event"] == "fault" else ""
@@ -234,7 +234,7 @@ def _argument(raw: Any) -> JournalArgument:
         parameter=str(raw["parameter"]),
         role=_ROLES.get(raw["role"], "unknown"),
         tensor=tensor,
-        value=float(value) if isinstance(value, str) else value,  # text for what JSON has no number for
+        value=float(value) if isinstance(value, str) else value,  # text for values that JSON lacks
     )
 
 
@@ -245,15 +245,15 @@ _HEADER = re.compile(
 _END = "Requires grad: "
 _STATISTIC = re.compile(r"(?:Mean|Min|Max) value: ?(?P<value>\S{1,40})")
 _SAVED = "aoti_torch_save_tensor_handle: Saved tensor to "
-# One of these is on the first line of all that it writes.
+# The first line of everything that the printer writes contains one of these.
 WORDS = (b"_launch - ", b"aoti_model_inputs - ", _SAVED.encode())
 
 
 @dataclass(frozen=True)
 class PrintedTensor:
-    """One tensor as printed at level 2: mean, least and largest value, as far as they were printed.
+    """One tensor as printed at level 2: its mean, minimum and maximum, as far as they were printed.
 
-    `noise` marks an output before the launch that writes it.
+    `noise` marks an output printed before the launch that writes it.
     """
 
     when: str
@@ -264,12 +264,12 @@ class PrintedTensor:
 
     @property
     def non_finite(self) -> bool:
-        """Whether least or largest value is not finite. The mean proves nothing: it overflows in float32."""
+        """Whether the minimum or maximum is not finite. The mean proves nothing: it overflows in float32."""
         return any(not math.isfinite(value) for value in self.statistics[1:])
 
 
 def read_printout(lines: Iterable[str]) -> str:
-    """What levels 1 and 2 wrote among the lines of a log, in words; empty where they wrote nothing."""
+    """Summarize in words what levels 1 and 2 wrote into a log; empty if they wrote nothing."""
     tensors, files, first_bad = 0, 0, ""
 
     def watched() -> Iterator[str]:
@@ -294,7 +294,7 @@ def read_printout(lines: Iterable[str]) -> str:
 
 
 def printed_tensors(lines: Iterable[str]) -> Iterator[PrintedTensor]:
-    """The tensors of level 2 in the order of the output. A block that was cut off gives what it held."""
+    """Yield the level 2 tensors in output order. A block that was cut off yields what it contained."""
     open_one: PrintedTensor | None = None
     written: set[str] = set()
     for line in chain(lines, (_END,)):
@@ -319,7 +319,7 @@ def printed_tensors(lines: Iterable[str]) -> Iterator[PrintedTensor]:
 
 
 def _number(text: str) -> float:
-    """The printed number; 0 if the text is not a number."""
+    """The printed number, or 0 if the text is not a number."""
     try:
         return float(text)
     except ValueError:

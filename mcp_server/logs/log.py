@@ -1,8 +1,8 @@
-"""Reads a log as a stream: the errors in it, the one that is the cause, and where it points.
+"""Reads a log as a stream: its errors, which error is the cause, and where that error points.
 
-Memory is bounded whatever the log's size: repeated texts are counted, not kept. A workload's log begins with
-what was run and ends with its failure: of gigabytes, the lines in the middle are read only around the words
-that errors are written with.
+Memory use is bounded for a log of any size: repeated texts are counted, not kept. A workload's log begins
+with what was run and ends with its failure. In a log of gigabytes, the lines in the middle are read only
+around the words that occur in error messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_ERRORS = 200
 MAX_PROCESSES = 64
 TAIL = 15
 MAX_BEST = 20
-MAX_BETWEEN = 40  # lines between an error and what a later line adds to it
+MAX_BETWEEN = 40  # how many lines may lie between an error and a later line that adds to it
 
 _Key = tuple[str, str, tuple[str, ...]]
 
@@ -47,15 +47,15 @@ _LOGGED = re.compile(r".{0,60}?\b(?:ERROR|CRITICAL)\b")
 
 
 def read_log(lines: Iterable[str], process: str = "") -> LogFacts:
-    """Read a log, one string a line (with or without its newline).
+    """Read a log, one string per line (with or without its newline).
 
-    With `process`, lines that name another process count as empty.
+    If `process` is given, lines that name another process count as empty.
     """
     return read_parts([(1, lines)], process)
 
 
 def read_parts(parts: Iterable[tuple[int, Iterable[str]]], process: str = "") -> LogFacts:
-    """Read a log of which parts are left out: of each part the number of its first line, and its lines."""
+    """Read a log with gaps. Each part is given as the number of its first line, and its lines."""
     reader = _Reader()
     for first, lines in parts:
         numbered = enumerate(lines, start=first)
@@ -92,7 +92,7 @@ class _Reader:
         self._cut = ""
 
     def read(self, batch: list[Line]) -> None:
-        """Take a few hundred lines; on each only what its template can hold is looked for."""
+        """Read a few hundred lines. Search each line only for what its template can contain."""
         for before, line, matches in zip([self._before, *batch], batch, look(batch), strict=False):
             self._before = before
             if line.text.startswith(MARK):
@@ -125,7 +125,7 @@ class _Reader:
         if in_frames:
             return
         if matches.details:
-            # Kernel, operator or size of a difference, as a later line adds it to the error before it.
+            # A later line adds the kernel, the operator or the size of a difference to the error before it.
             fields = self._details.feed(line, matches.details)
             key, number = self._latest.get(line.process, (None, 0))
             if fields and key in self._errors and line.number - number <= MAX_BETWEEN:
@@ -143,7 +143,7 @@ class _Reader:
             self._best.append((line.number, bound(line.text, 300)))
 
     def _trace(self, line: Line, begins: bool) -> tuple[PythonException | None, bool]:
-        """The exception that this line belongs to, and whether it is only a frame of a traceback."""
+        """Return the exception to which this line belongs, and whether the line is only a traceback frame."""
         key = f"{line.process}|{line.source}"
         reader = self._tracebacks.get(key)
         if reader is None or not reader.busy:
@@ -152,7 +152,7 @@ class _Reader:
             if len(self._tracebacks) >= MAX_PROCESSES:
                 key = next(iter(self._tracebacks))
             reader = self._tracebacks.setdefault(key, TracebackReader(line.process))
-            # The exception was caught if the program logged it, or Python passed it over.
+            # The program caught the exception if it logged it, or if Python ignored it.
             if before := self._before:
                 logged = "torch/" not in before.source and (before.level == "E" or _LOGGED.match(before.text))
                 reader.logged = before.text.startswith("Exception ignored in") or bool(logged)
@@ -171,7 +171,7 @@ class _Reader:
             and line.number - error.line <= 5
             for error in self._errors.values()
         ):
-            # The text of the `terminate` that follows a failed destructor of the model.
+            # The `terminate` text that follows a failed destructor of the model.
             family, fields = BY_ID["cuda_teardown"], {"status": line.text.strip()}
         stable = tuple(value for name, value in fields.items() if name not in _VOLATILE)
         key = (family.id, line.process, stable)
@@ -181,7 +181,7 @@ class _Reader:
             if exception is not None and self._errors[key].exception is None:
                 self._errors[key] = replace(self._errors[key], exception=exception)
             return
-        if len(self._errors) >= MAX_ERRORS:  # the last of the lowest rank goes
+        if len(self._errors) >= MAX_ERRORS:  # drop the last error of the lowest rank
             self._dropped += 1
             lowest = min(reversed(self._errors), key=lambda key: self._errors[key].rank)
             if self._errors[lowest].rank >= family.rank:
@@ -194,7 +194,7 @@ class _Reader:
         )
 
     def facts(self) -> LogFacts:
-        """Close the stream and join what was found."""
+        """Close the stream and assemble the facts."""
         readers = self._tracebacks.values()
         for reader in readers:
             reader.finish()
@@ -233,24 +233,24 @@ class _Reader:
 MIB = 1 << 20
 HEAD_BYTES = 8 * MIB
 TAIL_BYTES = 24 * MIB
-MIDDLE_BYTES = 8 * MIB  # of what lies around errors between head and tail
+MIDDLE_BYTES = 8 * MIB  # of the lines around errors between head and tail
 LONGEST_LINE = 1 << 16
 CHUNK = 4 * MIB
-# Every error that ends a program has one of these; a search for plain bytes runs at the speed of memory.
+# Every error that ends a program contains one of these; a search for plain bytes runs at memory speed.
 ERROR_WORDS = (b"rror", b"xception", b"Traceback", b"ssert", b"ailed", b"abort", b"Abort", b"SIG", b"fault")
-BEFORE, AFTER = 4096, 8192  # bytes around such a word: a traceback, and what follows an error
+BEFORE, AFTER = 4096, 8192  # bytes around such a word: for a traceback, and for what follows an error
 ALLOWED = "a text file that has an end, such as what a run printed"
 
-# File systems whose files are made while they are read: size and end say nothing.
+# File systems that create file contents on reading: size and end of file mean nothing there.
 _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 
 
 def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> LogFacts:
     """Read a log file of any size; a line longer than 64 KiB counts as several.
 
-    Of a larger file, `head` bytes of the beginning and `tail` bytes of the end are read whole, and between
-    them the lines around the words of errors. `truncated` says what was not read. Raises ProblemError for
-    what is no regular file, or a file of the kernel, which may have no end.
+    In a file larger than `head` and `tail` together, the first `head` and the last `tail` bytes are read
+    whole, and between them only the lines around error words. `truncated` says what was not read. Raise
+    ProblemError if the file is not regular, or is a file of the kernel, which may have no end.
     """
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -269,7 +269,7 @@ def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) ->
 
 
 def open_log(path: Path) -> io.BufferedReader:
-    """The file, open to be read; it never waits for a writer. Raises ProblemError for what is no log."""
+    """Open the file for reading without waiting for a writer. Raise ProblemError if it cannot be a log."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
@@ -285,13 +285,13 @@ def open_log(path: Path) -> io.BufferedReader:
 
 
 def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator[tuple[int, Iterator[str]]]:
-    """Beginning, places in the middle that may hold an error, and end: the first line's number, and lines."""
+    """Yield the start, the middle near errors, and the end: each as its first line's number and its lines."""
     yield 1, _lines(file, 0, head)
     begin, end = _next_line(file, head), _next_line(file, size - tail)
     number = 1 + sum(map(_line_ends, _blocks(file, 0, begin)))
     left = MIDDLE_BYTES
     for block in _blocks(file, begin, end):
-        counted = 0  # bytes of the block whose lines are in `number`
+        counted = 0  # how many bytes of the block are already counted in `number`
         for start, stop in _around_errors(block) if left > 0 else ():
             left -= stop - start
             number += _line_ends(block[counted:start])
@@ -302,13 +302,13 @@ def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator
 
 
 def _next_line(file: io.BufferedReader, offset: int) -> int:
-    """The first line that begins at or after an offset; within a line of more than 64 KiB, the offset."""
+    """Return the offset of the first line at or after `offset`, or `offset` inside a line over 64 KiB."""
     file.seek(offset - 1)
     return offset + max(0, file.read(LONGEST_LINE).find(b"\n"))
 
 
 def lines_of_blocks(path: Path, words: Sequence[bytes]) -> Iterator[str]:
-    """The lines of the blocks of a log that hold one of `words`; the others are passed over at once."""
+    """Yield the lines of those blocks of a log that contain one of `words`; skip the other blocks."""
     with open_log(path) as file:
         for block in _blocks(file, 0, os.fstat(file.fileno()).st_size):
             if any(word in block for word in words):
@@ -316,11 +316,11 @@ def lines_of_blocks(path: Path, words: Sequence[bytes]) -> Iterator[str]:
 
 
 def _blocks(file: io.BufferedReader, begin: int, end: int) -> Iterator[bytes]:
-    """The bytes between two offsets, some MiB at a time, cut at the end of a line where there is one."""
+    """Yield the bytes between two offsets, a few MiB at a time, cut at line ends where possible."""
     while begin < end:
         file.seek(begin)
         block = file.read(min(CHUNK, end - begin))
-        if not block:  # the file was cut while it was read
+        if not block:  # the file was truncated during the read
             return
         block = block[: block.rfind(b"\n") + 1] or block
         begin += len(block)
@@ -328,13 +328,13 @@ def _blocks(file: io.BufferedReader, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _line_ends(block: bytes) -> int:
-    """How many lines end in a block. A carriage return ends one, too, when no newline follows it."""
+    """Count the line ends in a block. A carriage return without a newline after it also ends a line."""
     returns = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
     return block.count(b"\n") + returns
 
 
 def _around_errors(block: bytes) -> Iterator[tuple[int, int]]:
-    """Spans of whole lines around the words of errors, in order and without overlap."""
+    """Yield spans of whole lines around error words, in order and without overlap."""
     done = 0
     for at in sorted(at for word in ERROR_WORDS for at in _places(block, word)):
         start = max(done, block.rfind(b"\n", 0, max(0, at - BEFORE)) + 1)
@@ -345,7 +345,7 @@ def _around_errors(block: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _places(block: bytes, word: bytes) -> Iterator[int]:
-    """The places of a word, except those within the span that an earlier place covers."""
+    """Yield the positions of a word, skipping those already covered by the span around an earlier one."""
     at = block.find(word)
     while at >= 0:
         yield at
@@ -353,7 +353,7 @@ def _places(block: bytes, word: bytes) -> Iterator[int]:
 
 
 def _lines(file: io.BufferedIOBase, begin: int, end: int) -> Iterator[str]:
-    """The lines between two offsets. A carriage return ends a line, too."""
+    """Yield the lines between two offsets. A carriage return also ends a line."""
     file.seek(begin)
     left = end - begin
     while left > 0 and (line := file.readline(min(LONGEST_LINE, left))):

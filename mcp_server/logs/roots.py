@@ -1,6 +1,6 @@
-"""Chooses the root error of a log, and decides by the rest of the log which family and categories it has.
+"""Chooses the root error of a log and uses the rest of the log to decide its family and categories.
 
-The file that raised it classifies an exception that no family matched: package, compiler, model or script.
+If no family matched an exception, the file that raised it decides: package, compiler, model or script.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from mcp_server.model import Category
 _COMPILE_FILE = re.compile(
     r"[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch|_export)[/\\]|[/\\]triton[/\\]"
 )
-# `AOTICompiledModel.__call__`: the frames inside it belong to the package (torch 2.8-2.15).
+# The frame of `AOTICompiledModel.__call__`; frames inside it belong to the package (torch 2.8-2.15).
 _PACKAGE_CALL = re.compile(r"\bloader\.(?:boxed_)?run\(")
 PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
 _LOAD = re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\(")
-# The frame of `Module.__call__`: the frames inside it belong to the model.
+# The frame of `Module.__call__`; frames inside it belong to the model.
 _MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
-_ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")  # of `os.environ.__getitem__` (Python 3.9-3.14)
+_ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")  # frame of `os.environ.__getitem__` (Python 3.9-3.14)
 _OF_FILES = frozenset({"OSError", "FileNotFoundError", "BlockingIOError", "ChildProcessError"})
-# An exit status in a message that the program wrote itself. Larger numbers are HTTP statuses.
+# An exit status in a message that the program itself wrote. Larger numbers are HTTP statuses.
 _EXIT_STATUS = re.compile(
     r"\b(?:fail|exit|end|terminat|die|return|crash)\w*\b[^\n]{0,40}?"
     r"\b(?:status|code|rc)\b[ =:]*(?P<status>-?\d{1,3})\b"
 )
 _EXIT_STATUSES = range(-64, 256)
-# Where Inductor lowers a model and writes code for it (torch 2.8-2.15); the rest runs compilers and files.
+# Where Inductor lowers a model and writes code for it (torch 2.8-2.15); its other files run compilers.
 _LOWERS = re.compile(
     r"[/\\]torch[/\\]_inductor[/\\](?:codegen[/\\]\w+|kernel[/\\]\w+|fx_passes[/\\]\w+|\w*lowering|graph|ir|scheduler|"
     r"loop_body|dependencies|sizevars|ops_handler|index_propagation|decomposition)\.py$"
 )
 _INDUCTOR = re.compile(r"[/\\]torch[/\\]_inductor[/\\]")
 _TORCH = re.compile(r"[/\\]torch[/\\]")
-# Exceptions that the machine causes, whatever the model is.
+# Exceptions that the machine causes, regardless of the model.
 _OF_HOST = re.compile(
     r"(?:\w*OSError|\w*IOError|\w*MemoryError|\w*Timeout\w*|\w*Interrupt|File\w+|Permission\w+)\b"
 )
@@ -48,13 +48,13 @@ _OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
 
 def settle_exception(error: ErrorFact) -> ErrorFact:
-    """Classify an exception that no family matched by the file that raised it."""
+    """Classify an exception that no family matched, using the file that raised it."""
     exception = error.exception
     if exception is None or not exception.frames:
         return error
     in_package = "inside" in error.fields
     if error.family.id == "inductor_error":
-        # Lowering or code generation raised it, and it is no fault of the machine.
+        # Lowering or code generation raised it, and the machine is not at fault.
         inductor = [at for at, frame in enumerate(exception.frames) if _INDUCTOR.search(frame.file)]
         deeper = exception.frames[inductor[-1] + 1 :] if inductor else ()
         lowers = bool(inductor) and _LOWERS.search(exception.frames[inductor[-1]].file)
@@ -79,14 +79,14 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
 def _changed(
     error: ErrorFact, family: str = "", candidates: tuple[Category, ...] = (), **fields: str
 ) -> ErrorFact:
-    """A copy of the error with another family, other candidates, or further fields."""
+    """Copy the error with another family, other candidates, or more fields."""
     row = BY_ID[family] if family else error.family
     candidates = candidates or (row.candidates if family else error.candidates)
     return replace(error, family=row, candidates=candidates, fields={**error.fields, **fields})
 
 
 def _first(category: Category | None, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
-    """`candidates` with `category`, if there is one, moved to the front."""
+    """Return `candidates` with `category` moved to the front, if a category is given."""
     return (category, *(other for other in candidates if other != category)) if category else candidates
 
 
@@ -115,7 +115,7 @@ def _exception_family(exception: PythonException) -> str:
 
 
 def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """The exception that ended the program, if no family matched any text of its chain."""
+    """Return the exception that ended the program if no family matched any text of its chain; else None."""
     chain = last_chain(exceptions)
     if not chain or any(error.exception in chain for error in errors):
         return None
@@ -127,10 +127,10 @@ def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonEx
 
 
 def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """The error of the highest rank; of equals, one that ended the program, else the first.
+    """Return the error of the highest rank; among equals one that ended the program, else the first.
 
-    Among equals, one of the last traceback's chain counts: the program survived earlier ones. Neither noise
-    nor a known error that the program raised again is a root.
+    An error ended the program if it belongs to the last traceback's chain: the program survived earlier ones.
+    Noise is never a root, and neither is a known error that the program raised again.
     """
     known = [error for error in errors if error.rank > Rank.NOISE]
     known = [error for error in known if not _raises_again(error, known, exceptions)]
@@ -146,7 +146,7 @@ def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonExceptio
 def _raises_again(
     error: ErrorFact, known: Sequence[ErrorFact], exceptions: Sequence[PythonException]
 ) -> bool:
-    """Whether the program raised another error again: with `from`, or in the function that caught it."""
+    """Whether the program re-raised another error, with `from` or in the function that caught it."""
     raised = error.exception
     if error.family.id != "own_check" or raised is None or raised not in exceptions[1:]:
         return False
@@ -160,12 +160,12 @@ def _raises_again(
 
 
 _BY_SITE = {kind: family for family in FAMILIES for kind in family.sites}
-_NULL_PAGE = 1 << 16  # addresses below it are offsets from a null pointer
-_FAR = 1 << 40  # bytes from the nearest device allocation, beyond which an address is one of the host
+_NULL_PAGE = 1 << 16  # addresses below this are offsets from a null pointer
+_FAR = 1 << 40  # bytes from the nearest device allocation; an address farther away belongs to the host
 
 
 def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
-    """An error for each site that compute-sanitizer reported."""
+    """Create an error for each site that compute-sanitizer reported."""
     errors = []
     for site in report.faults:
         if site.kind not in _BY_SITE:
@@ -185,13 +185,13 @@ def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
     return errors
 
 
-# Category of a crash by the C++ function on its stack.
+# The category of a crash by the C++ function on its stack.
 _NATIVE: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"constant_buffer|load_constants"), "constants"),
     (re.compile(r"roxy"), "custom_op"),
     (re.compile(r"AOTI"), "toolchain"),
 )
-# Category of an error without a stage, by the innermost Python frame that shows it.
+# The category of an error without a stage, by the innermost Python frame that reveals it.
 _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (
         re.compile(r"\b(?:load_constants|update_constant_buffer|swap_constant_buffer|load_state_dict)\b"),
@@ -200,12 +200,12 @@ _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\b"), "toolchain"),
     (re.compile(r"\b(?:aoti_compile_and_package|aot_compile)\b"), "compile_failure"),
 )
-# Causes in the arguments of a call. While a package loads, there is no call yet.
+# Categories whose cause is in the arguments of a call. While a package loads, there is no call yet.
 _IN_ARGUMENTS = frozenset({"input_mismatch", "shape_out_of_range", "index_out_of_bounds"})
 _COMPILING = re.compile(r"torch\._(?:inductor|dynamo)\.exc\.\w+: |\bInductorError: |\bLoweringException: ")
-# AOTAutograd's names of a graph's inputs and parameters.
+# AOTAutograd's names for a graph's inputs and parameters.
 _GRAPH_INPUT = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*),")
-# Arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
+# The arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
 _NODE = re.compile(r"proxy_executor, (\d+),")
 # Candidates by the status that CUDA prints at teardown.
 _ASSERTS: tuple[Category, ...] = (
@@ -225,7 +225,7 @@ _NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
 
 
 def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
-    """Adjust the root's family and candidates to the other errors and the stacks of the log."""
+    """Adjust the root's family and candidates to fit the log's other errors and stacks."""
     if "bare_status" in root.family.tags:  # the status of CUDA's teardown names the fault
         statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
         for text, candidates in _DEVICE_STATUS:
@@ -239,7 +239,7 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
     root = _in_operator(_reported_by_call(root, errors), errors)
     stack = next((thread.frames for thread in threads if thread.current), ())
     if "crash" in root.family.tags:
-        # A crash inside a Python operator, by faulthandler's stack.
+        # faulthandler's stack shows a crash inside a Python operator.
         own = next((place for place in reversed(range(len(stack))) if stack[place].user), 0)
         if any(OPERATOR_FILE.search(frame.file) for frame in stack[max(own - 2, 0) : own]):
             candidates = _first("custom_op", _first("illegal_memory_access", root.candidates))
@@ -255,7 +255,7 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
         if not_finite or _NOT_FINITE.search(root.text):
             root = _changed(root, candidates=_first("nan_or_inf", root.candidates))
     if root.family.id == "size_stride_assert" and "op" in root.fields:
-        # `Error in op: input` blames the caller's tensor, any other name blames the operator.
+        # `Error in op: input` blames the caller's tensor; any other name blames the operator.
         of_input = root.fields["op"].strip() == "input"
         blamed: tuple[Category, ...] = (
             ("input_mismatch", "shape_out_of_range") if of_input else ("custom_op",)
@@ -265,7 +265,7 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
 
 
 def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
-    """The root, reclassified if another error of its process explains it."""
+    """Return the root, reclassified if another error of its process explains it."""
     by_id = {error.family.id: error for error in reversed(known)}
     limit = next((e for e in known if e.fields.get("detail") == "Too many open files"), None)
     if limit is not None and root.family.id == "zip_open":
@@ -274,20 +274,20 @@ def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFa
     if precompiles and root.family.id in ("cpp_error", "cpp_undeclared"):  # no code of the model was involved
         root = _changed(root, "cpp_headers")
     tuned = by_id.get("autotune_device_fault")
-    if tuned is not None and root.family.stage == "call":  # the tensors were the compiler's
+    if tuned is not None and root.family.stage == "call":  # the compiler supplied the tensors
         root = replace(tuned, fields={**root.fields, **tuned.fields})
     build = by_id.get("torch_without_arch")
     if build is not None and root.family.id == "no_kernel_image":
         root = _changed(root, build.family.id, build.candidates, **build.fields)
     if root.family.id == "size_stride_assert":
-        # `Error in op` is printed once, after the last of equal errors.
+        # `Error in op` is printed once, after the last of several equal errors.
         ops = [e.fields["op"] for e in known if e.family.id == root.family.id and "op" in e.fields]
         root = _changed(root, op=ops[0]) if ops else root
     return root
 
 
 def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
-    """The root with the candidates that remain if the model was being created, compiled or changed."""
+    """Return the root with the candidates that fit the stage: creating, compiling or changing the model."""
     creating = any(e.fields.get("call") == "create_func_" and e.line >= root.line for e in known)
     left = tuple(category for category in root.candidates if category not in _IN_ARGUMENTS)
     if creating:
@@ -297,7 +297,7 @@ def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
     code = root.exception.frames[-1].code if root.exception is not None and root.exception.frames else ""
     tensor = _GRAPH_INPUT.search(code)
     if root.family.id == "size_stride_assert" and tensor is not None and "op" not in root.fields:
-        # No operator returned a graph's input, so none is at fault.
+        # A graph's input was not returned by an operator, so no operator is at fault.
         candidates: tuple[Category, ...] = ("input_mismatch", "constants", "shape_out_of_range")
         root = _changed(root, candidates=candidates, tensor=tensor["tensor"])
     if "native_stack" in root.family.tags:
@@ -308,13 +308,13 @@ def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
 
 
 def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """The root, reclassified if the compiler, the processor or the kind of the file explains it."""
+    """Return the root, reclassified if the compiler, the processor or the file format explains it."""
     header = root.fields.get("header", root.fields.get("header2", "."))
     compiler = next((e.fields["compiler"] for e in errors if "compiler" in e.fields), None)
     if root.family.id == "cpp_header" and compiler is not None and "." not in header:
-        root = _changed(root, blind=compiler)  # it lacks its own C++ library: `<vector>` has no suffix
+        root = _changed(root, blind=compiler)  # the compiler lacks its own C++ library: `<vector>`
     if root.family.stage == "load" and root.rank >= Rank.ERROR:
-        # Other instruction sets and GPUs may still work, another machine type does not.
+        # A package may still work with another instruction set or GPU, but not on another machine type.
         machines = [e.fields for e in errors if e.family.id == "device_information"]
         of_machine = (fields for fields in machines if fields.get("key") == "AOTI_MACHINE")
         other = next((fields for fields in of_machine if fields["here"] != fields["package"]), None)
@@ -323,7 +323,7 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
             root = _changed(root, candidates=("arch_mismatch",), built_for=built_for, here=here)
     if root.family.id == "model_name" and root.fields.get("holds") == root.fields.get("model", ""):
         return _changed(root, "other_folder")
-    if root.family.id == "model_name" and "holds" not in root.fields:  # the archive is no compiled package
+    if root.family.id == "model_name" and "holds" not in root.fields:  # the archive is not a compiled package
         if "archive" in root.fields:
             return _changed(root, "not_compiled")
         if {"saved", "wrapped"} & root.fields.keys():
@@ -332,7 +332,7 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
 
 
 def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """An unclassified exception that an operator call of the generated code reported."""
+    """Reclassify an unclassified exception if an operator call of the generated code reported it."""
     logged = root.family.id == "shim_exception"
     if not logged and "unclassified" not in root.family.tags:
         return root
@@ -345,10 +345,10 @@ def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact
 
 
 def _in_operator(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """An exception of a Python operator: torch's operator call is on the stack outside the user's frames.
+    """Reclassify an exception if torch's call of a Python operator is on the stack outside the user's frames.
 
-    Out-of-memory and late CUDA errors are excluded: they can surface in any operator.
-    Field `node` is the number of the operator's node in the package, if the caller reported it.
+    Out-of-memory and late CUDA errors are excluded because they can surface in any operator. The field `node`
+    is the number of the operator's node in the package, if the caller reported it.
     """
     at, call = root.fields.get("at"), root.fields.get("operator_call")
     if at is None or call is None or int(at) > int(call):

@@ -1,8 +1,8 @@
-"""compute-sanitizer's text report: typed records, one for each site of a fault, read from text of any size.
+"""Reads compute-sanitizer's text report, of any size, into typed records: one for each site of a fault.
 
 Formats: 2022-2026 (old `at 0x17b0 in kernel`, new `at kernel+0x370 in file:25`), Triton and C++ names.
 
-A fault of one kernel gives a record of some 3 KB per thread; 150,000 of them are 400 MB.
+A fault of one kernel yields a record of some 3 KB per thread; 150,000 records are 400 MB.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcp_server.logs.crash_reports import Access, Nearest
 
 MARK = "========="
 MAX_SITES = 500
-MAX_LINES = 64  # kept of one record
+MAX_LINES = 64  # how many lines of one record are kept
 LONGEST_LINE = 1 << 16
 
 _BODY_MARK = MARK + "     "
@@ -76,9 +76,9 @@ _READ_BELOW = ("at ", "by thread", "Address ", "Access ", "and is ", "Saved host
 class SanitizerReport:
     """What a run under compute-sanitizer reported.
 
-    A site stands for all records of one fault: same text, same instruction, same launch. Its `kind` is one of
-    `_KINDS` or `misaligned`; address, thread and block are the first record's. `errors` is the tool's own
-    count (None without a summary: the run was cut off).
+    A site combines all records of one fault: same text, same instruction, same launch. Its `kind` is one of
+    `_KINDS` or `misaligned`; address, thread and block are those of the first record. `errors` is the tool's
+    own count; None if there is no summary because the run was cut off.
     """
 
     sites: tuple[Access, ...] = ()
@@ -88,15 +88,15 @@ class SanitizerReport:
 
     @property
     def faults(self) -> tuple[Access, ...]:
-        """The sites that are faults of a kernel, asserts included; not leaks and API errors."""
+        """The sites that are kernel faults, including asserts but not leaks or API errors."""
         return tuple(site for site in self.sites if site.kind not in ("leak", "api_error", "other"))
 
 
-_Key = tuple[str, str, str]  # of a site: header, place of the instruction, frame of the launch
+_Key = tuple[str, str, str]  # identifies a site: header, location of the instruction, frame of the launch
 
 
 class SanitizerReader:
-    """Reads the text report line by line; the program's own lines are passed to `on_program`.
+    """Reads the text report line by line and passes the program's own lines to `on_program`.
 
     Records are counted by site, in bounded memory.
     """
@@ -152,7 +152,7 @@ class SanitizerReader:
         self._head, self._body, self._frames, self._launch = "", [], [], ""
 
     def report(self) -> SanitizerReport:
-        """What was read so far."""
+        """Return what has been read so far."""
         self._end_record()
         return SanitizerReport(
             sites=tuple(replace(site, count=self._counts[key]) for key, site in self._sites.items()),
@@ -163,7 +163,7 @@ class SanitizerReader:
 
 
 def is_record(head: str) -> bool:
-    """Whether a header line without a body is a record all the same."""
+    """Whether a header line is a record even without a body."""
     return head.startswith(("Invalid ", "Leaked ", "Program hit ", "Warp ", "Error: Race", "Uninitialized "))
 
 
@@ -172,13 +172,13 @@ def _text(line: str) -> str:
 
 
 def _number(text: str | None) -> int:
-    """An integer with or without thousands commas; 0 if the text is no integer."""
+    """Parse an integer with or without thousands commas; 0 if the text is None or empty."""
     return int((text or "").replace(",", "")[:20] or 0)
 
 
 def _site(head: str, texts: list[str], frames: list[str]) -> Access:
-    """A site from the lines of its first record, without their marks."""
-    # racecheck names the place in its first line
+    """Build a site from the lines of its first record, without their marks."""
+    # racecheck names the location in its first line
     places = [*texts, *(f"at {place}" for place in head.split(" access at ", 1)[1:])]
     found = (pattern.match(text) for text in places for pattern in _PLACES)
     place = next((match.groupdict("") for match in found if match), {})
@@ -202,7 +202,7 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Access:
     problem = (bad["problem"] or "")[:100] if bad else ""
     if "misaligned" in problem or "isaligned" in head:
         kind = "misaligned"
-    elif kind == "race":  # with the other access
+    elif kind == "race":  # a race includes the other access
         text = " ".join([text, *(each[:300] for each in texts if not each.startswith(_READ_BELOW))][:2])
     return Access(
         tool="compute-sanitizer",
@@ -223,7 +223,7 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Access:
 
 
 def read_sanitizer_file(path: Path, on_program: Callable[[str], None] | None = None) -> SanitizerReport:
-    """Read a report of any size, mixed with the program's own output or not. Raises `OSError`.
+    """Read a report of any size, possibly mixed with the program's own output. May raise `OSError`.
 
     A line longer than 64 KiB counts as several.
     """

@@ -1,6 +1,6 @@
-"""Lines of a log made fit to be read: no control characters, bounded, their prefixes apart.
+"""Makes the lines of a log safe to read: removes control characters, limits length, separates prefixes.
 
-`TracebackReader` finds Python tracebacks and faulthandler stacks among them, chained exceptions included.
+`TracebackReader` finds Python tracebacks, including chained exceptions, and faulthandler stacks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _WORDS = re.compile(rf"{_JOINS}\b[^\W\d]\w*\s+{_JOINS}[^\W\d]\w*|[`\"]|\w[.!?;:]
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# A time, and what is written behind it: the stream and tag of container runtimes (Kubernetes CRI logs), a
-# dash, or the host and program of a system's journal.
+# A timestamp and what follows it: the stream and tag of container runtimes (Kubernetes CRI logs), a dash, or
+# the host and program of a system's journal.
 _STAMP = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*[Z\d] (?:std(?:out|err) [FP] |- )?|"
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} [\w.@-]{1,64}(?:\[\d{1,7}\])?: "
 )
-# The name and number of a container that docker compose started, which it writes before a bar.
+# The container name and number that docker compose prints before a bar.
 _SERVICE = re.compile(r"[\w.]{1,48}[-_]\d{1,4} +\| ")
 _PROCESS = re.compile(
     r"\[?(?:rank|default|local_rank)\s?(?P<named>\d{1,5})\]?:[ ]?|(?P<plain>\d{1,4}): |"
@@ -35,7 +35,7 @@ _PROCESS = re.compile(
 _LOGGER = re.compile(
     r"\[?(?P<level>[EWIFV])\d{4,8} \d\d:\d\d:\d\d[.\d]*(?: +\d+)* (?P<source>[^\s\]]+:\d+)\] ?"
 )
-# Python's `logging` as servers configure it: level, date, place.
+# Python's `logging` as servers configure it: level, date, location.
 _SERVER = re.compile(
     r"(?P<level>[EWIDC])(?:RROR|ARNING|NFO|EBUG|RITICAL) +\d\d-\d\d \d\d:\d\d:\d\d "
     r"\[(?P<source>[\w./]{1,80}:\d{1,6})\] ?"
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 def clean(raw: str) -> str:
-    """`raw` without escapes and control characters; of a line redrawn by carriage returns the last."""
+    """Remove escapes and control characters from `raw`. If carriage returns redraw a line, keep the last."""
     text = raw.rstrip("\r\n")
     if not text.isprintable():
         text = _ESCAPE.sub("", text)
@@ -67,12 +67,12 @@ def clean(raw: str) -> str:
 
 
 def bound(text: str, limit: int = 500) -> str:
-    """At most `limit` characters of `text`."""
+    """Return at most `limit` characters of `text`."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def is_expression(text: str) -> bool:
-    """Whether `text` is a short name, path, number or expression: two words in a row are a sentence."""
+    """Whether `text` is a short name, path, number or expression. Two words in a row make it a sentence."""
     return 0 < len(text) <= LONGEST_EXPRESSION and text.isprintable() and not _WORDS.search(text)
 
 
@@ -96,7 +96,7 @@ def read_line(raw: str, number: int) -> Line:
 
 
 # Messages whose form torch defines (torch/_inductor/codegen/{cpp,triton}.py and
-# torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15): safe to quote, wherever they are in a text.
+# torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15). They are safe to quote.
 _MESSAGES = (
     re.compile(r"index out of bounds: [-\w ()+*/<>=.]{3,100}"),
     re.compile(r"device-side assert triggered"),
@@ -111,13 +111,13 @@ _LONGEST_MESSAGE = 160  # characters inside a sentence
 
 
 def kernel_message(text: str) -> str:
-    """What a kernel or a check printed, without the C++ frames around it, bounded; empty without one."""
+    """Return what a kernel or check printed, shortened, without the C++ frames around it; empty if absent."""
     found = next((match for match in (message.search(text) for message in _MESSAGES) if match), None)
     return _SUFFIX.sub("", bound(found[0].strip(), _LONGEST_MESSAGE)) if found else ""
 
 
 def short_message(text: str) -> str:
-    """The kernel's own message when there is one, else the first line without its prefix, bounded."""
+    """Return the kernel's own message if there is one, else the first line without its prefix; shortened."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     return kernel_message(text) or bound(_PREFIX.sub("", first).strip(), _LONGEST_MESSAGE)
 
@@ -137,7 +137,7 @@ _FRAME = re.compile(
     r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+)| in (?P<fault>.+))?'
 )
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
-# What a name of an exception looks like; any word may stand after frames that no header announced.
+# What the name of an exception looks like. Any word may follow frames that no header announced.
 _CERTAIN = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout)$|\.[A-Z]\w+$")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen |^<__array_function__|"
@@ -150,15 +150,15 @@ _RELATIONS: dict[str, Relation] = {
 
 
 def is_user_file(file: str) -> bool:
-    """False for installed libraries, the standard library, code that Inductor wrote, and our own hook."""
+    """Whether `file` is the user's: not an installed or standard library, code by Inductor, or our hook."""
     return _LIBRARY.search(file) is None
 
 
 class TracebackReader:
-    """Reads the lines of one process: classifies each line, and keeps complete exceptions and stacks.
+    """Reads the lines of one process: classifies each line and keeps complete exceptions and stacks.
 
-    `logged` is set by the caller, who knows the line before the traceback. `headless`: the log begins, or
-    goes on after a gap, within the frames of a traceback.
+    The caller sets `logged`, because it knows the line before the traceback. `headless` is True if the log
+    begins, or continues after a gap, inside the frames of a traceback.
     """
 
     def __init__(self, process: str = "") -> None:
@@ -212,7 +212,7 @@ class TracebackReader:
         return "message"
 
     def finish(self) -> None:
-        """Keep a faulthandler stack that was being read: it has no last line."""
+        """Keep the faulthandler stack being read; such a stack has no closing line."""
         if self._stack is None:
             return
         thread, current, number = self._stack
@@ -224,7 +224,7 @@ class TracebackReader:
         self.finish()
         self.open_since, self._frames, self._message_lines = number, [], 0
         self.headless, self._indent = False, indent
-        self._orphans = 0  # lines in a headless traceback that are none of its own
+        self._orphans = 0  # lines inside a headless traceback that do not belong to it
 
     def _feed_frames(self, text: str, number: int) -> Role:
         body = text.lstrip("|+ ") if text.lstrip().startswith(("|", "+")) else text

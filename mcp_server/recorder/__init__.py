@@ -1,1 +1,1 @@
-"""Calls that are gone: a recorder in or around a package; what is read of it, or of a core, afterwards."""
+"""Records calls in or around a package, and examines a recording or core file after the process is gone."""

@@ -1,6 +1,6 @@
-"""A core file of Linux on x86-64: its threads, mapped files and dumped pages.
+"""Reads a Linux core file on x86-64: its threads, mapped files and dumped pages.
 
-Every size and count in it is compared with what can be there before anything is read by it.
+Every size and count in the file is checked against the possible range before it is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.recorder.remains import LARGEST_READ, NEXT, Mapping, Remains, ThreadState
 
 MOST_SEGMENTS = 1 << 20
-LARGEST_NOTES = 64 << 20  # bytes of all notes, of which a thread has about 12,000
+LARGEST_NOTES = 64 << 20  # bytes of all notes; a thread has about 12,000
 MOST_NOTES = 1 << 18
 MOST_FILES = 1 << 18  # four times what a process may map by default (vm.max_map_count)
 LONGEST_PATH = 4096  # PATH_MAX
@@ -39,19 +39,19 @@ _ALLOWED = "a core of Linux on x86-64, ET_CORE (ulimit -c unlimited)"
 
 @dataclass
 class _Core:
-    """What was read so far."""
+    """What has been read so far."""
 
     path: Path
     file: BinaryIO
     size: int
     threads: list[ThreadState] = field(default_factory=list)
     maps: list[Mapping] = field(default_factory=list)
-    pages: list[tuple[int, int, int]] = field(default_factory=list)  # address, bytes, place in the file
+    pages: list[tuple[int, int, int]] = field(default_factory=list)  # address, bytes, offset in the file
     notes = note_bytes = 0
     is_cut = False
 
     def read(self, place: int, count: int, what: str) -> bytes:
-        """Raises `ProblemError` where the file ends before."""
+        """Read `count` bytes at `place`. Raise `ProblemError` if the file ends before them."""
         if place + count > self.size:
             raise self.damaged(
                 f"it is cut off: {what} end behind the file", f"byte {place + count}", f"{self.size} bytes"
@@ -70,7 +70,7 @@ class _Core:
 
 @contextmanager
 def open_core(path: Path) -> Iterator[Remains]:
-    """What a core file holds. Raises `ProblemError` for another file, or one that is damaged or cut off."""
+    """Open a core file. Raise `ProblemError` if it is another kind of file, damaged or cut off."""
     if not path.is_file():
         raise ProblemError("there is no such core file", value=str(path), allowed=_ALLOWED, next_call=NEXT)
     try:
@@ -102,9 +102,9 @@ def _remains(core: _Core) -> Remains:
 
 
 def _segments(core: _Core) -> Iterator[tuple[int, int, int, int]]:
-    """Type, place in the file, address and size there of each."""
+    """Yield type, file offset, address and size of each segment."""
     _, _, _, _, _, place, sections, _, _, each, count, *_ = _header(core)
-    if count == _MANY_SEGMENTS:  # more than the header can say: sh_info of the first section has the number
+    if count == _MANY_SEGMENTS:  # too large for the header: sh_info of the first section has the number
         (count,) = struct.unpack("<I", core.read(sections + 44, 4, "its sections"))
     if count > MOST_SEGMENTS or each != _SEGMENT.size:
         raise core.damaged(
@@ -133,7 +133,7 @@ def _header(core: _Core) -> tuple[int, ...]:
 
 
 def _read_notes(core: _Core, raw: bytes, place: int) -> None:
-    """The threads and mapped files of a segment of notes."""
+    """Read the threads and mapped files from a segment of notes."""
     at = 0
     while at < len(raw):
         core.notes += 1
@@ -181,7 +181,7 @@ def _thread(raw: bytes) -> ThreadState:
 
 def _files(core: _Core, raw: bytes, name: str) -> list[Mapping]:
     count, unit = _FILES.unpack_from(raw) if len(raw) >= _FILES.size else (1, 1)
-    # Each has three numbers, and a name with at least its end.
+    # Each file has three numbers, and a name of at least one byte, its terminator.
     most = max(0, min((len(raw) - _FILES.size) // (_FILE.size + 1), MOST_FILES - len(core.maps)))
     if count > most:
         raise core.damaged(

@@ -1,6 +1,6 @@
-"""Compiles the recorder: as the library that takes the place of a package's own, or as one to preload.
+"""Compiles the recorder, either as a library that replaces the package's own or as one to preload.
 
-A host that is run for its diagnosis preloads it.
+The host of a diagnosis run preloads it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ RUNS = {
     "AOTInductorModelContainerRunSingleThreaded": "RUN_SINGLE",
 }
 PREFIX = "AOTInductorModel"
-# Functions that change the weights of a model (torch/csrc/inductor/aoti_runtime/interface.h, 2.8-2.13).
+# Functions that change a model's weights (torch/csrc/inductor/aoti_runtime/interface.h, 2.8-2.13).
 UPDATES = ("AOTInductorModelContainerUpdate", "AOTInductorModelContainerSwap")
 
-# How a function jumps through entry `{offset}` of the table, by machine.
+# How a function jumps through the table entry at `{offset}`, by machine type.
 JUMPS = {
     "x86_64": "jmp *recorder_jumps+{offset}(%rip)",
     "aarch64": "adrp x16, recorder_jumps+{offset}\\n ldr x16, [x16, :lo12:recorder_jumps+{offset}]\\n br x16",
 }
 
 
-SLOTS = 64  # threads that record at the same time
+SLOTS = 64  # the number of threads that can record at the same time
 
 
 @dataclass(frozen=True)
 class RecorderOptions:
-    """What the recorder does unless AOTI_RECORDER_* variables of the host say otherwise.
+    """The recorder's settings, which AOTI_RECORDER_* variables of the host override.
 
-    `directory` is where each process keeps its ring of `ring_mb`, which its threads share equally, and the
-    inputs of failing calls; all files there together may take `budget_mb`.
+    In `directory` each process keeps a ring of `ring_mb`, shared equally by its threads, and the inputs of
+    failing calls. `budget_mb` limits the total size of all files there.
     """
 
     directory: str
@@ -56,7 +56,7 @@ class RecorderOptions:
     budget_mb: int = 1024
 
     def values(self) -> dict[str, str]:
-        """By the names that follow RECORDER_ in the source, and AOTI_RECORDER_ in variables of the host."""
+        """The settings by name: RECORDER_* in the source, AOTI_RECORDER_* in the host's environment."""
         return {
             "DIR": self.directory,
             "MODE": self.mode,
@@ -66,7 +66,7 @@ class RecorderOptions:
 
 
 def exported_functions(library: BinaryIO) -> list[str]:
-    """The names that a package's library exports for its loader. Raises `ProblemError`."""
+    """List the names that a package's library exports for its loader. Raise `ProblemError` on failure."""
     try:
         names = exported_symbols(library)
     except (ELFError, ValueError, OSError, AttributeError) as error:
@@ -80,7 +80,7 @@ def exported_functions(library: BinaryIO) -> list[str]:
 
 
 def symbols_of(names: list[str]) -> dict[str, str]:
-    """The two generated headers: which functions there are, and how each jumps to the original."""
+    """Write the two generated headers: which functions exist, and how each jumps to the original."""
     counted = [name for name in names if name.startswith(UPDATES)]
     jumping = [name for name in names if name not in counted and name not in RUNS]
     machine = platform.machine()
@@ -106,7 +106,7 @@ async def build_library(
     context: Context,
     env: Mapping[str, str] | None = None,
 ) -> Path:
-    """The compiled `source` of native/, made once for the same headers and options. Raises `ProblemError`."""
+    """Compile `source` of native/, once per set of headers and options. Raise `ProblemError` on failure."""
     cache, environ = Cache(), child_environment(env or {})
     compiler = await anyio.to_thread.run_sync(choose_compiler, (), environ)
     sources = [digest_file(path) for path in sorted(NATIVE.iterdir())]
@@ -130,12 +130,12 @@ async def build_library(
 
 
 FOLDER = "recordings"
-# A host that is run for its diagnosis may take longer, and its failing call has to be there as a whole.
+# A host run for its diagnosis may take longer, and its failing call must be recorded completely.
 MODE, RING_MB, BUDGET_MB = "full", 128, 8192
 
 
 async def recording_environment(context: Context, env: Mapping[str, str]) -> dict[str, str]:
-    """The variables under which a host keeps its calls in this job's directory; none without a compiler."""
+    """Variables that make a host record its calls in this job's directory; empty if there is no compiler."""
     options = RecorderOptions(str(context.directory / FOLDER), MODE, RING_MB, BUDGET_MB)
     try:
         library = await build_library("preload.c", {}, RecorderOptions(""), context, env)
@@ -148,6 +148,6 @@ async def recording_environment(context: Context, env: Mapping[str, str]) -> dic
 
 
 def recordings_of(context: Context) -> Path | None:
-    """The folder with the recordings of the host; None where it loaded no package."""
+    """The folder with the host's recordings; None if it loaded no package."""
     folder = context.directory / FOLDER
     return folder if folder.is_dir() and any(folder.glob("*.ring")) else None

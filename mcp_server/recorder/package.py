@@ -1,6 +1,6 @@
-"""Puts the recorder into a package, and takes it out again; tells which build a library is.
+"""Puts the recorder into a package, removes it again, and finds the build ID of a package's library.
 
-The user's file is only read.
+The user's file is never changed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from mcp_server.probes.model_build import copy_member, models_of
 from mcp_server.recorder.library import RecorderOptions, build_library, exported_functions, symbols_of
 from mcp_server.runtime.context import Context
 
-ORIGINAL = ".orig"  # after the name of the library whose place the recorder takes; the loader looks for .so
+ORIGINAL = ".orig"  # suffix of the library that the recorder replaces; the loader looks for .so
 
 
 def is_recorded(package: Package) -> bool:
-    """Whether the library of the package is the recorder, with the original beside it."""
+    """Whether the package's library is the recorder, with the original beside it."""
     library = package.files.library
     return library is not None and package.files.named(library.name + ORIGINAL) is not None
 
 
 async def with_recorder(path: Path, target: Path, options: RecorderOptions, context: Context) -> list[str]:
-    """Write a package that records to `target`; the names of its models. Raises `ProblemError`."""
+    """Write a package with a recorder to `target`; return its models. Raise `ProblemError` on failure."""
     models = await anyio.to_thread.run_sync(models_of, path)
     libraries: dict[str, Path] = {}
     for model in models:
@@ -58,7 +58,7 @@ async def with_recorder(path: Path, target: Path, options: RecorderOptions, cont
 
 
 async def without_recorder(path: Path, target: Path) -> list[str]:
-    """Write the package as it was before `with_recorder`. Raises `ProblemError` where none is in it."""
+    """Write the package as it was before `with_recorder`. Raise `ProblemError` if it has no recorder."""
     models = await anyio.to_thread.run_sync(models_of, path)
     recorded = [model for model in models if is_recorded(model)]
     if not recorded:
@@ -70,7 +70,7 @@ async def without_recorder(path: Path, target: Path) -> list[str]:
 
 
 def _write(container: Container, libraries: Mapping[str, Path], target: Path) -> None:
-    """Copy the members: each original under its new name behind the recorder, or back under its own name."""
+    """Copy the members. An original library moves behind the recorder, or back to its own name."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -83,7 +83,7 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
                 copy_member(container, member.name, archive, name)
                 if replaced:
                     archive.write(libraries[member.name], member.name)
-        os.link(partial, target)  # unlike a rename, it fails where somebody made the file meanwhile
+        os.link(partial, target)  # unlike a rename, it fails if somebody created the file meanwhile
     except FileExistsError as error:
         raise ProblemError("the file is there already", value=str(target), allowed="a new file") from error
     except OSError as error:
@@ -95,7 +95,7 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
 
 
 def build_id_of(package: Package) -> str:
-    """Of the package's own library, also where the recorder lies in front of it; empty if it has none."""
+    """The build ID of the package's own library, even behind the recorder; empty if it has none."""
     library = package.files.library
     if library is None:
         return ""
@@ -116,7 +116,7 @@ _NOTE = struct.pack("<III", 4, 20, 3) + b"GNU\0"  # NT_GNU_BUILD_ID with 20 byte
 
 
 def build_id_at(page: bytes) -> str:
-    """Of a library whose first page this is, as it lies in memory; empty where it is not there."""
+    """The build ID of a library from its first page in memory; empty if the page does not contain it."""
     place = page.find(_NOTE) if page.startswith(b"\x7fELF") else -1
     found = page[place + len(_NOTE) : place + len(_NOTE) + 20]
     return found.hex() if place >= 0 and len(found) == 20 else ""

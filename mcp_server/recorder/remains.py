@@ -1,6 +1,6 @@
-"""A process that died or hangs, from outside: its threads, its mapped files and its memory (x86-64).
+"""Examines a dead or hanging process from outside: its threads, mapped files and memory (x86-64).
 
-Its addresses are told as functions and source lines, as symbols and debug information of its files have them.
+Its addresses become functions and source lines, using the symbols and debug information of its files.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MAP = re.compile(
     r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) \S+ (?P<offset>[0-9a-f]+) \S+ \S+ +(?P<path>/.*)$",
     re.MULTILINE,
 )
-# Libraries that lie between a host and its package.
+# Libraries between a host and its package.
 FOREIGN = re.compile(
     r"/(?:lib(?:torch|c10|gomp|iomp|stdc\+\+|c\.so|c-|pthread|gcc_s|python)[^/]*|librecorder\.so|[^/]*\.wrapper\.so(?:\.orig)?"
     r"|ld-linux[^/]*|_C\.[^/]*)$"
 )
 LARGEST = 1 << 30  # bytes of a file whose debug information is read
-NEAR = 400  # rows of a line table that are searched for a line of another file
+NEAR = 400  # rows of a line table to search for a line from another file
 SYSTEM = ("/usr/include/", "/usr/lib/")
 
 
@@ -45,7 +45,7 @@ class Mapping:
     path: str
 
 
-Segments = tuple[tuple[int, int, int], ...]  # those that are loaded: place in the file, bytes, address
+Segments = tuple[tuple[int, int, int], ...]  # the loaded ones: offset in the file, bytes, address
 
 
 def segments_of(elf: ELFFile) -> Segments:
@@ -54,7 +54,7 @@ def segments_of(elf: ELFFile) -> Segments:
 
 
 def address_of(place: int, segments: Segments) -> int | None:
-    """The address for which a library was linked, of a place in its file."""
+    """Convert an offset in a library's file into the address for which the library was linked; else None."""
     return next((place - at + start for at, size, start in segments if at <= place < at + size), None)
 
 
@@ -66,7 +66,7 @@ class SourceLine:
 
 
 def read_maps(text: str) -> tuple[Mapping, ...]:
-    """The mapped files in the text of /proc/PID/maps."""
+    """Parse the mapped files in the text of /proc/PID/maps."""
     return tuple(
         Mapping(int(m["start"], 16), int(m["end"], 16), int(m["offset"], 16), m["path"])
         for m in _MAP.finditer(text)
@@ -74,22 +74,22 @@ def read_maps(text: str) -> tuple[Mapping, ...]:
 
 
 def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[SourceLine]:
-    """The lines of the host on the way to the package, innermost first; none without debug information."""
+    """Yield the host's source lines on the way to the package, innermost first. Needs debug information."""
     for address in stack:
         place = next((each for each in maps if each.start <= address < each.end), None)
         if place is None or FOREIGN.search(place.path) or place.path.endswith(" (deleted)"):
             continue
         found = line_at(
             Path(place.path), address - place.start + place.offset - 1
-        )  # of the call, not after it
+        )  # of the call, not of the instruction after it
         if found is not None and not found.file.startswith(SYSTEM):
             yield found
 
 
 def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> SourceLine | None:
-    """The line of the code at `offset` bytes of a file; None where nothing says it.
+    """Return the source line of the code at `offset` in a file; None if unknown.
 
-    Of files with one of the `suffixes`: the nearest such line before, for code inlined from a header.
+    Of the files with one of the `suffixes`, take the nearest line before it: for inlined header code.
     """
     try:
         if not binary.is_file() or binary.stat().st_size > LARGEST:
@@ -111,7 +111,7 @@ def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> Sou
 
 @lru_cache(maxsize=8)
 def functions_of(binary: Path) -> tuple[tuple[int, int, str], ...]:
-    """Place in the file, size and name of the functions, in order; empty where it cannot be read."""
+    """List offset, size and name of a file's functions, sorted by offset; empty if the file is unreadable."""
     found = []
     try:
         with binary.open("rb") as file:
@@ -128,7 +128,7 @@ def functions_of(binary: Path) -> tuple[tuple[int, int, str], ...]:
 
 
 def function_at(binary: Path, offset: int) -> str:
-    """The function whose code holds `offset` bytes of a file; empty where no symbol says it."""
+    """Return the function that contains `offset` in a file; empty if no symbol covers it."""
     known = functions_of(binary)
     number = bisect_right(known, (offset, 1 << 62, "")) - 1
     if number < 0 or offset >= known[number][0] + known[number][1]:
@@ -195,12 +195,12 @@ WAITS = {
     "232": "waits for a descriptor",
     "281": "waits for a descriptor",
 }
-"""What a thread does in a system call, by its number (x86-64, asm/unistd_64.h)."""
+"""What a thread does in a system call, by the call's number (x86-64, asm/unistd_64.h)."""
 
 
 @dataclass(frozen=True)
 class ThreadState:
-    """Where a thread is. `signal` is what ended the process, 0 without; `frame` is register rbp, if known."""
+    """A thread's position. `signal` is what ended the process, or 0. `frame` is register rbp, if known."""
 
     number: int
     pc: int
@@ -212,10 +212,10 @@ class ThreadState:
 
 @dataclass(frozen=True)
 class Remains:
-    """The threads, the one that got the signal first. `read` gives fewer bytes where memory is not there.
+    """The threads, starting with the one that got the signal. `read` returns fewer bytes at memory gaps.
 
-    `running` are threads of a live process that are in no system call: where they are is not known.
-    `is_cut`: the core file ends before its last page.
+    `running` are threads of a live process outside any system call; their position is unknown. `is_cut` is
+    True if the core file ends before its last page.
     """
 
     threads: tuple[ThreadState, ...]
@@ -240,7 +240,7 @@ class Remains:
 
 @contextmanager
 def open_process(pid: int) -> Iterator[Remains]:
-    """A process that runs, which goes on. Raises `ProblemError` where it may not be looked at, or ends."""
+    """Open a live process without stopping it. Raise `ProblemError` if access is denied or it ends."""
     root = Path("/proc", str(pid))
     memory = _memory(root, pid)
     try:
@@ -279,7 +279,7 @@ def _living(root: Path, pid: int, memory: int) -> Remains:
 
 
 def _has_ended(root: Path) -> bool:
-    """Also of a process that is only an entry for its parent (Z, X: proc(5))."""
+    """Whether the process has ended, even if its parent still has an entry for it (Z, X: proc(5))."""
     state = (root / "stat").read_text(errors="replace").rpartition(")")[2].split()
     return not state or state[0] in "ZX"
 
@@ -298,9 +298,9 @@ def _refused(pid: int) -> ProblemError:
 
 
 def _state(task: Path) -> ThreadState | int | None:
-    """From `202 0x7f.. 0x80 ... SP PC`; the number of a thread that runs, whose place nobody says.
+    """Parse `202 0x7f.. 0x80 ... SP PC`. Return only the number of a running thread: its position is unknown.
 
-    None of a thread that has ended.
+    Return None for a thread that has ended.
     """
     try:
         words = (task / "syscall").read_text().split()

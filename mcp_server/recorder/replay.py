@@ -1,4 +1,4 @@
-"""Chooses the calls of a recording that most likely failed, and makes them again until one fails."""
+"""Chooses the calls of a recording that most likely failed, and replays them until one fails."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.worker.protocol import RebuildRequest, RecordedTensor
 
 KNOWN_DTYPES = frozenset(DTYPES.values())
-MOST_LAST = 32  # calls on a device: they return before their kernels have run
-MOST_READ = 8  # recordings of a folder, the newest
-MOST_REPLAYED = 8  # candidates that are made again
+MOST_LAST = 32  # calls on a device, which return before their kernels have run
+MOST_READ = 8  # the newest recordings of a folder
+MOST_REPLAYED = 8  # candidates to replay
 REPLAY_S = 120.0
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A call that may be the one at fault, and why it is looked at."""
+    """A call that may be at fault, and the reason to examine it."""
 
     recording: Recording
     call: RecordedCall
@@ -40,12 +40,12 @@ class Candidate:
 
     @property
     def number(self) -> str:
-        """Which call it is: the sequence counts those of its slot, which is one thread at a time."""
+        """The call's number. Sequences count per slot, and one thread at a time uses a slot."""
         return f"call {self.call.sequence} of thread {self.call.thread}, process {self.recording.pid}"
 
     @property
     def missing(self) -> str:
-        """What was not kept of it, in words; empty if everything was."""
+        """What was not kept of the call, in words; empty if everything was kept."""
         if self.call.total_inputs > len(self.call.inputs):
             return f"{self.call.total_inputs - len(self.call.inputs)} of {self.call.total_inputs} inputs"
         gone = [
@@ -57,10 +57,10 @@ class Candidate:
 
 
 def candidates(recording: Recording) -> Iterator[Candidate]:
-    """The crashing thread's call, the others in flight, those that returned an error; else the last ones.
+    """Yield the crashing thread's call, other calls in flight and calls with an error; else the last ones.
 
-    On a device a call returns before its kernels have run, so that after a crash the fault may be in any of
-    the last calls.
+    On a device a call returns before its kernels have run, so after a crash the fault may be in any of the
+    last calls.
     """
     crash = recording.crash
     flying = [call for call in recording.calls if call.end_ns is None]
@@ -88,7 +88,7 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A candidate that was made again, and how that ended."""
+    """A candidate that was replayed, and how the replay ended."""
 
     candidate: Candidate
     inputs: Path
@@ -97,7 +97,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class TakenCall:
-    """A call of a recording: the file of its inputs, which call it was, and where its host makes it."""
+    """A call from a recording: the file of its inputs, its number, and the host's lines that make it."""
 
     inputs: Path
     number: CallNumber
@@ -106,9 +106,9 @@ class TakenCall:
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
-    """The first candidate that fails when it is made again, else the first that can be made again.
+    """Return the first candidate that fails when replayed, else the first that can be replayed.
 
-    `workload` is the package. Raises `ProblemError` where nothing can be made again, and says what was not
+    `workload` is the package. If no candidate can be replayed, raise `ProblemError` that says what was not
     kept.
     """
     found = await candidates_in(folder, workload)
@@ -145,7 +145,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
 
 
 async def candidates_in(folder: Path, workload: PackageWorkload) -> list[Candidate]:
-    """Calls of this package in the newest recordings, in the order in which to look at them."""
+    """List this package's calls in the newest recordings, in the order in which to examine them."""
     package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
     build_id = await anyio.to_thread.run_sync(build_id_of, package)
     found: list[Candidate] = []
@@ -208,7 +208,7 @@ async def _replay(candidate: Candidate, number: int, workload: PackageWorkload, 
 
 
 def _code(file: str, line: int) -> str:
-    """The text of a line of the host, if its source is here."""
+    """Return the text of a host's source line; empty if the source is not on this machine."""
     path = Path(file)
     try:
         with path.open(encoding="utf-8", errors="replace") as source:
@@ -218,7 +218,7 @@ def _code(file: str, line: int) -> str:
 
 
 def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candidate]) -> Iterator[str]:
-    """What the reader has to know of the call: which it was, and what was tried before it."""
+    """Yield what the reader must know about the call: which one it is, and what was tried before it."""
     candidate, call = chosen.candidate, chosen.candidate.call
     when = {each.kept for each in call.inputs if each.bytes is not None}
     kept = "its inputs were copied " + " and ".join(sorted(when)) if when else "its inputs are empty"

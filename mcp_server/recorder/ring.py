@@ -1,8 +1,8 @@
-"""Reads the files of the recorder (native/recorder.h): the ring with the newest calls, and the crash file.
+"""Reads the recorder's files (native/recorder.h): the ring with the newest calls, and the crash file.
 
-A file may be cut, of another version, or written by a hostile process. Sizes are compared with the file
-before anything is read, and nothing in it is executed. A ring may be read while its process writes to it: a
-record that was being written is left out.
+A file may be cut, of another version, or written by a hostile process. Sizes are checked against the file
+before anything is read, and nothing in it is executed. A ring may be read while its process writes to it; a
+record that is being written is left out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ MODES = ("adaptive", "ints", "full", "redact")
 Kept = Literal["no", "before the call", "statistics", "at failure"]
 
 _FATAL, _PAYLOAD, _MAPS, _STACK, _RETURNED = range(1, 6)
-_PATTERN = b"\xa5"  # what a copy from the device writes over
+_PATTERN = b"\xa5"  # the filler that a copy from the device overwrites
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """Where the bytes of a tensor lie: in which file, from which offset, how many."""
+    """The location of a tensor's bytes: file, offset and length."""
 
     file: Path
     offset: int
@@ -50,9 +50,9 @@ class Bytes:
 
 @dataclass(frozen=True)
 class RecordedInput:
-    """One input of a recorded call. `bytes` are those of its memory, from its first element to its last.
+    """One input of a recorded call. `bytes` locates its memory, from its first element to its last.
 
-    `kept` says when they were copied; an input that is mutated in place may have changed until `at failure`.
+    `kept` says when they were copied. An input mutated in place may have changed by `at failure`.
     """
 
     dtype: str
@@ -71,7 +71,7 @@ class RecordedInput:
 class RecordedCall:
     """One call. `end_ns` is None while it is in flight; `code` is what `Run` returned, 0 for success.
 
-    `generation` counts updates and swaps of weights before the call, `generation_after` those until its end.
+    `generation` counts weight updates and swaps before the call, `generation_after` also those during it.
     """
 
     slot: int
@@ -103,7 +103,7 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class Crash:
-    """What the handler of a fatal signal left: the signal's number, the address, the thread."""
+    """What the handler of a fatal signal recorded: the signal's number, the address, the thread."""
 
     signal: int
     address: int
@@ -112,7 +112,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Recording:
-    """A process: its models, and the calls that the ring still has, in the order in which they began."""
+    """One process: its models, and the calls still in the ring, in the order in which they began."""
 
     path: Path
     pid: int
@@ -129,7 +129,7 @@ class Recording:
 
     @property
     def alive(self) -> bool:
-        """Whether a process of this id runs now; it may be a later one."""
+        """Whether a process with this id runs now; it may be a later process."""
         return not self.ended and Path(f"/proc/{self.pid}").exists()
 
 
@@ -143,7 +143,7 @@ def refused(what: str, path: Path) -> ProblemError:
 
 @contextmanager
 def mapped(path: Path, least: int, most: int) -> Iterator[mmap.mmap]:
-    """The file in memory. Raises `ProblemError` for one that is too small, too large, or not a file."""
+    """Map the file into memory. Raise `ProblemError` if it is too small, too large, or not a regular file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -161,7 +161,7 @@ def mapped(path: Path, least: int, most: int) -> Iterator[mmap.mmap]:
 
 
 def read_recording(path: Path) -> Recording:
-    """The ring at `path`, with the crash file beside it. Raises `ProblemError`."""
+    """Read the ring at `path` and the crash file beside it. Raise `ProblemError` if that fails."""
     crash_path = path.with_suffix(".crash")
     entries = read_crash(crash_path) if crash_path.is_file() and crash_path.stat().st_size else CrashFile()
     with mapped(path, HEADER_BYTES, MOST_RING) as memory:
@@ -250,7 +250,7 @@ def _input(
     where: Bytes | None = None
     if kept in (1, 3) and span and payload + span <= length:
         here = memory[start + payload : start + payload + span] if kept == 3 else b""
-        if kept == 1 or here.strip(_PATTERN):  # else the stream never came to the copy
+        if kept == 1 or here.strip(_PATTERN):  # otherwise the stream never reached the copy
             when, where = "before the call", Bytes(path, start + payload, span)
     elif left_at_failure is not None and left_at_failure.length == span:
         when, where = "at failure", left_at_failure
@@ -278,7 +278,7 @@ MOST_MAPS = 4 << 20  # characters
 
 
 def read_crash(path: Path) -> CrashFile:
-    """Raises `ProblemError` for a file that cannot be mapped; what is damaged in it ends the reading."""
+    """Read a crash file up to the first damaged entry. Raise `ProblemError` if it cannot be mapped."""
     found = CrashFile()
     with mapped(path, 1, MOST_CRASH) as memory:
         at = 0
@@ -306,7 +306,7 @@ def read_crash(path: Path) -> CrashFile:
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The rings in a folder, the newest first. Raises `ProblemError` where there is none."""
+    """List the rings in a folder, newest first. Raise `ProblemError` if there are none."""
     paths = [folder] if folder.is_file() else sorted(folder.glob("*.ring")) if folder.is_dir() else []
     if not paths:
         raise ProblemError(

@@ -1,7 +1,7 @@
-"""The calls that a thread is in, by the call frame information of its libraries (.eh_frame, x86-64).
+"""Lists the active calls of a thread, using its libraries' call frame information (.eh_frame, x86-64).
 
-A search of the stack for return addresses also finds those of calls that have ended: the launch may be wrong.
-Where a library is not on this machine the chain of frame pointers is followed, which generated code keeps.
+Searching the stack for return addresses would also find calls that have ended, and so a wrong launch. If a
+library is not on this machine, the chain of frame pointers is followed, which generated code keeps.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from elftools.elf.elffile import ELFFile
 from mcp_server.recorder.remains import Remains, Segments, ThreadState, address_of, segments_of
 
 DEEPEST = 96  # frames
-LARGEST = 64 << 20  # bytes of the frame information of one library
+LARGEST = 64 << 20  # bytes of one library's frame information
 MOST_LIBRARIES = 256
 MOST_SECTIONS = 4096
-LONGEST_ENTRY = 1 << 16  # bytes of the rules of one function
-MOST_STEPS = 4_000_000  # instructions that are followed in all, some seconds
-MOST_KEPT = 64  # rows that a program sets aside
+LONGEST_ENTRY = 1 << 16  # bytes of the rules for one function
+MOST_STEPS = 4_000_000  # instructions followed in total, a few seconds
+MOST_KEPT = 64  # rows that a program saves
 MOST_REGISTERS = 128
 LONGEST_NUMBER = 70  # bits
-RBP, RSP, RIP = 6, 7, 16  # numbers of registers in DWARF (System V ABI, AMD64)
-_TABLE = 0x3B, 0x03, 0x1B  # encodings that every linker writes: data-relative and pc-relative, 4 bytes
-_CONTEXT, _SAVED = 40, {RBP: 10, RSP: 15, RIP: 16}  # of a signal: ucontext_t.uc_mcontext.gregs
+RBP, RSP, RIP = 6, 7, 16  # DWARF register numbers (System V ABI, AMD64)
+_TABLE = 0x3B, 0x03, 0x1B  # the encodings that every linker writes: data-relative and pc-relative, 4 bytes
+_CONTEXT, _SAVED = 40, {RBP: 10, RSP: 15, RIP: 16}  # in a signal frame: ucontext_t.uc_mcontext.gregs
 Registers = dict[int, int]
 
 
@@ -37,12 +37,12 @@ class UnknownFrameError(Exception):
 
 @dataclass
 class _Row:
-    """How to find the caller's registers: the CFA as register and offset, or as an expression."""
+    """How to find the caller's registers. The CFA is a register and offset, or an expression."""
 
     register: int = RSP
     offset: int = 8
     expression: bytes = b""
-    saved: dict[int, int | bytes] = field(default_factory=dict)  # an offset from the CFA, or an expression
+    saved: dict[int, int | bytes] = field(default_factory=dict)  # offset from the CFA, or an expression
 
     def copy(self) -> _Row:
         return _Row(self.register, self.offset, self.expression, dict(self.saved))
@@ -84,7 +84,7 @@ class _Bytes:
 
 @dataclass(frozen=True)
 class _Information:
-    """The frame information of a library: where it lies in memory order, and the loaded segments."""
+    """A library's frame information with its addresses, and the library's loaded segments."""
 
     header: bytes
     header_address: int
@@ -95,7 +95,7 @@ class _Information:
 
 def _information(library: Path) -> _Information | None:
     try:
-        # A path of a core file may be a device or a pipe here; files of /proc have no size.
+        # A path from a core file may be a device or a pipe on this machine; files of /proc have no size.
         if not library.is_file() or not library.stat().st_size:
             return None
         with library.open("rb") as file:
@@ -117,7 +117,7 @@ def _information(library: Path) -> _Information | None:
 
 
 def _entry(information: _Information, pc: int) -> int | None:
-    """The place of the entry that may hold `pc`, by the sorted table of the header."""
+    """Find the entry that may cover `pc` in the header's sorted table; return its offset, else None."""
     raw, at = information.header, information.header_address
     if len(raw) < 12 or (raw[3], raw[2], raw[1]) != _TABLE:
         return None
@@ -136,7 +136,7 @@ def _entry(information: _Information, pc: int) -> int | None:
 
 
 def _row_of(information: _Information, pc: int, steps: Iterator[int]) -> tuple[_Row, bool]:
-    """The rules at `pc`, and whether the function is one that a signal returns through."""
+    """Return the rules at `pc`, and whether the function is one through which a signal returns."""
     place = _entry(information, pc)
     if place is None:
         raise UnknownFrameError
@@ -167,7 +167,7 @@ def _row_of(information: _Information, pc: int, steps: Iterator[int]) -> tuple[_
 
 
 class _Program:
-    """Call frame instructions (DWARF 5, 6.4.2) up to a place in the function."""
+    """Runs call frame instructions (DWARF 5, 6.4.2) up to a position in the function."""
 
     def __init__(self, code: int, data: int, wanted: int, steps: Iterator[int]) -> None:
         self.code, self.data, self.wanted, self.steps = code, data, wanted, steps
@@ -241,7 +241,7 @@ class _Program:
 
 @dataclass(frozen=True)
 class Unwinder:
-    """`file_of` gives the file in which a mapped path can be read."""
+    """Follows a thread's calls. `file_of` maps a path in memory to the file to read."""
 
     remains: Remains
     file_of: Callable[[str], Path]
@@ -249,7 +249,7 @@ class Unwinder:
     _steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     def addresses(self, thread: ThreadState) -> list[int]:
-        """Where the thread is, then the return addresses, as far as they can be followed."""
+        """Return the thread's position, then its return addresses as far as they can be followed."""
         registers = {RSP: thread.sp, RIP: thread.pc}
         if thread.frame is not None:
             registers[RBP] = thread.frame
@@ -271,7 +271,7 @@ class Unwinder:
         information = self._information(mapping.path) if mapping is not None else None
         if mapping is None or information is None:
             raise UnknownFrameError
-        # A return address is behind the call, which may end the function.
+        # A return address is after the call, which may be the function's last instruction.
         address = address_of(pc - mapping.start + mapping.offset, information.segments)
         if address is None:
             raise UnknownFrameError
@@ -310,7 +310,7 @@ class Unwinder:
         return found
 
     def _value(self, expression: bytes, registers: Registers) -> int:
-        """DW_OP_breg, then DW_OP_deref: how functions that align their stack find it."""
+        """Evaluate DW_OP_breg and DW_OP_deref, by which functions that align their stack find the CFA."""
         cursor, value = _Bytes(expression), 0
         while cursor.at < len(expression):
             operation = cursor.number("B")

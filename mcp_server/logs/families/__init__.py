@@ -1,4 +1,4 @@
-"""The one table of error families, in order of precedence: of two rows that match a line, the first counts."""
+"""The table of all error families, in order of precedence: if two rows match a line, the first one counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TABLES = (
 FAMILIES: tuple[Family, ...] = tuple(family for table in _TABLES for family in table.rows)
 BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 
-_ALIKE = 0.6  # difflib's own default: below it, texts share little but common words
+_ALIKE = 0.6  # difflib's own default; texts with a lower ratio share little but common words
 _COMPARED = 300
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Family, dict[str, str]] | None:
-    """The first of `families` that matches one line, with its named fields."""
+    """Return the first of `families` that matches one line, with its named fields; None if none matches."""
     for family in families:
         fields = family.match(text)
         if fields is not None:
@@ -40,7 +40,7 @@ def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Fam
 
 
 def closest_family(text: str) -> Family | None:
-    """The family whose example is most like a `text` that no family matches; None when none is like it."""
+    """Return the family whose example is most like a `text` that no family matches; None if none is alike."""
     examples = {family.example.lower(): family for family in FAMILIES}
     found = difflib.get_close_matches(text[:_COMPARED].lower(), examples, n=1, cutoff=_ALIKE)
     return examples[found[0]] if found else None

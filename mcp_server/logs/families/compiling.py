@@ -10,9 +10,9 @@ from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Naming, Table
 
 TABLE = Table("compile")
 
-# A file and place as GCC, Clang and Metal (of a shader without a file) print it; as MSVC does.
+# A file and position as GCC, Clang and Metal (for a shader without a file) print them; MSVC's form follows.
 _SOURCE = r"(?<![^\s:])(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "
-# A library, as linkers name it: not an object file that the compile at hand wrote itself.
+# A library as linkers name it. The current compile did not write it, unlike an object file.
 _LINKED = r"(?P<file>[^\s:]+\.(?:so|a|dylib)[\w.]*)"
 _MSVC_SOURCE = r"^\s*(?P<file>\S.*?)\((?P<line>\d+)(?:,\d+)?\): (?:fatal )?"
 
@@ -66,7 +66,7 @@ TABLE.error(
     "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
     guide=BUILD_GUIDE,
 )
-# What a program around a package (its C++ host) needs of libtorch, as GCC 12 and GNU ld tell it (torch 2.13).
+# What a program around a package (its C++ host) needs from libtorch, as GCC 12 and GNU ld say (torch 2.13).
 TABLE.cause(
     "host_standard",
     (

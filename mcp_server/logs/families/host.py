@@ -6,21 +6,21 @@ from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Naming, Ta
 
 
 def _exit(codes: str) -> str:
-    """A pattern for an exit status as shells, Python and schedulers report it."""
+    """Return a pattern for an exit status as shells, Python and schedulers report it."""
     words = r"\brc[=:]\s?|(?:\bexit(?:ed)?(?: with)?(?: code| status)?|[Rr]eturn ?code|exitcode)\s?[ =:]\s?"
     return rf"(?P<exit>(?:{words})(?:{codes})\b)"
 
 
 def _shell(what: str) -> str:
-    """A pattern for a shell's line about a program that a signal ended, with its command."""
+    """Return a pattern for a shell's line about a program that a signal ended, with its command."""
     return (
         rf"(?:line \d+:\s+\d+|zsh:) (?P<detail>{what})\s+(?:\(core dumped\)\s*)?(?P<ran>[^\s|<>&;(][^|<>&;]*)"
     )
 
 
-# What a machine refuses. It comes before compilation: a compiler's error that wraps it is the machine's fault.
+# Resources that the machine lacks. They precede compilation: a compiler error may only wrap one.
 RESOURCES = Table("any")
-CHECKS = Table("call")  # of a program, and of sanitizers
+CHECKS = Table("call")  # the checks of a program and of sanitizers
 TABLE = Table("any")
 
 RESOURCES.cause(
@@ -379,7 +379,7 @@ TABLE.consequence(
     guide=MAIN_GUIDE,
     not_proven="Who threw it: libtorch, the package or the program itself.",
 )
-# Behind every other row: what the operator said may have a family of its own.
+# This row comes after all others, because the operator's own error may belong to a more specific family.
 TABLE.error(
     "shim_exception",
     r"Exception in aoti_torch: (?P<detail>.+)",

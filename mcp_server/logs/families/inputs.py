@@ -1,8 +1,8 @@
-"""Errors about what the model was called with, and of the operators and generated code that it calls.
+"""Errors about the inputs of a call, and about the operators and generated code that the model calls.
 
 Texts: generated `check_input_N` and wrapper checks (cpp_wrapper_cpu.py, aoti_runtime/utils.h), interface.cpp,
-_tree_utils.py, model_container_runner.cpp, the proxy executor (oss_proxy_executor.cpp), torch/_ops.py, torch/_library
-and the dispatcher of torch 2.8-2.15.
+_tree_utils.py, model_container_runner.cpp, the proxy executor (oss_proxy_executor.cpp), torch/_ops.py,
+torch/_library and the dispatcher of torch 2.8-2.15.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INPUT = Naming("input {input}", "{got} (compiled: {expected})", kind="input")
 
 _checked = partial(TABLE.cause, names=_INPUT, tags="input_check")
 
-# People quote these texts without the name in front.
+# People quote these texts without the leading name.
 _HANDLE = r"(?:input_handles\[(?P<input>\d+)\]: )?"
 
 _checked(
@@ -159,7 +159,7 @@ TABLE.cause(
 TABLE.cause(
     "cpu_index_assert",
     (
-        # An expression to the end of the line; before words that follow it, one without a space.
+        # The bound is an expression up to the end of the line; if words follow, an expression without spaces.
         r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < "
         r"(?P<bound>(?![^`\n]*[A-Za-z_]\w*\s+[A-Za-z_])[^`\n]{1,160}?)L?\s*$",
         r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < (?P<bound>[\w().*+/-]{1,80}?)L?(?=[\s`]|$)",

@@ -30,24 +30,24 @@ Advice = Literal[
 
 _Text = TypeVar("_Text", bound=str)
 
-# What code outside the table asks of a family.
+# The properties of a family that code outside the table asks about.
 Tag = Literal[
     "input_check",  # AOTI_RUNTIME_CHECK_INPUTS: generated check_input_N and assert_size_stride, torch 2.8-2.15
     "nan",
     "index_assert",
-    "kernel_assert",  # an index assertion of a generated kernel: the package shows which launch it may be in
+    "kernel_assert",  # an index assertion of a generated kernel: the package shows which launches contain it
     "result_check",  # a program's check of results
-    "own_report",  # a program's own words about a failure that happened before
+    "own_report",  # a program's own words about an earlier failure
     "ending",  # printed when a process dies
-    "build_tool",  # a tool that the compiler called reports its failure
+    "build_tool",  # a tool that the compiler called reports its own failure
     "crash",  # faulthandler prints the stack of the crash
     "native_stack",  # the C++ stack shows what the program was doing
     "stageless",  # the Python stack shows which stage failed
-    "operand",  # an operator's complaint, which a statement of the script can meet as well as a model
-    "fake_operand",  # an operator's complaint, which the compiler's fake tensors can meet as well
+    "operand",  # an operator's complaint, which a statement of the script can cause as well as a model
+    "fake_operand",  # an operator's complaint, which the compiler's fake tensors can cause as well
     "bare_status",  # a failed call without a cause: the status of CUDA's teardown may name it
-    "open_refusal",  # raised by a package, it decides no category
-    "unclassified",  # an exception in no family's words
+    "open_refusal",  # raised by a package, but decides no category
+    "unclassified",  # an exception whose text no family matches
 ]
 
 INDEX_GUIDE = "triton-index-out-of-bounds.md"
@@ -57,9 +57,9 @@ SHAPES_GUIDE = "inputs-shapes-custom-ops.md"
 BUILD_GUIDE = "building-and-loading.md"
 HANG_GUIDE = "hangs-and-concurrency.md"
 CONSTANTS_GUIDE = "weights-and-constants.md"
-MAIN_GUIDE = "SKILL.md"  # for generic texts: its first section leads to the text with the cause
+MAIN_GUIDE = "SKILL.md"  # for generic texts: the guide's first section leads to the text with the cause
 
-# What to do next, and the guide to read, by a family's likeliest category. A row states only what differs.
+# What to do next and which guide to read, by a family's likeliest category. A row states only what differs.
 _NEXT: dict[Category, tuple[Advice, str]] = {
     "input_mismatch": ("check_inputs", SHAPES_GUIDE),
     "shape_out_of_range": ("check_inputs", SHAPES_GUIDE),
@@ -88,11 +88,11 @@ class Rank(IntEnum):
     NOISE = 0
     """A warning or teardown message. Never a root."""
     GENERIC = 1
-    """A call failed; another text has the cause."""
+    """A call failed, but another text states the cause."""
     CONSEQUENCE = 2
     """An error that usually follows from an earlier one."""
     SYMPTOM = 3
-    """A fault without its cause."""
+    """A fault whose text does not state the cause."""
     ERROR = 4
     """States what was wrong."""
     CAUSE = 5
@@ -101,9 +101,9 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True)
 class Naming:
-    """Templates over a row's fields: the component that the text names, and its value in the text.
+    """Templates over a row's fields for the component that the text names and its value.
 
-    `kind` is None for the usual component of the category.
+    If `kind` is None, the category's usual kind of component applies.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Naming:
 
 
 class Table:
-    """Rows that share a stage, unless a row names its own. The method for a rank adds a row."""
+    """Rows that share a stage unless a row names its own. The methods, one for each rank, add rows."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -128,13 +128,13 @@ class Table:
 class Family:
     """One family of error texts, which becomes the last row of `table`.
 
-    `candidates` are categories, the likeliest first; a single one is certain. The likeliest decides `advice`
-    and `guide` unless they are named.
-    `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
-    `late`: a kernel caused the error and CUDA reports it at a later call, so its traceback proves nothing.
-    `sites` are the kinds of compute-sanitizer's records that belong to the family.
-    `sentence`, `names` and `fix` are templates over the named fields. The first of `names` whose fields are all
-    present counts. Without `sentence`, `meaning` stands for it; without `fix`, the action of `advice`.
+    `candidates` are categories, the likeliest first; a single one is certain. The likeliest one decides
+    `advice` and `guide` unless they are given. `torch` says which releases print the text ("" = all from 2.8
+    on). `example` is a line that matches. `late`: a kernel caused the error and CUDA reports it at a later
+    call, so its traceback proves nothing. `sites` are the kinds of compute-sanitizer records that belong to
+    the family. `sentence`, `names` and `fix` are templates over the named fields. The first of `names` whose
+    fields are all present counts. Without `sentence`, `meaning` is used; without `fix`, the action of
+    `advice`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Family:
         self.sites = _several(sites)
 
     def match(self, text: str) -> dict[str, str] | None:
-        """The named fields of the first pattern found in `text`; None when there is none."""
+        """Return the named fields of the first pattern found in `text`; None if no pattern matches."""
         for pattern in self.patterns:
             found = pattern.search(text)
             if found:

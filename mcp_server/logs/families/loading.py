@@ -1,7 +1,7 @@
 """Errors of opening and loading a package, and of its constants: names, devices, storage, the mapped file.
 
-Texts: model_package_loader.cpp, model_container.h, model_container_runner.cpp, model_base.h, package.py, _package.py
-and nn/modules/module.py of torch 2.8-2.15, and the dynamic linker's.
+Texts: model_package_loader.cpp, model_container.h, model_container_runner.cpp, model_base.h, package.py,
+_package.py and nn/modules/module.py of torch 2.8-2.15, and the texts of the dynamic linker.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TABLE.error(
     "model_name",
     (
         r"Failed to find (?:a generated cpp file or so file|wrapper metadata) for model '(?P<model>[^']*)' in the zip archive",
-        # torch 2.8, with no space before the list of members
+        # torch 2.8 prints no space before the list of members
         r"No AOTInductor generate cpp file or so file found in zip archive with the prefix \S*?(?P<model>[^/\s]+)Loaded the following",
     ),
     "invalid_package",
