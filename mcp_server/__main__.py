@@ -7,7 +7,7 @@ import sys
 
 
 def main(tools: str = "") -> None:
-    """Serve. Garbage is not collected during the imports: that is a tenth of the time to start (measured)."""
+    """Serve. Garbage collection is off during imports, which saves a tenth of the start time (measured)."""
     gc.disable()
     from mcp_server.errors import ProblemError
     from mcp_server.server.app import serve

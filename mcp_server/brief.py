@@ -1,6 +1,6 @@
 """A verdict in about eleven lines, for terminals and MCP clients: what, why, eager mode, where, the fix.
 
-Evidence, checks and commands are left to `--verbose`, the page and the JSON.
+Evidence, checks and commands appear only with `--verbose`, on the page and in the JSON.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from mcp_server.model import (
 from mcp_server.operations.table import CORE, command_line, command_name, in_shell_words
 from mcp_server.plurals import counted
 
-MOST_TEXT = 420  # characters of one line
+MOST_TEXT = 420  # characters in one line
 MOST_CODE = 3  # lines of code before and after a fix
-MOST_KNOWN = 4  # facts of an inconclusive verdict
+MOST_KNOWN = 4  # facts shown for an inconclusive verdict
 MOST_CLEARED = 2
-LABEL = 11  # characters of the column of labels
+LABEL = 11  # width of the label column in characters
 SHOWN_WAIT_S = 0.1
 
 OF_JOB = re.compile(r"aoti-debug://jobs/(?P<job>\w+)/(?P<file>.+)")
 OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
 HEALTHY = {"likely": "as far as this call shows", "possible": "the numbers were not checked"}
 _KERNEL = re.compile(r"\b(?:cpp|triton)_\w{32,}")
-_HEAD, _TAIL = 18, 16  # characters that are left of a long kernel name
+_HEAD, _TAIL = 18, 16  # characters kept at each end of a long kernel name
 
 # What eager mode says about where to look, by category.
 EAGER: dict[tuple[Category, Eager], str] = {
@@ -54,7 +54,7 @@ Role = Literal["title", "text", "label", "removed", "added", "command"]
 
 @dataclass(frozen=True)
 class Line:
-    """One line: what it is, the label before it, and its text."""
+    """One line: its role, the label before it, and its text."""
 
     role: Role
     text: str
@@ -62,23 +62,23 @@ class Line:
 
     @property
     def mark(self) -> str:
-        """What stands before code."""
+        """The prefix of a code line; empty for other lines."""
         return {"removed": "- ", "added": "+ ", "command": "$ "}.get(self.role, "")
 
     def plain(self) -> str:
-        """As text, in columns where the verdict has labels."""
+        """Format as text, in columns if the line has a label."""
         if self.role in ("title", "text"):
             return self.text
         return f"{self.label:<{LABEL}}{self.mark}{self.text}"
 
 
 def text(verdict: Verdict) -> str:
-    """The lines for an MCP client, which has the rest as structured content."""
+    """Return the lines for an MCP client, which has the rest as structured content."""
     return "\n".join(line.plain() for line in lines(verdict, in_shell=False))
 
 
 def lines(verdict: Verdict, *, in_shell: bool = True) -> Iterator[Line]:
-    """What a reader needs to act; with `in_shell` in a shell's words."""
+    """Yield what a reader needs to act; with `in_shell`, tools and arguments are spelled as in a shell."""
     for line in _lines(verdict, in_shell):
         is_code = line.role in ("removed", "added", "command")
         yield line if is_code or not in_shell else replace(line, text=in_shell_words(line.text))
@@ -109,7 +109,7 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
 
 
 def title_of(verdict: Verdict) -> str:
-    """`FAULT  NaN in output 0  (proven)`."""
+    """Format the title: `FAULT  NaN in output 0  (proven)`."""
     how = f"({verdict.confidence})" if verdict.outcome == "fault" else ""
     if verdict.outcome == "no_fault":
         how = f"({HEALTHY[verdict.confidence]})" if verdict.confidence in HEALTHY else ""
@@ -120,7 +120,7 @@ def title_of(verdict: Verdict) -> str:
 
 
 def short_names(text: str) -> str:
-    """Long kernel names with their middle left out: `cpp_fused__softmax…unsqueeze_view_1`."""
+    """Shorten long kernel names in the middle: `cpp_fused__softmax…unsqueeze_view_1`."""
     return _KERNEL.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", text)
 
 
@@ -130,13 +130,13 @@ def _bounded(text: str) -> str:
 
 
 def eager_in_words(verdict: Verdict) -> str:
-    """What eager mode says about where to look; empty where nobody knows."""
+    """Say what eager mode shows about where to look; empty if unknown."""
     told = verdict.category is not None and verdict.outcome == "fault"
     return EAGER.get((verdict.category, verdict.eager), "") if told and verdict.category else ""
 
 
 def what_happened(verdict: Verdict) -> str:
-    """The summary, with the number of the call among several."""
+    """Return the summary, with the call's number if there were several calls."""
     call = verdict.call
     if call is None or call.of == 1 or verdict.outcome != "fault":
         return verdict.summary
@@ -144,13 +144,13 @@ def what_happened(verdict: Verdict) -> str:
 
 
 def _labelled(label: str, texts: list[str]) -> Iterator[Line]:
-    """Each text on a line, the label only before the first."""
+    """Yield one line for each text, with the label only before the first."""
     for number, each in enumerate(texts):
         yield Line("label", _bounded(each), label if number == 0 else "")
 
 
 def _where(verdict: Verdict) -> Iterator[Line]:
-    """The line of the model, and the launch."""
+    """Yield the line of the model, and the launch."""
     parties = [party for party in (verdict.guilty, verdict.crashing) if party is not None]
     placed = placed_party(verdict)
     if placed is not None:
@@ -162,13 +162,13 @@ def _where(verdict: Verdict) -> Iterator[Line]:
 
 
 def placed_party(verdict: Verdict) -> Component | None:
-    """The party whose first line is the one that failed: the root cause, else the crash site."""
+    """Return the party whose first line is the line that failed: the root cause, else the crash site."""
     parties = (verdict.guilty, verdict.crashing)
     return next((party for party in parties if party is not None and party.model_locations), None)
 
 
 def _place(party: Component) -> str:
-    """The first line; of a kernel also the numbers of others that it computes, one of which it may be."""
+    """Describe the first line; for a kernel, add other lines that it computes and that may be meant."""
     first, *others = party.model_locations
     shown = f"{Path(first.file).name}:{first.line}  {first.code}".rstrip()
     numbers = [str(at.line) for at in others if at.file == first.file and at.line != first.line]
@@ -180,7 +180,7 @@ def _place(party: Component) -> str:
 def _fix(fix: Fix) -> Iterator[Line]:
     text = _bounded(fix.text)
     yield Line("label", f"{text[:1].upper()}{text[1:]}", "Fix")
-    before = fix.before if fix.after else None  # the line itself is shown before, as the place
+    before = fix.before if fix.after else None  # the line itself is shown before, as the location
     for role, code in (("removed", before), ("added", fix.after)):
         for line in (code or "").splitlines()[:MOST_CODE]:
             yield Line("removed" if role == "removed" else "added", _bounded(line))
@@ -194,7 +194,7 @@ def _confirmed(run: Confirmed) -> Iterator[Line]:
 
 
 def confirmation(run: Confirmed) -> list[str]:
-    """The experiment: the three calls and what else they show, then why it is not for shipping."""
+    """Describe the experiment: the three calls and what else they show, and why it is not for shipping."""
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
     how, _, said = run.again.rstrip(".").partition(": ")
     again = f"Undone, it {how} again{f': {said}' if said else ''}."
@@ -204,7 +204,7 @@ def confirmation(run: Confirmed) -> list[str]:
 
 
 def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
-    """Each step as a command in a shell, else as a tool, unless an agent may not see that tool."""
+    """Yield each step as a shell command, or as a tool call unless an agent may not see the tool."""
     for number, step in enumerate(verdict.next_steps):
         as_command = not proven if in_shell else step.tool not in CORE
         name = command_name(step.tool) if in_shell else step.tool
@@ -215,7 +215,7 @@ def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
 
 
 def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
-    """The proof to run, the cost, and where the rest is."""
+    """Yield the proof to run, the cost, and where the rest is."""
     proof = next((each.path for each in verdict.artifacts if each.path.name == PROOF_FILE), None)
     if proof is not None:
         yield Line("label", f"python {proof}", "Proof")
@@ -227,6 +227,6 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
 
 
 def cost_in_words(cost: Cost) -> str:
-    """Runs, compiles and seconds."""
+    """Format runs, compiles and seconds."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
     return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"

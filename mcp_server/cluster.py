@@ -18,16 +18,16 @@ REACH_S = 10.0
 
 
 def _reach(address: str) -> None:
-    """Raises `OSError` where nothing listens at HOST:PORT: Ray itself goes on trying for minutes."""
+    """Raise `OSError` if nothing listens at HOST:PORT: Ray itself would keep trying for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
-    if host and port.isdigit() and "[" not in host:  # of IPv6 Ray finds out itself
+    if host and port.isdigit() and "[" not in host:  # Ray itself checks IPv6 addresses
         with socket.socket() as connection:
             connection.settimeout(REACH_S)
             connection.connect((host, int(port)))
 
 
 class Task(Protocol):
-    """What a cluster has to know of a task: a name, and the number of GPUs to reserve."""
+    """What a cluster must know about a task: its name, and the number of GPUs to reserve."""
 
     @property
     def name(self) -> str: ...
@@ -41,10 +41,10 @@ R = TypeVar("R")
 
 
 class Cluster(Generic[T, R]):
-    """Calls `run` with each task on the Ray cluster at `address`; `auto` finds the one this machine is in.
+    """Calls `run` with each task on the Ray cluster at `address`; `auto` finds the cluster of this machine.
 
-    `lost` makes the result of a task whose process or node died, of why. Ray's own retries are off, since the
-    caller must see each lost task. Raises `ProblemError` when Ray is not installed or no cluster answers.
+    `lost` turns the reason into the result of a task whose process or node died. Ray's own retries are off:
+    the caller must see each lost task. Raise `ProblemError` if Ray is not installed or no cluster answers.
     """
 
     def __init__(self, address: str, run: Callable[[T], R], lost: Callable[[str], R]) -> None:
@@ -71,8 +71,8 @@ class Cluster(Generic[T, R]):
             raise ProblemError(what, value=self.address, allowed=allowed) from error
 
     async def each(self, tasks: Sequence[T], done: Callable[[T, R], None]) -> None:
-        """Run all side by side; `done` is called when one ends. Leaves the cluster in the end."""
-        # Ray tells of lost tasks on stdout, the last ones when it is left; results are printed there.
+        """Run all tasks side by side; `done` is called when one ends. Leaves the cluster at the end."""
+        # Ray reports lost tasks on stdout, where results are printed, and the last ones when it is left.
         with redirect_stdout(sys.stderr):
             self._join()
             try:

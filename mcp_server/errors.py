@@ -1,4 +1,4 @@
-"""What a caller gets instead of a traceback: errors that say what to do, and JSON from outside."""
+"""What a caller gets instead of a traceback: errors that say what to do. Also reads JSON from outside."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 
 
 def argument(name: str) -> str:
-    """The argument as whoever called spells it: `model_name`, or --model-name on the command line."""
+    """Spell an argument as the caller does: `model_name`, or --model-name on the command line."""
     return f"--{name.replace('_', '-')}" if on_command_line.get() else f"`{name}`"
 
 
 class ProblemError(Exception):
     """The tool could not do its job, and the caller can do something about it.
 
-    A workload that fails is not a problem: that is a result. `next_call` names a tool or a command.
+    A workload that fails is not a problem but a result. `next_call` names a tool or a command.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ProblemError(Exception):
 
 
 def here() -> Path:
-    """Where relative paths start. Raises ProblemError where the directory was deleted meanwhile."""
+    """Return where relative paths start. Raise ProblemError if this directory has been deleted."""
     try:
         return Path.cwd()
     except OSError as error:
@@ -55,7 +55,7 @@ def here() -> Path:
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value of `text`. Raises `ValueError`, also where the parser runs out of stack."""
+    """Parse JSON. Raise `ValueError`, also if the parser runs out of stack."""
     try:
         return json.loads(text)
     except RecursionError as error:

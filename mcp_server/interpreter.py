@@ -1,7 +1,7 @@
-"""Finds the Python that has the user's torch, when a call names none. torch is never imported here.
+"""Finds the Python that has the user's torch if a call names none. torch is never imported here.
 
-The server lives in an environment of its own, so the one that the user works in has to be looked for: the
-active one, the one of the folder, whatever `python3` is. The first that has torch is taken.
+The server lives in its own environment, so the user's must be searched for: the active environment, the
+folder's, whatever `python3` is. The first one with torch is used.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') i
 
 
 def interpreter_help() -> str:
-    """What to do where no torch is found, as whoever called spells it."""
+    """Say what to do if no torch is found, spelled as the caller spells arguments."""
     return f"pass {argument('python')}, or set {VARIABLE}, to a Python >= 3.9 that has torch"
 
 
 def default_python(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Path:
-    """The interpreter for a call that names none: AOTI_DEBUG_PYTHON, unasked, else the first with torch.
+    """Return the interpreter for a call that names none: AOTI_DEBUG_PYTHON unchecked, else the first with
+    torch.
 
-    Where none has torch it is the first candidate, so that the error names what the user would expect. May
-    start a few interpreters, each for `ASKING_S` at most: not for the event loop.
+    If none has torch, the first candidate is returned, so that the error names what the user would expect.
+    This may start a few interpreters, each for up to `ASKING_S`, so do not call it in the event loop.
     """
     env = os.environ if environ is None else environ
     if env.get(VARIABLE):
@@ -48,9 +49,9 @@ def default_python(environ: Mapping[str, str] | None = None, folder: Path | None
 
 
 def candidates(environ: Mapping[str, str], folder: Path) -> list[Path]:
-    """Interpreters that exist, each once: the active environment's, our own, the folder's, those on PATH.
+    """List existing interpreters, each once: the active environment's, our own, the folder's, those on PATH.
 
-    The folder's are also looked for above it, up to the root of its repository.
+    The folder's are also searched for above it, up to the root of its repository.
     """
     above = [folder, *folder.parents]
     root = next((number for number, path in enumerate(above) if (path / ".git").exists()), 0)
@@ -66,7 +67,7 @@ def candidates(environ: Mapping[str, str], folder: Path) -> list[Path]:
 
 
 def has_torch(python: Path) -> bool:
-    """Whether `import torch` would find something there. Nothing is started where the files tell."""
+    """Whether `import torch` would find something. No process is started if the files tell."""
     if python == Path(sys.executable):
         return importlib.util.find_spec("torch") is not None
     if any(python.parent.parent.glob("lib/python3*/site-packages/torch/version.py")):
@@ -75,12 +76,12 @@ def has_torch(python: Path) -> bool:
         done = subprocess.run(
             [str(python), "-c", _ASK],
             cwd="/",
-            env=child_environment({}),  # that of a workload
+            env=child_environment({}),  # the environment of a workload
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=ASKING_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):  # no Python
+    except (OSError, subprocess.TimeoutExpired):  # not a Python
         return False
     return done.returncode == 0

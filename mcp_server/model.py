@@ -60,7 +60,7 @@ CATEGORIES: dict[Category, str] = {
 }
 
 FAILURES = tuple(category for category in CATEGORIES if category != "cost")
-"""Categories of what fails; a call that costs too much does not."""
+"""Categories of failures; a call that costs too much is not a failure."""
 
 CostSymptom = Literal["slow", "slow-load", "slow-build"]
 Outcome = Literal["fault", "no_fault", "inconclusive"]
@@ -71,13 +71,13 @@ ComponentKind = Literal[
 
 
 class Record(BaseModel):
-    """An immutable value that refuses unknown fields; validating another object takes its attributes."""
+    """An immutable value that rejects unknown fields; validating another object reads its attributes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 class TensorSpec(Record):
-    """One input tensor to be made up: shape in elements, values uniform in [low, high]."""
+    """One input tensor to generate: shape in elements, values uniform in [low, high]."""
 
     shape: list[Annotated[int, Field(ge=0)]]
     dtype: str = "float32"
@@ -116,7 +116,7 @@ class PackageWorkload(WorkloadBase):
 
 
 class ExportedWorkload(WorkloadBase):
-    """A `torch.export.save`d program, compiled and run by us."""
+    """A `torch.export.save`d program, which we compile and run."""
 
     kind: Literal["exported"] = "exported"
     exported: Path
@@ -125,7 +125,7 @@ class ExportedWorkload(WorkloadBase):
 
 
 class CommandWorkload(WorkloadBase):
-    """Any program, as an argument list: a C++ host, say."""
+    """Any program as an argument list, such as a C++ host."""
 
     kind: Literal["command"] = "command"
     argv: list[str] = Field(min_length=1)
@@ -147,8 +147,8 @@ class ModelLocation(Record):
 class Component(Record):
     """The component at the root of a failure, or where it crashed.
 
-    `elements` are the first elements of an input or buffer that are at fault, such as `args[1][2, 17] = 731`;
-    `expression` is what the code computes there, in the terms of the model.
+    `elements` are the first elements at fault in an input or buffer, such as `args[1][2, 17] = 731`;
+    `expression` is what the code computes there, in the model's terms.
     """
 
     kind: ComponentKind
@@ -173,28 +173,28 @@ class Evidence(Record):
 
 
 PROOF_FILE = "proof.py"  # of a proven verdict: its experiment in a few lines
-SUBJECT_FILE = "subject.json"  # of a job: what was diagnosed, from which report and bundle are made
+SUBJECT_FILE = "subject.json"  # of a job: what was diagnosed, for its report and bundle
 
 
 class RuledOut(Record):
-    """What is not the cause, and the observation or the run that says so."""
+    """Something that is not the cause, and the observation or run that shows this."""
 
     hypothesis: str
     by: str
 
 
 class FixRun(Record):
-    """The run of a fix: the command that repeats it, and what the call gave then."""
+    """The run of a fix: the command that repeats it, and the result of the call."""
 
     result: str
     command: str = ""
 
 
 class Fix(Record):
-    """What a careful engineer would ship; `before` and `after` are code where that helps.
+    """What a careful engineer would ship; `before` and `after` are code if that helps.
 
-    `ran` is there if the call was made with this very change and came back well. A clamp, a guard or a
-    replaced element is never a fix: see `Confirmed`.
+    `ran` is set if the call was made with exactly this change and succeeded. A clamp, a guard or a replaced
+    element is never a fix: see `Confirmed`.
     """
 
     text: str
@@ -204,11 +204,11 @@ class Fix(Record):
 
 
 class Confirmed(Record):
-    """The experiment that confirms a cause: one change of the failing call, and what came of it.
+    """The experiment that confirms a cause: one change of the failing call, and its result.
 
     The call ended with `before`, with `after` once `what` was changed, and with `again` without the change.
-    `side_effects` says what else in the outputs changed; `not_for_shipping` what would be wrong if the change
-    were shipped, empty where it is the fix. `subject` is what was timed, where it is not a call.
+    `side_effects` says what else in the outputs changed. `not_for_shipping` says what would be wrong if the
+    change were shipped; empty if the change is the fix. `subject` is what was timed, if not a call.
     """
 
     what: str
@@ -222,7 +222,7 @@ class Confirmed(Record):
 
 
 class InterventionRun(Record):
-    """One thing changed about the failing call: the call before, with the change, and what that shows."""
+    """One change to the failing call: the call before, with the change, and what that shows."""
 
     what: str
     before: str
@@ -258,9 +258,9 @@ class Artifact(Record):
 
 
 class Cost(Record):
-    """What the answer cost: workload runs, compiles, seconds on a clock on the wall.
+    """What the answer cost: workload runs, compiles, and wall-clock seconds.
 
-    In `waited_s` of these another job had the GPU; they spend no budget.
+    During `waited_s` of these seconds another job had the GPU; they do not count against the budget.
     """
 
     runs: int = 0
@@ -270,7 +270,7 @@ class Cost(Record):
 
 
 class CallNumber(Record):
-    """Which call of a process was examined, counted from 1, and how many it made."""
+    """Which call of a process was examined, counted from 1, and how many calls the process made."""
 
     number: int = Field(ge=1)
     of: int = Field(ge=1)
@@ -282,11 +282,11 @@ Eager = Literal["same", "differs", "not_known"]
 class Verdict(Record):
     """The answer of `diagnose`.
 
-    `proven` means that the failure went when the cause was removed and came back with it (`intervention`), or
-    that the system itself refused and named the component. `causes` are all that were found, the first to fix
-    first; `bystanders` are out of order as well, and were cleared by a run. `headline` names the failure in
-    words that need no table. `eager`: whether the model fails in the same way without the compiler. `remarks`
-    are facts beside the cause, `program` the launch at fault as PyTorch.
+    `proven` means that the failure disappeared when the cause was removed and returned with it
+    (`intervention`), or that the system itself refused and named the component. `causes` lists all that were
+    found, the first to fix first; `bystanders` are defects too, but a run cleared them. `headline` names the
+    failure in words that need no table. `eager` says whether the model fails in the same way without the
+    compiler. `remarks` are facts besides the cause; `program` is the launch at fault as PyTorch.
     """
 
     format_version: int = FORMAT_VERSION
@@ -316,7 +316,7 @@ class Verdict(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_format_2(cls, given: object) -> object:
-        """A stored verdict of format 2: what its fix did becomes `confirmed`."""
+        """Convert a stored verdict of format 2: what its fix did becomes `confirmed`."""
         fix = given.get("fix") if isinstance(given, dict) else None
         if not isinstance(given, dict) or not isinstance(fix, dict) or "action" not in fix:
             return given

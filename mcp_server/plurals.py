@@ -1,4 +1,4 @@
-"""Numbers, lists and quotations in sentences: singular and plural right, no cut inside a word."""
+"""Numbers, lists and quotations in sentences: correct singular and plural, and no cut inside a word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 launch`, `2 launches`."""
+    """Return `1 launch`, `2 launches`."""
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
@@ -21,19 +21,19 @@ def was(number: int) -> str:
 
 
 def share(number: int, total: int, noun: str, verb: str = "") -> str:
-    """`1 of 160 values is`, `2 of 160 values are`, `1 of 1 value differs` with `verb` "differ"."""
+    """Return `1 of 160 values is`, `2 of 160 values are`; `1 of 1 value differs` with `verb` "differ"."""
     plural = noun if total == 1 else f"{noun}s"
     said = is_(number) if not verb else (f"{verb}s" if number == 1 else verb)
     return f"{number} of {total} {plural} {said}"
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return `a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def quoted(text: str, most: int = 300) -> str:
-    """The text, stripped; a longer one ends after a whole word, with an ellipsis."""
+    """Strip the text; cut a longer one after a whole word, with an ellipsis."""
     text = text.strip()
     if len(text) <= most:
         return text

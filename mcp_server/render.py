@@ -1,4 +1,4 @@
-"""Results as text for people: values and records of any kind, the checkup of `doctor`, a verdict.
+"""Formats results as text for people: values and records of any kind, `doctor`'s checkup, a verdict.
 
 Formatters yield what rich can print; `write` prints it.
 """
@@ -39,7 +39,7 @@ UNPRINTABLE = {code: "�" for code in [*range(32), *range(127, 160)] if chr(cod
 
 
 def plain(text: object, style: str = "") -> Text:
-    """Text of any origin: no markup is read in it and no control character reaches the terminal."""
+    """Make any text safe to print: rich reads no markup in it, and control characters are replaced."""
     return Text(str(text).translate(UNPRINTABLE), style=style)
 
 
@@ -48,7 +48,7 @@ def heading(title: str) -> Text:
 
 
 def labelled(label: str, text: object, style: str = "", width: int = 12) -> Text:
-    """`label` in a column of its own, then the text."""
+    """Put `label` in its own column before the text."""
     return Text.assemble((f"{label:<{width}}", "dim"), plain(text, style))
 
 
@@ -57,15 +57,15 @@ def indented(text: object, style: str = "", by: int = 2) -> Padding:
 
 
 def party_title(party: Component) -> str:
-    """Kind, name and place of a root cause or crash site, in one line."""
-    numbered = party.name.endswith((f"[{party.input_index}]", f"input {party.input_index}"))  # says it itself
+    """Describe kind, name and place of a root cause or crash site in one line."""
+    numbered = party.name.endswith((f"[{party.input_index}]", f"input {party.input_index}"))  # named already
     places = {
         "input": None if numbered else party.input_index,
         "dim": party.dim,
         "launch": party.launch_index,
     }
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
-    made = party.kind in ("kernel", "op")  # which is not the value that it computes
+    made = party.kind in ("kernel", "op")  # a kernel or op computes its value but is not the value
     value = f" {'gives' if made else '='} {party.value}" if party.value else ""
     kind = "" if party.name.startswith(party.kind) else f"{party.kind} "
     return f"{kind}{party.name}{value}" + (f" ({where})" if where else "")
@@ -75,7 +75,7 @@ LONGEST_CELL = 80
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether one line holds the value: of lists those of numbers or words, such as a shape."""
+    """Whether the value fits on one line; among lists, only those of numbers or words, such as a shape."""
     if isinstance(value, list | tuple):
         return all(isinstance(i, int | float) or (isinstance(i, str) and " " not in i) for i in value)
     return value is None or isinstance(value, _ON_ONE_LINE)
@@ -117,19 +117,19 @@ Fields = Mapping[str, Any]  # of any record, by label
 
 
 def _is_record(value: object) -> bool:
-    """Whether it has named fields: a record, or the dataclass of something that the worker reported."""
+    """Whether the value has named fields: a record, or the dataclass of something the worker reported."""
     return isinstance(value, Record) or (is_dataclass(value) and not isinstance(value, type))
 
 
 def _values(record: Any) -> Fields:
-    """What a record holds, by field."""
+    """Return a record's values by field."""
     if is_dataclass(record):
         return {each.name: getattr(record, each.name) for each in fields(record)}
     return record if isinstance(record, Mapping) else dict(record)
 
 
 def _named(record: Any) -> dict[str, Any]:
-    """The fields that are not empty by their labels, the findings first."""
+    """Return the non-empty fields by their labels, the findings first."""
     values = _values(record)
     names = sorted(values, key=lambda name: name not in FINDINGS)
     labelled_values = {str(name).replace("_", " "): values[name] for name in names}
@@ -137,7 +137,7 @@ def _named(record: Any) -> dict[str, Any]:
 
 
 def _fields(known: Fields) -> Iterator[RenderableType]:
-    """Scalars of a record first, then each part that has parts of its own."""
+    """Yield scalars of a record first, then each part that has its own parts."""
     scalars = {name: value for name, value in known.items() if is_scalar(value)}
     width = max((len(name) for name in scalars), default=0) + 2
     for name, value in scalars.items():
@@ -186,7 +186,7 @@ def _items(items: Sequence[Any]) -> Iterator[RenderableType]:
 
 
 def _block(known: Fields) -> Iterator[RenderableType]:
-    """One record of a list: its short scalars share a line, the rest stands below."""
+    """Format one record of a list: its short scalars share a line, the rest follows below."""
     shared = {
         name: value
         for name, value in known.items()
@@ -202,9 +202,9 @@ def _step(step: NextStep) -> Iterator[RenderableType]:
 
 
 def _columns(items: Sequence[Any]) -> list[str]:
-    """The fields to show as a table, those that are not empty in some row; none if it would be no good table.
+    """Return the fields to show as a table, those non-empty in some row; empty if a table does not suit.
 
-    It is one of records of one class, with few columns and only short cells.
+    A table suits records of one class, with few columns and only short cells.
     """
     if not all(_is_record(item) and type(item) is type(items[0]) for item in items):
         return []
@@ -225,7 +225,7 @@ STANDING_STYLE: dict[Standing, str] = {"ok": "green", "limited": "yellow", "miss
 
 
 def checkup_lines(checkup: Checkup) -> Iterator[RenderableType]:
-    """Every need with its standing; what is essential says so."""
+    """Yield every need with its standing; essential needs are marked."""
     yield plain(checkup.summary, "bold")
     for need in checkup.needs:
         mark = f"{need.standing:<9}", STANDING_STYLE[need.standing]
@@ -244,7 +244,7 @@ PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # o
 
 
 def brief_lines(verdict: Verdict) -> Iterator[RenderableType]:
-    """The verdict in about eleven lines; long ones are folded beside their label."""
+    """Yield the verdict in about eleven lines; long lines are folded next to their label."""
     for line in brief.lines(verdict):
         if line.role == "title":
             yield plain(line.text, OUTCOME_STYLE[verdict.outcome])
@@ -261,7 +261,7 @@ def brief_lines(verdict: Verdict) -> Iterator[RenderableType]:
 
 
 def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
-    """All parts of a verdict that are not empty, with why each check was chosen."""
+    """Yield all non-empty parts of a verdict, and why each check was chosen."""
     yield plain(brief.title_of(verdict), OUTCOME_STYLE[verdict.outcome])
     if verdict.category:
         yield plain(f"{verdict.category}: {CATEGORIES[verdict.category]}", "dim")
@@ -316,7 +316,7 @@ def _list(title: str, items: list[str]) -> Iterator[RenderableType]:
 
 
 def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) -> Iterator[RenderableType]:
-    """One of the two components of a verdict; model lines that were `shown` for the other are left out."""
+    """Format one of a verdict's two components; omit model lines already `shown` for the other."""
     yield labelled(label, party_title(party), "bold")
     if party.generated_location:
         yield labelled("", f"generated code {party.generated_location}")
@@ -331,7 +331,7 @@ def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) ->
 
 
 def _path(source: str, artifacts: Sequence[Artifact]) -> str:
-    """A file of a job by its path, which a shell can open, in place of the address that MCP clients read."""
+    """Return a job's file as a path, which a shell can open, in place of its address for MCP clients."""
     found = brief.OF_JOB.fullmatch(source)
     folders = [str(each.path).partition(f"/{found['job']}/") for each in artifacts] if found else []
     known = next((before for before, middle, _ in folders if middle), None)
@@ -358,7 +358,7 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
 
 
 def check_name(decision: str) -> str:
-    """A decision of the planner without its figures, in words: `look at indices`."""
+    """Describe a planner decision in words, without its figures: `look at indices`."""
     name = PLANNED.sub("", decision)
     if name == decision and " " in name:
         return decision
@@ -370,14 +370,14 @@ PIPE_WIDTH = 10_000
 
 
 def rendered(result: Record, verbose: bool = False) -> Iterator[RenderableType]:
-    """The parts of a result in reading order; of a verdict the few that one acts on, unless `verbose`."""
+    """Yield the parts of a result in reading order; a verdict is brief unless `verbose`."""
     if isinstance(result, Verdict):
         return verdict_lines(result) if verbose else brief_lines(result)
     return checkup_lines(result) if isinstance(result, Checkup) else _fields(_named(result))
 
 
 def write(result: Record, verbose: bool = False) -> None:
-    """Print a result on stdout, the only function that does: coloured on a terminal, plain in a pipe."""
+    """Print a result on stdout; no other function does. Coloured on a terminal, plain in a pipe."""
     console = Console(highlight=False)
     if not console.is_terminal:
         sys.stdout.write(as_text(result, verbose=verbose))
@@ -387,7 +387,7 @@ def write(result: Record, verbose: bool = False) -> None:
 
 
 def as_text(result: Record, verbose: bool = False) -> str:
-    """The result as plain text: no colour, no spaces at the ends of lines."""
+    """Return the result as plain text: no colour, no spaces at the ends of lines."""
     out = io.StringIO()
     console = Console(file=out, width=PIPE_WIDTH, highlight=False, color_system=None)
     for part in rendered(result, verbose):

@@ -59,7 +59,7 @@ class SweepCase:
     """One diagnosis of a sweep: validated arguments of `diagnose`, and the number of GPUs to reserve."""
 
     name: str
-    arguments: dict[str, Any]  # of the user's file; `DiagnoseArguments` checked them
+    arguments: dict[str, Any]  # from the user's file; `DiagnoseArguments` has checked them
     gpus: float = 1
 
     @property
@@ -77,7 +77,7 @@ class SweepCase:
 
 
 def read_plan(path: Path) -> tuple[SweepCase, ...]:
-    """Parse the cases in `path`. Raises `ProblemError` naming the number of the faulty case."""
+    """Parse the cases in `path`. Raise `ProblemError` that names the number of the faulty case."""
     try:
         text = path.read_text()
         _check_size(yaml.compose(text, yaml.SafeLoader), {})
@@ -98,14 +98,14 @@ def read_plan(path: Path) -> tuple[SweepCase, ...]:
 
 
 def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """Number of values in a node after alias expansion. Raises `ValueError` beyond `MAX_VALUES`.
+    """Count the values in a node after alias expansion. Raise `ValueError` beyond `MAX_VALUES`.
 
     A few lines of nested YAML aliases can expand to billions of values ("billion laughs").
     """
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in sizes:
-        sizes[id(node)] = MAX_VALUES  # a self-referencing alias is infinite: count it as too large
+        sizes[id(node)] = MAX_VALUES  # a self-referencing alias is infinite, so count it as too large
         parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
         sizes[id(node)] = 1 + sum(_check_size(part, sizes) for part in parts)
     if sizes[id(node)] > MAX_VALUES:
@@ -114,14 +114,14 @@ def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:
-    """A mapping of the user's file, whose values may be anything yet."""
+    """Check that a value of the user's file is a mapping; its own values are not checked yet."""
     if not isinstance(value, dict):
         raise ProblemError(f"{what} is not a mapping", value=str(value)[:120], allowed=EXAMPLE)
     return value
 
 
 def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Iterator[SweepCase]:
-    """The case with absolute paths; one copy per file when a path is a glob pattern."""
+    """Yield the case with absolute paths; if a path is a glob pattern, one copy per file."""
     entry = {"cwd": str(base), **defaults, **_mapping(entry, f"case {number}")}
     name, gpus = entry.pop("name", None), entry.pop("gpus", 1)
     if not isinstance(gpus, int | float) or gpus < 0:
@@ -153,7 +153,7 @@ def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Ite
 
 
 def _name(number: int, name: Any, arguments: dict[str, Any], patterns: list[str]) -> str:
-    """`name`, else the stem of the first file; with a pattern, `name-stem` so that names stay unique."""
+    """Return `name`, else the stem of the first file; with a pattern `name-stem`, to keep names unique."""
     stems = [Path(arguments[key]).stem for key in patterns]
     plain = next((Path(arguments[key]).stem for key in FILES if arguments.get(key)), f"case{number}")
     parts = [str(name)] if name is not None else ([] if stems else [plain])
@@ -211,7 +211,7 @@ class Results:
         return self.directory / f"{case.name}-{case.digest}.json"
 
     def known(self, case: SweepCase) -> CaseRecord | None:
-        """The stored record if it holds a verdict. Lost and refused cases are run again."""
+        """Return the stored record if it has a verdict; else None: lost and refused cases run again."""
         try:
             record = CaseRecord.model_validate_json(self.path(case).read_bytes())
         except (OSError, ValidationError):
@@ -232,7 +232,7 @@ def totals(sweep: Sweep) -> str:
 
 
 def as_markdown(sweep: Sweep) -> str:
-    """The table, then why cases were lost or refused."""
+    """Format the table, then why cases were lost or refused."""
     lines = ["# Sweep", "", totals(sweep), "", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
     lines += [_line(row(case)) for case in sweep.cases]
     for case in sweep.cases:
@@ -255,7 +255,7 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
     return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
 
 
-SLACK_S = 120.0  # beyond the budget: time to end the running step and write the verdict
+SLACK_S = 120.0  # in addition to the budget: time to end the running step and write the verdict
 QUEUE_S = 3600.0  # waiting for a GPU lease does not spend the case's budget
 REFUSED = 2
 WAIT_S = 30.0
@@ -292,7 +292,7 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
             refused = {"ended": "refused", "why": json.loads(text)["problem"][:500]}
             return lost.model_copy(update=refused), None
     except ValueError:
-        pass  # a result that was not written completely
+        pass  # the result was not completely written
     return lost, None
 
 
@@ -306,8 +306,8 @@ async def sweep(
 ) -> Sweep:
     """Diagnose every case that has no stored verdict; `on_record` is called with each new record.
 
-    A case whose process or node died is retried `retries` times. `executor` is only called when there is
-    something to run, so that a fully cached sweep needs no Ray cluster.
+    A case whose process or node died is retried `retries` times. `executor` is only called if there is
+    something to run, so a fully cached sweep needs no Ray cluster.
     """
     records = {case.name: record for case in cases if (record := results.known(case))}
     reused = len(records)
@@ -336,7 +336,7 @@ _DEVICE = re.compile(r"nvidia(\d+)")
 
 
 def local_gpus(devices: Path = DEVICES) -> list[str]:
-    """GPU names from CUDA_VISIBLE_DEVICES, else from /dev/nvidia*, since the server never imports torch."""
+    """List GPU names from CUDA_VISIBLE_DEVICES, else /dev/nvidia*; the server cannot ask torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
@@ -373,7 +373,7 @@ def _attempt(case: SweepCase) -> AttemptResult:
 
 
 def on_cluster(address: str) -> Cluster[SweepCase, AttemptResult]:
-    """The Ray cluster at `address`. Raises `ProblemError` when Ray is not installed or no cluster answers."""
+    """Return the Ray cluster at `address`. Raise `ProblemError` without Ray or a cluster that answers."""
     return Cluster(address, _attempt, _lost)
 
 

@@ -1,7 +1,7 @@
-"""The torch releases that this project supports, in the one place that says so.
+"""The torch releases that this project supports, defined only here.
 
 Every tool is tried with packages and programs of these releases (`python -m tests.releases`). A comment such
-as "torch 2.8-2.15" elsewhere is no second copy: it says in which releases a fact was read or measured.
+as "torch 2.8-2.15" elsewhere is not a second copy: it says in which releases a fact was read or measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROXY_EXECUTOR: Release = (2, 8)
 
 
 def text(release: Release) -> str:
-    """`2.8` of (2, 8)."""
+    """Return `2.8` for (2, 8)."""
     return f"{release[0]}.{release[1]}"
 
 
@@ -31,12 +31,12 @@ RANGE = f"{text(FIRST)} to {text(LAST)}"  # for sentences: `torch 2.8 to 2.15`
 
 
 def release_of(version: str) -> Release | None:
-    """The release of `torch.__version__`, such as `2.13.0+cpu` or `2.15.0a0+git1234`; None of other texts."""
+    """Return the release of a `torch.__version__` such as `2.13.0+cpu` or `2.15.0a0+git1234`, or None."""
     found = re.match(r"(?P<major>\d+)\.(?P<minor>\d+)", version)
     return (int(found["major"]), int(found["minor"])) if found else None
 
 
 def is_supported(version: str) -> bool:
-    """Whether a version, as torch writes it, is of a supported release."""
+    """Whether a version, as torch writes it, belongs to a supported release."""
     release = release_of(version)
     return release is not None and FIRST <= release <= LAST

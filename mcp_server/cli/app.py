@@ -1,4 +1,4 @@
-"""The commands: one for each operation of the table, what hands a verdict on, `doctor` and `serve`."""
+"""The commands: one per operation of the table, the commands that pass on a verdict, `doctor` and `serve`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ GROUPS = {
 
 
 class Grouped(TyperGroup):
-    """Lists the commands by what one wants to do."""
+    """Lists the commands grouped by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         listed = [name for names in GROUPS.values() for name in names]
@@ -90,7 +90,7 @@ app = typer.Typer(
 
 JSON_OPTION = typer.Option("--json", help="Print the result as JSON, complete.")
 AS_JSON = parameter("as_json", Annotated[bool, JSON_OPTION], False)
-Given = dict[str, Any]  # options as typer gives them: `arguments_of` makes typed arguments of them
+Given = dict[str, Any]  # options as typer gives them; `arguments_of` turns them into typed arguments
 
 
 def examples(*lines: str) -> str:
@@ -101,7 +101,7 @@ def examples(*lines: str) -> str:
 def add_command(
     operation: Operation, run: Callable[[Given], int], more: Sequence[inspect.Parameter] = ()
 ) -> None:
-    """A command with the parameters of the operation, and `more`, which replace those of the same name."""
+    """Add a command with the operation's parameters; those in `more` replace parameters of the same name."""
     replaced = {parameter.name for parameter in more}
     own = [parameter for parameter in parameters_of(operation.arguments) if parameter.name not in replaced]
     parameters = [*more, *own, AS_JSON]
@@ -120,7 +120,7 @@ def add_command(
 
 
 def run_operation(operation: Operation, given: Given) -> int:
-    """Run to the end, print the result; the exit code. Raises ProblemError."""
+    """Run an operation to its end and print the result; return the exit code. Raise ProblemError."""
     record = carried_out(operation, arguments_of(operation.arguments, given))
     print_result(record, given["as_json"])
     return exit_code(record)
@@ -144,9 +144,9 @@ OF_DIAGNOSE = (
 
 
 def run_diagnose(given: Given) -> int:
-    """Diagnose, print the verdict, write what was asked for; the exit code. Raises ProblemError."""
+    """Diagnose, print the verdict and write the requested files; return the exit code. Raise ProblemError."""
     report, bundle, resume = given["report"], given["bundle"], given["resume"]
-    if bundle and Path(bundle).exists():  # before the work
+    if bundle and Path(bundle).exists():  # checked before the work
         raise ProblemError("the bundle is there already", value=bundle, allowed="a new file")
     if resume:
         if given.get("target") or given.get("log"):
@@ -179,7 +179,7 @@ OF_RECORD = (
 
 
 def run_record(given: Given) -> int:
-    """Write the recording package; with --preload become the host. Raises ProblemError."""
+    """Write the recording package; with --preload, turn into the host. Raise ProblemError on failure."""
     words, operation = given["package"], next(one for one in OPERATIONS if one.name == "record")
     if not given["preload"]:
         if len(words) != 1:
@@ -195,7 +195,7 @@ def run_record(given: Given) -> int:
 
 
 def become(argv: Sequence[str], more: Mapping[str, str]) -> NoReturn:
-    """Run the program in this process's place, in the user's own environment and `more`."""
+    """Replace this process with the program, in the user's own environment plus `more`."""
     try:
         os.execvpe(argv[0], list(argv), {**os.environ, **more})
     except OSError as error:
@@ -249,7 +249,7 @@ def bundle(
 
 
 def make_report(source: Source, directory: Path) -> None:
-    """Write `report.html` into `directory`. Raises ProblemError when it is there or cannot be written."""
+    """Write `report.html` into `directory`. Raise ProblemError if it exists or cannot be written."""
     path = directory / FILE
     with new_file(path, "report", "a new directory"):
         directory.mkdir(parents=True, exist_ok=True)
@@ -261,7 +261,7 @@ def make_report(source: Source, directory: Path) -> None:
 def make_bundle(
     source: Source, path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, redacted: bool = False
 ) -> None:
-    """Pack the source, and say what was too large. Raises ProblemError."""
+    """Pack the source, and report what was too large. Raise ProblemError on failure."""
     left_out, copied = write_bundle(source, path, limit_bytes=limit_bytes, redacted=redacted)
     say(f"wrote {path} ({path.stat().st_size} bytes)")
     for line in left_out:
@@ -344,11 +344,11 @@ def serve(
 
 
 MARK = "sweep.json"
-REPORT_WIDTH = 200  # columns in a pipe
+REPORT_WIDTH = 200  # columns, when printed to a pipe
 
 
 def is_sweep(mark: Path) -> bool:
-    """Whether the file is of an earlier sweep: empty while that ran, its results afterwards."""
+    """Whether the file marks an earlier sweep: empty while the sweep ran, its results afterwards."""
     from mcp_server.sweep import Sweep
 
     try:
@@ -444,7 +444,7 @@ def sweep(
 
 
 def exit_of(found: Sweep) -> Exit:
-    """The code of the worst case: lost or refused, then a fault, then an open question."""
+    """Return the code of the worst case: lost or refused, then a fault, then an open question."""
     codes = {OF_OUTCOME[case.verdict.outcome] if case.verdict else Exit.PROBLEM for case in found.cases}
     return next((code for code in (Exit.PROBLEM, Exit.FAULT, Exit.INCONCLUSIVE) if code in codes), Exit.OK)
 

@@ -11,7 +11,7 @@ from mcp_server.model import Record
 
 
 class Exit(IntEnum):
-    """0 nothing wrong, 1 a fault was found, 2 the call was wrong or could not be done, 3 inconclusive."""
+    """0: nothing wrong; 1: a fault was found; 2: the call was wrong or impossible; 3: inconclusive."""
 
     OK = 0
     FAULT = 1
@@ -40,18 +40,18 @@ OF_OUTCOME = {
     "written": Exit.OK,
     "program_failed": Exit.FAULT,
     "package_failed": Exit.FAULT,
-    # bisect: a difference that is only rounding is no fault
+    # bisect: a difference that is only rounding is not a fault
     "rounding": Exit.OK,
 }
 
 
 def exit_code(result: Record) -> Exit:
-    """The code for a result: by its outcome where that decides, else by whether the step saw a fault."""
+    """Return the code for a result: by its outcome if that decides, else by whether the step saw a fault."""
     code = OF_OUTCOME.get(getattr(result, "outcome", ""))
     if code in (Exit.OK, Exit.FAULT):
         return code
-    # A run failed, or a checker saw a fault in one that did not; repeats that do not all pass; problems of
-    # the machine and package that are certain; inputs outside what was compiled.
+    # A fault is: a failed run, or a checker's finding in a run that did not fail; repeats that do not all
+    # pass; certain problems of the machine or package; inputs outside what was compiled.
     saw_fault = (
         any(getattr(result, name, None) is not None for name in ("failure", "fault", "first_bad"))
         or getattr(result, "pattern", "clean") != "clean"
@@ -64,7 +64,7 @@ def exit_code(result: Record) -> Exit:
 
 
 def main() -> None:
-    """`aoti-debug`: a wrong call ends in a few lines on stderr, never in a traceback."""
+    """The `aoti-debug` program. A wrong call ends in a few lines on stderr, never in a traceback."""
     from mcp_server.server.standard_streams import check_descriptors, open_missing
 
     try:
@@ -75,7 +75,7 @@ def main() -> None:
         sys.exit(_explained(problem))
     arguments = sys.argv[1:]
     if arguments[:1] == ["serve"] and arguments[1:] in ([], ["--tools", "all"], ["--tools", "core"]):
-        # Without the imports of the other commands: clients wait for the start.
+        # Without the imports of the other commands, because clients wait for the start.
         from mcp_server.__main__ import main as serve
 
         serve(arguments[-1] if len(arguments) > 1 else "")
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
+    """Run a command line and return its exit code. A tool's name as the server spells it works, too."""
     from mcp_server.cli.app import app
     from mcp_server.cli.parameters import ClickException, explained
     from mcp_server.jobs.store import cause
@@ -98,7 +98,7 @@ def run(arguments: list[str]) -> int:
             ended = app(words, prog_name="aoti-debug", standalone_mode=False)
             code = ended if isinstance(ended, int) else Exit.OK
         except ClickException as error:
-            if not words:  # no error: the help
+            if not words:  # not an error: show the help
                 error.show()  # type: ignore[attr-defined]
                 return Exit.PROBLEM
             raise explained(error, words) from None
@@ -120,7 +120,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _check_words(words: list[str]) -> None:
-    """Results are JSON and text in UTF-8, which a name in other bytes cannot be part of."""
+    """Reject arguments that are not UTF-8: results are JSON and text in UTF-8, which cannot contain them."""
     odd = next((word for word in words if any("\ud800" <= letter <= "\udfff" for letter in word)), "")
     if odd:
         what = "an argument is not UTF-8"
@@ -135,7 +135,7 @@ def _explained(problem: ProblemError) -> Exit:
 
 
 def _defect(error: Exception) -> ProblemError:
-    """An unexpected error: one line, and the stack in a file."""
+    """Report an unexpected error in one line, with its stack in a file."""
     import tempfile
     import traceback
 

@@ -1,6 +1,6 @@
-"""The parameters of commands, made from the arguments of operations, and the way back.
+"""Turns the arguments of operations into parameters of commands, and parameters back into arguments.
 
-Also what a wrong command line is told.
+Also explains a wrong command line.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from mcp_server.operations.table import command_name, in_shell_words
 from mcp_server.operations.workload import is_exported_program
 from mcp_server.plurals import listed
 
-# The command waits for the end, so these mean nothing to it.
+# The command waits for the end, so these arguments do not apply to it.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
 
-# What a positional target may be, by the argument that it stands for.
+# The kinds of positional target, by the argument that each one fills.
 TARGETS = {
     "script": "a script (.py)",
     "package": "a package (.pt2)",
     "exported": "an exported program (.pt2)",
     "command": "a program to run",
 }
-AS_TARGET = frozenset({"script", "script_args", "command"})  # options that TARGET and ARGS say shorter
+AS_TARGET = frozenset({"script", "script_args", "command"})  # options that TARGET and ARGS state more briefly
 TENSOR_FILES = (".pt", ".pth")
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
 
 
-# Arguments whose text for agents names what only they have; all others say the same to people.
+# Arguments whose text for agents mentions what only agents have. All others use the same text for both.
 OPTIONS = {
     "flags": "Set this flag, such as TORCHINDUCTOR_NAN_ASSERTS=1; repeat it for more.",
     "log": "Read this log of a failing run.",
@@ -53,7 +53,7 @@ OPTIONS = {
 
 
 def option_help(name: str, for_agents: str) -> str:
-    """The help of the argument `name`, which agents get as `for_agents`."""
+    """Return the help of the argument `name`; `for_agents` is its text for agents."""
     return OPTIONS.get(name) or in_shell_words(for_agents)
 
 
@@ -62,7 +62,7 @@ def parameter(name: str, annotation: object, default: object) -> inspect.Paramet
 
 
 def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
-    """The signature of the command: positionals first, then one option per field."""
+    """Build the command's signature: positionals first, then one option per field."""
     positional, options = [], []
     kinds = targets_of(model)
     if kinds:
@@ -82,9 +82,9 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
 
 
 def targets_of(model: type[Arguments]) -> list[str]:
-    """The arguments that a positional target may stand for: the workload of a command that has one.
+    """List the arguments that a positional target may fill: the workload of a command.
 
-    A workload that is required stands without a name by itself.
+    A required workload is itself positional, so the list is then empty.
     """
     fields = model.model_fields if issubclass(model, RunArguments) else {}
     kinds = [kind for kind in TARGETS if kind in fields]
@@ -92,7 +92,7 @@ def targets_of(model: type[Arguments]) -> list[str]:
 
 
 def _option(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
-    """A mapping is repeated as NAME=VALUE, and anything that is not simple is text. Choices are listed."""
+    """Build an option. A mapping is repeated as NAME=VALUE, complex values are text, choices are listed."""
     kind: Any = field.annotation
     default, metavar, help_text = field.default, "TEXT", option_help(name, field.description or "")
     if name in PAIRS:
@@ -123,7 +123,7 @@ def _option(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
 
 
 def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
-    """The validated arguments of a command line. Raises ProblemError."""
+    """Validate the arguments of a command line. Raise ProblemError if they are invalid."""
     values = {
         name: _from_text(name, model.model_fields[name], value)
         for name, value in given.items()
@@ -146,7 +146,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
 
 
 def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
-    """The arguments that a positional target stands for, by its name and, for a .pt2, by its content."""
+    """Return the arguments that a positional target fills, judged by name and, for a .pt2, by content."""
     if target.endswith(".py"):
         return {"script": target, "script_args": rest}
     if target.endswith(TENSOR_FILES):
@@ -168,7 +168,7 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
 def _is_archive(target: str) -> bool:
     """Whether the target is a package under another name: a file that is a zip archive and no program.
 
-    Raises ProblemError for a folder, and for a link that leads nowhere.
+    Raise ProblemError for a folder, or for a link to nothing.
     """
     path = Path(target)
     if path.is_symlink() and not path.exists():
@@ -185,7 +185,7 @@ def _is_archive(target: str) -> bool:
 
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
-    """Pairs, NAME=VALUE and command lines as the model takes them; anything else stands for itself."""
+    """Convert pairs, NAME=VALUE and command lines to what the model takes; leave anything else unchanged."""
     if name in PAIRS:
         return list(value)
     if get_origin(field.annotation) is dict:
@@ -201,14 +201,14 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
         raise ProblemError(f"--{name} is no command line ({error})", value=value[:120]) from error
 
 
-# Typer has click in itself or beside it, by its version.
+# Typer contains click or comes beside it, depending on its version.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 ClickException: type[Exception] = UsageError.__bases__[0]
-LIKE = 0.75  # of difflib: --symptm is --symptom, --batch is nothing of ours
+LIKE = 0.75  # difflib ratio: --symptm is like --symptom, --batch is like no option of ours
 
 
 def explained(error: Any, words: Sequence[str]) -> ProblemError:
-    """The problem that click found in the command line `words`."""
+    """Return the problem that click found in the command line `words`."""
     context = getattr(error, "ctx", None)
     help_of = f"{context.command_path} --help" if context is not None else "aoti-debug --help"
     option = getattr(error, "option_name", None)
@@ -219,7 +219,7 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
 
 
 def _no_such_option(option: str, context: Any, words: Sequence[str], help_of: str) -> ProblemError:
-    """Most often an option of the script: then what is missing is the `--` before it."""
+    """Explain an unknown option, which is most often an option of the script without `--` before it."""
     what = f"no such option: {option}"
     parameters = context.command.params
     known = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]

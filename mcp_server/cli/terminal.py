@@ -1,4 +1,4 @@
-"""Carries an operation out for a person: progress on stderr, the result on stdout."""
+"""Carries out an operation for a person: progress on stderr, the result on stdout."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from mcp_server.server.standard_streams import printing
 
 STEP_S = 0.1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command, with what is known by then."""
+"""Signals that end a command, which then reports what it knows."""
 
 
 def carried_out(operation: Operation, arguments: Arguments) -> Record:
-    """The operation's result; progress goes to stderr.
+    """Run the operation and return its result; progress goes to stderr.
 
-    Raises ProblemError, and SystemExit with 128 + n when signal n ended it.
+    Raise ProblemError, or SystemExit with 128 + n if signal n ended it.
     """
     state, result, ended_by = anyio.run(_carry_out, operation, arguments)
     if ended_by:
@@ -41,7 +41,7 @@ def carried_out(operation: Operation, arguments: Arguments) -> Record:
 
 
 def print_result(record: Record, as_json: bool, verbose: bool = False) -> None:
-    """The result on stdout: for people, or exactly what the MCP tool would return in full."""
+    """Print the result on stdout: for people, or exactly what the MCP tool would return in full."""
     with printing():
         if as_json:
             sys.stdout.write(record.model_dump_json(indent=2) + "\n")
@@ -50,7 +50,7 @@ def print_result(record: Record, as_json: bool, verbose: bool = False) -> None:
 
 
 def print_problem(problem: ProblemError) -> None:
-    """What is wrong with the call, and what to do instead, on stderr."""
+    """Print on stderr what is wrong with the call and what to do instead."""
     console = Console(stderr=True, highlight=False)
     what = problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
     console.print(plain(f"error: {in_shell_words(what)}", "bold red"), soft_wrap=True)
@@ -64,7 +64,7 @@ def say(line: str) -> None:
 
 
 async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, BaseModel | None, int]:
-    """The job's last state, its result, and the signal that ended it (0: none)."""
+    """Return the job's last state, its result, and the signal that ended it (0 if none did)."""
     async with Manager.open(open_store()) as manager:
         arguments, again = resumed(manager.store, arguments)
         job = manager.start(operation.name, work_of(operation, arguments), again=again)
@@ -79,9 +79,9 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
 
 @contextmanager
 def _ended_by_signals() -> Iterator[list[int]]:
-    """Cancel the body when a signal of ENDING comes; the list then holds its number.
+    """Cancel the body when a signal of ENDING arrives; the list then contains its number.
 
-    One that this process was started to ignore (nohup) stays ignored.
+    A signal that this process was started to ignore (nohup) stays ignored.
     """
     received: list[int] = []
     scope = anyio.CancelScope()
@@ -103,7 +103,7 @@ def _ended_by_signals() -> Iterator[list[int]]:
 
 
 def _print_stopped(state: JobState) -> None:
-    """What a diagnosis knew when it was stopped, and how to go on with it; the terminal may be gone."""
+    """Print what a stopped diagnosis knew, and how to continue it; the terminal may be gone."""
     if state.kind == "diagnose":
         if state.result is not None:
             with suppress(OSError):
@@ -113,7 +113,7 @@ def _print_stopped(state: JobState) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[JobState], None]]:
-    """A live line on a terminal; in a pipe a line for each message, the first time that it comes."""
+    """Show a live line on a terminal; in a pipe, print each message once."""
     console = Console(stderr=True, highlight=False)
     printed = set[str]()
 

@@ -1,4 +1,4 @@
-"""`--symptom slow-build`: which part of a build takes the time, and the build with that part left out."""
+"""`--symptom slow-build`: finds the part of a build that takes the time, and builds without this part."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mcp_server.plurals import counted
 from mcp_server.runtime.context import Context
 from mcp_server.worker.events import BuildTimed, LinesTraced, TracedLine
 
-LEAST_SHARE = 0.2  # of a build: a smaller part is not worth a change
-LEAST_TIMES = 16  # a line that the trace comes by more often is the body of a loop
+LEAST_SHARE = 0.2  # of a build; a smaller part is not worth a change
+LEAST_TIMES = 16  # a line traced more often is the body of a loop
 LEAST_OF_NODES = 0.4
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 TUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
@@ -29,7 +29,7 @@ async def diagnose_build(
     *,
     budget_s: float,
 ) -> Verdict:
-    """The build with an empty cache, then without the part that takes most. Raises `ProblemError`."""
+    """Build with an empty cache, then without the slowest part. Raise `ProblemError` if the build fails."""
     build = _Build(context, workload, program, budget_s)
     first = await build.timed(configs)
     cost, lines = context.cost.cost, build.lines
@@ -59,7 +59,7 @@ async def diagnose_build(
 
 @dataclass(frozen=True)
 class _Change:
-    """Options and variables of a build that leave a part of it out."""
+    """Options and variables of a build that omit a part of it."""
 
     name: str
     headline: str
@@ -70,7 +70,7 @@ class _Change:
 
 
 def _changes(first: BuildTimed, configs: dict[str, object]) -> list[_Change]:
-    """Those whose part takes a fifth of the build, the largest first."""
+    """List the changes whose part takes a fifth of the build, the largest first."""
     tuned = [name for name in TUNING if configs.get(name)]
     rows = []
     if tuned:
@@ -118,7 +118,7 @@ class _Build:
     async def timed(
         self, configs: dict[str, object], env: Mapping[str, str] | None = None
     ) -> BuildTimed | None:
-        """One build; None where it does not end in time. Raises `ProblemError` where it fails."""
+        """Time one build; None if it does not end in time. Raise `ProblemError` if it fails."""
         folder = self.context.fresh("build")
         request = {
             "exported": str(self.program),
@@ -141,7 +141,7 @@ class _Build:
         return found
 
     async def without(self, first: BuildTimed, configs: dict[str, object], change: _Change) -> Win | None:
-        """The build changed, and as it is again; None where that won no time."""
+        """Time the changed build and the original again; None if the change won no time."""
         second = await self.timed(change.configs, change.env)
         if second is None or first.seconds / second.seconds < LEAST_WIN:
             return None
@@ -154,7 +154,7 @@ class _Build:
 
 
 def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdict:
-    """A build that was stopped: an unrolled loop is known before it begins, a part of the build is not."""
+    """Report a build that was stopped. An unrolled loop shows in the trace; the parts of the build do not."""
     summary, evidence = f"The build did not end within {build.limit:g} s.", _nodes_of(build.lines)
     if loops:
         return _unrolled(context, summary, loops[0], evidence)
@@ -163,7 +163,7 @@ def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdic
 
 
 def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evidence]) -> Verdict:
-    """A loop of Python, each pass of which becomes code of its own."""
+    """Report a Python loop of which each pass becomes separate code."""
     place = ModelLocation(file=line.file, line=line.line, code=line.code)
     times = f"{PurePath(line.file).name}:{line.line} was traced {line.times} times"
     return loss(
@@ -182,7 +182,7 @@ def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evid
 
 
 def _told(first: BuildTimed) -> str:
-    """The time of the build and of its two largest parts."""
+    """Describe the time of the build and of its two largest parts."""
     largest = sorted(first.parts.items(), key=lambda each: -each[1])[:2]
     parts = " and ".join(f"{told(seconds)} in {part}" for part, seconds in largest)
     return f"The build takes {told(first.seconds)}, {parts}."

@@ -1,4 +1,4 @@
-"""`--symptom slow`: where the time of a call goes, and which change wins it back, timed in pairs."""
+"""`--symptom slow`: finds where the time of a call goes and which change wins it back, timed in pairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcp_server.worker.events import LaunchTime, PairsTimed
 MOST_SHOWN = 5
 MOST_BUILDS = 2
 ONE_THREAD = "one thread"
-MOST_BUSY = 0.15  # of all processors, by other processes
+MOST_BUSY = 0.15  # of all processors, used by other processes
 
 
 LEVERS = {
@@ -42,7 +42,7 @@ LEVERS = {
 
 @dataclass(frozen=True)
 class Timed:
-    """What was measured of a call."""
+    """What was measured about a call."""
 
     view: PackageView
     signals: list[Found]
@@ -61,7 +61,7 @@ class Timed:
 
     @property
     def remarks(self) -> list[str]:
-        """Gains that are no fix, and why."""
+        """Changes that are faster but not a fix, with the reason."""
         said = [
             f"{each.name}: {each.ratio:.2f} times as fast, but other outputs: no fix."
             for each in self.pairs
@@ -73,16 +73,16 @@ class Timed:
 
     @property
     def winning(self) -> list[PairsTimed]:
-        """Changes that are faster beyond the noise, with the same outputs.
+        """Changes that are faster beyond the noise and give the same outputs.
 
-        Beside other work one thread waits for no other, whatever the package does.
+        Beside other processes a single thread never waits, so its win then says nothing about the package.
         """
         known = {*LEVERS, *(each.signal.name for each in self.signals)}
         won = [each for each in self.pairs if each.name in known and each.low >= LEAST_WIN and each.same]
         return [each for each in won if each.name != ONE_THREAD or each.others <= MOST_BUSY]
 
     def share(self, found: Found) -> float:
-        """The part of a call that the launches of a signal take, of what was timed; 0 where nothing was."""
+        """The share of a call's time spent in the launches of a signal; 0 if nothing was timed."""
         names = {each.symbol if each.kind == "cpp" else each.callee for each in found.launches}
         return sum(each.seconds / each.whole for each in self.launches if each.name in names and each.whole)
 
@@ -90,7 +90,7 @@ class Timed:
 async def diagnose_call(
     context: Context, workload: PackageWorkload, program: Path | None, *, budget_s: float
 ) -> Verdict:
-    """A verdict of the category `cost`, or `no_fault` with the numbers. Raises `ProblemError`."""
+    """Return a verdict of the category `cost`, or `no_fault` with the numbers. Raise `ProblemError`."""
     if workload.inputs is None:
         raise ProblemError("timing a call needs inputs", allowed="inputs=FILE of torch.save, or specs")
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
@@ -113,7 +113,7 @@ async def diagnose_call(
 async def _built(
     context: Context, workload: PackageWorkload, program: Path, signals: list[Found]
 ) -> dict[str, Path]:
-    """The program compiled again with the options of its signals; what does not compile is left out."""
+    """Compile the program again with the options of its signals; leave out what does not compile."""
     out = context.fresh("others")
     wanted = [each.signal for each in signals if each.signal.configs is not None][:MOST_BUILDS]
     built = {}
@@ -170,7 +170,7 @@ def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
 
 
 def _left(timed: Timed, may_build: bool) -> list[tuple[Found, float]]:
-    """The signals that no build decided about, with the share of their launches: the largest first."""
+    """List signals that no build decided, with the time share of their launches, the largest first."""
     built = {each.name for each in timed.pairs}
     left = [
         (each, timed.share(each))

@@ -1,4 +1,4 @@
-"""`--symptom slow`, `slow-load` and `slow-build`: nothing fails, and something takes too long."""
+"""`--symptom slow`, `slow-load` and `slow-build`: nothing fails, but something takes too long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mcp_server.worker.events import LoadedIn
 
 @dataclass(frozen=True)
 class _Subject:
-    """What a workload brings: its package, the program it was built from, and the options of that build."""
+    """What a workload provides: its package, the program it was built from, and the options of that build."""
 
     package: PackageWorkload | None = None
     program: Path | None = None
@@ -36,7 +36,7 @@ class _Subject:
 async def diagnose_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
-    """A verdict of the category `cost`, or `no_fault` with what was timed. Raises `ProblemError`."""
+    """Return a verdict of the category `cost`, or `no_fault` with what was timed. Raise `ProblemError`."""
     subject = await _subject(context, workload, exported)
     if symptom == "slow-build":
         if subject.program is None or workload is None:
@@ -50,7 +50,7 @@ async def diagnose_cost(
 
 
 async def _subject(context: Context, workload: Workload | None, exported: Path | None) -> _Subject:
-    """Of a script: its last call and its last build. Raises `ProblemError`."""
+    """Find what to time: of a script, the last call and build. Raise `ProblemError` if there is none."""
     if isinstance(workload, PackageWorkload):
         return _Subject(workload, exported)
     if isinstance(workload, ExportedWorkload):
@@ -82,7 +82,7 @@ WITHOUT_TEST = Lever(
 
 
 async def diagnose_load(context: Context, workload: PackageWorkload) -> Verdict:
-    """Both loads in turns, each in a process of its own. Raises `ProblemError`."""
+    """Time loads with and without the test alternately, each in its own process. Raise `ProblemError`."""
     plain: list[float] = []
     changed: list[float] = []
     request = {"package": str(workload.package), "model_name": workload.model_name}

@@ -1,4 +1,4 @@
-"""What a package shows without a run that may cost time in every call, and what would win it back."""
+"""What a package shows, without a run, that may cost time in every call, and what would win the time back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mcp_server.cost.verdicts import Lever
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
-LARGE = 4096  # elements: less is no work worth keeping
-MANY = 48  # launches of one operator: work that one launch can do
+LARGE = 4096  # elements; a smaller tensor is not worth keeping
+MANY = 48  # launches of one operator, whose work one launch can do
 _NO_VECTORS = "INVALID_VEC_ISA"
 _SORTS = re.compile(r"_(?:sort|argsort|sort_stable|topk|kthvalue)(?:_|$)")
 _PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")
@@ -22,8 +22,8 @@ _PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")
 class Signal:
     """A kind of work that a package shows.
 
-    `find` gives its launches. `configs` are the options of a build that may do without the work, None where
-    no option does. Without such a build the signal is told where its launches take `share` of a call.
+    `find` returns its launches. `configs` are the options of a build that may avoid the work; None if no
+    option does. Without such a build, the signal is reported if its launches take `share` of a call.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Signal:
 
     @property
     def lever(self) -> Lever:
-        """The build with those options."""
+        """The build with these options."""
         return Lever(f"with {self.name}", self.fix, self.code)
 
 
@@ -47,13 +47,13 @@ class Found:
 
 
 def work_on_constants(view: PackageView) -> list[Launch]:
-    """Launches that compute from weights alone, in every call: they depend on no input."""
+    """Launches that depend on no input: in every call they compute the same from weights."""
     large = {each.name for each in view.package.constants if math.prod(each.shape) > LARGE}
     return [each for each in _without_inputs(view) if large.intersection(each.reads)]
 
 
 def made_in_each_call(view: PackageView) -> list[Launch]:
-    """Launches that make a large tensor from nothing, such as a mask or positions."""
+    """Launches that create a large tensor from nothing, such as a mask or positions."""
     constants = {each.name for each in view.package.constants}
     return [
         each
@@ -68,7 +68,7 @@ def _without_inputs(view: PackageView) -> Iterable[Launch]:
 
 
 def _elements(view: PackageView, name: str) -> int:
-    """Elements of a buffer; 0 where a size is not a number."""
+    """The number of elements of a buffer; 0 if a size is not a number."""
     sizes = view.wrapper.buffers[name].sizes if name in view.wrapper.buffers else None
     if sizes is None or not all(size.rstrip("L").isdecimal() for size in sizes):
         return 0
@@ -76,7 +76,7 @@ def _elements(view: PackageView, name: str) -> int:
 
 
 def _in_source(pattern: str) -> Callable[[PackageView], list[Launch]]:
-    """Launches of kernels whose source has this text."""
+    """Return a function that finds launches of kernels whose source matches the pattern."""
     wanted = re.compile(pattern)
 
     def find(view: PackageView) -> list[Launch]:
@@ -92,7 +92,7 @@ def _without_vectors(view: PackageView) -> list[Launch]:
 
 
 def _called(pattern: re.Pattern[str], least: int = 1) -> Callable[[PackageView], list[Launch]]:
-    """Launches of operators of these names, if there are `least` of them."""
+    """Return a function that finds launches of matching operators, if there are at least `least`."""
 
     def find(view: PackageView) -> list[Launch]:
         found = [each for each in view.wrapper.launches if pattern.search(each.callee)]
@@ -177,7 +177,7 @@ SIGNALS = (
 
 
 def signals_of(view: PackageView) -> list[Found]:
-    """The signals of a package, those that a build may prove first."""
-    launches = {find: find(view) for find in {signal.find for signal in SIGNALS}}  # two signals share one
+    """Return the signals of a package, in the order of the table."""
+    launches = {find: find(view) for find in {signal.find for signal in SIGNALS}}  # two signals may share one
     found = (Found(signal, launches[signal.find]) for signal in SIGNALS)
     return [each for each in found if each.launches]

@@ -1,4 +1,4 @@
-"""The verdicts of the category `cost`: a change that was timed, work that a call shows, or no loss found."""
+"""The verdicts of the category `cost`: a timed change, work visible in a call, or no loss found."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 from mcp_server.model import Component, Confirmed, Cost, Evidence, Fix, FixRun, Outcome, Verdict
 
 ISA_OK = "TORCHINDUCTOR_VEC_ISA_OK"  # skips the test of the processor's vector instructions
-LEAST_WIN = 1.15  # of the lower quartile of the paired ratios
+LEAST_WIN = 1.15  # for the lower quartile of the paired ratios
 
 
 @dataclass(frozen=True)
 class Lever:
-    """A change that may win time: how it is told (`with one thread`), what to write, and what it costs."""
+    """A change that may win time: its description (`with one thread`), what to write, and what it costs."""
 
     what: str
     fix: str
@@ -24,7 +24,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Win:
-    """A lever that was timed: seconds as it is, changed, as it is again, and how sure the gain is."""
+    """A timed lever: seconds before, with the change, and after undoing it, and how sure the gain is."""
 
     lever: Lever
     before: float
@@ -64,7 +64,7 @@ def loss(
     evidence: Sequence[Evidence] = (),
     unproven: str = "",
 ) -> Verdict:
-    """A loss that a change won back, or work that was seen: `unproven` says what would prove it."""
+    """Build the verdict for a proven or likely loss. `unproven` says what would prove the latter."""
     won = how if isinstance(how, Win) else None
     return Verdict(
         outcome="fault",
@@ -84,7 +84,7 @@ def loss(
 def no_loss(
     summary: str, cost: Cost, evidence: Sequence[Evidence] = (), outcome: Outcome = "no_fault"
 ) -> Verdict:
-    """Nothing to win was found; `inconclusive` where too little could be timed to say so."""
+    """Build the verdict for no loss; `inconclusive` if too little could be timed to say so."""
     return Verdict(
         outcome=outcome, confidence="possible", summary=summary, evidence=list(evidence), cost=cost
     )

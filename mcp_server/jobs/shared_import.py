@@ -60,9 +60,7 @@ State = tuple[int, int, int]  # time of the last change in ns, bytes, inode
 
 @dataclass(frozen=True)
 class Limits:
-    """When a process is ended: seconds without a request, requests served, bytes of its own, processes at
-    once.
-    """
+    """When to end a process: idle seconds, requests served, bytes of its own, and processes at once."""
 
     idle_s: float = 600.0
     requests: int = 1000

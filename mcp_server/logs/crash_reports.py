@@ -252,8 +252,8 @@ def read_cuda_gdb(lines: Iterable[str]) -> Access | None:
     *$errorpc`.
 
     A core dump has no address; `block` and `thread` are those of the fault. The line is that of `$errorpc`,
-    because frame #0 has usually moved on. After a device assert, `$errorpc` and its line are missing. None if
-    cuda-gdb names neither an exception nor a kernel.
+    because frame #0 has usually moved on. After a device assert there is no `$errorpc`, and so no line. None
+    if cuda-gdb names neither an exception nor a kernel.
     """
     exception = kernel = file = ""
     number: int | None = None

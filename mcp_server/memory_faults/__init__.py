@@ -1,6 +1,6 @@
 """Maps a reported memory fault to the package: launch, argument, index expression, producer. No I/O.
 
-Here are the record of a located fault, and its summary in one line.
+This module defines the record of a located fault and its summary in one line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BlamedKind = Literal["kernel", "upstream_kernel", "op", "input", "constant", "un
 class FaultLaunch(Record):
     """The launch that faulted. `index` is its number in wrapper.cpp, `sequence` its position in the call.
 
-    `candidates` are all possible launches if it is not `certain`; `how` is the reason for the choice.
+    If the launch is not `certain`, `candidates` lists all possible ones; `how` says why it was chosen.
     """
 
     index: int
@@ -37,9 +37,9 @@ class MissedArgument(Record):
     """The tensor that the access was meant for, as passed to the launch.
 
     `bytes_outside` is the gap between the access and the nearest byte of the tensor, 0 right after its end.
-    `element` is the offset from the first element; `index` is its index, which may exceed the shape.
-    `declared_shape` is the wrapper's shape, if it differs from the real one. `side` is `empty` for a tensor
-    without elements, `host` for memory of another device.
+    `element` is the access's offset from the first element; `index` is its index, which may exceed the shape.
+    `declared_shape` is the wrapper's shape if the real one differs. `side` is `empty` for a tensor without
+    elements, `host` for memory of another device.
     """
 
     parameter: str
@@ -86,9 +86,9 @@ class AddressPart(Record):
 
 
 class Blame(Record):
-    """The component that made the address bad, and the reasons.
+    """The component that made the address invalid, and the reasons.
 
-    `received`: the crashing kernel was passed bad data, and is not itself at fault.
+    `received` is True if the crashing kernel was passed bad data, and is not itself at fault.
     """
 
     kind: BlamedKind
@@ -106,8 +106,8 @@ class Blame(Record):
 class Fault(Record):
     """One fault with its place in the package.
 
-    `generated_line` is 1-based in the generated file, `location` the same line in the package
-    (`wrapper.cpp:N`, `kernel.cpp:N`). `code` is that line, `access` the faulting call on it.
+    `generated_line` is 1-based in the generated file; `location` is the same line in the package
+    (`wrapper.cpp:N`, `kernel.cpp:N`). `code` is that line; `access` is the faulting access on it.
     """
 
     tool: str
@@ -147,7 +147,7 @@ _KINDS = {
 
 
 def summarise(fault: Fault) -> str:
-    """Kind of fault, location, argument and blame, in one line."""
+    """Summarise the kind of fault, its location, argument and blame in one line."""
     what = _KINDS.get(fault.kind) or f"An out-of-bounds {fault.direction or 'access'}"
     what += f" ({fault.text})" if fault.kind == "assert" else ""
     what += f" of {fault.access_bytes} bytes" if fault.access_bytes else ""

@@ -1,4 +1,4 @@
-"""Finds the component that made an address bad, by rules in order of decreasing certainty."""
+"""Finds the component that made an address invalid, by rules in order of decreasing certainty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEAR_NULL = 1 << 20  # neither CUDA nor Linux allocates below this address
 
 
 class BlameRules:
-    """The blame rules, applied to one situation. Each rule returns None where it does not apply."""
+    """The blame rules, applied to one situation. A rule returns None if it does not apply."""
 
     def __init__(self, situation: Situation, missed: MissedArgument | None, parts: list[AddressPart]) -> None:
         self.situation, self.missed, self.parts = situation, missed, parts
@@ -24,7 +24,7 @@ class BlameRules:
         self.user = situation.kernel is None or situation.kernel.kind == "user_triton"
 
     def blame(self) -> Blame:
-        """The result of the first rule that applies; the last rule always does."""
+        """Return the result of the first rule that applies; the last rule always does."""
         rules: tuple[Callable[[], Blame | None], ...] = (
             self._unwritten,
             self._host,
@@ -44,7 +44,7 @@ class BlameRules:
         return next(found for rule in rules if (found := rule()) is not None)
 
     def _unwritten(self) -> Blame | None:
-        """initcheck: memory was read that nothing wrote. Blame the launch that should have written it."""
+        """initcheck found a read of unwritten memory: blame the launch that should have written it."""
         if self.access.kind != "uninitialised" or self.missed is None:
             return None
         maker = self._maker(self.missed.variable)
@@ -109,7 +109,7 @@ class BlameRules:
         return self._kernel(reasons, sure=True)
 
     def _index(self) -> Blame | None:
-        """An index tensor holds a value outside the addressed tensor: blame where the index came from."""
+        """An index tensor contains a value outside the addressed tensor: blame the origin of the index."""
         part = next((p for p in self.parts if p.kind == "index" and p.beyond), None)
         if part is None or self.missed is None:
             return None
@@ -123,7 +123,7 @@ class BlameRules:
         return found.model_copy(update={"category": "index_out_of_bounds"})
 
     def _no_memory(self) -> Blame | None:
-        """The tensor has no memory; without a journal, an address close to zero says so."""
+        """The tensor has no memory. Without a journal, an address close to zero is the sign."""
         address = self.access.address
         if self.missed is None:
             return None
@@ -168,7 +168,7 @@ class BlameRules:
         return found.model_copy(update={"received": True, "input_index": part.input_index, "dim": part.dim})
 
     def _unseen(self) -> Blame | None:
-        """No journal: an index used in the address is only a possible cause, as its values are unknown."""
+        """Without a journal, an index in the address is only a possible cause, as its values are unknown."""
         if self.situation.seen is not None or not self.user:
             return None
         parts = [p for access in self.situation.accesses for p in find_parts(self.situation, access, None)]
@@ -202,7 +202,7 @@ class BlameRules:
         return found.model_copy(update={"received": None})
 
     def _generated(self) -> Blame | None:
-        """Inductor's addresses are right for the compiled sizes, so a tensor has another size."""
+        """Inductor's addresses are correct for the compiled sizes, so a tensor has another size."""
         if self.user or self.missed is None:
             return None
         part = next((p for p in self.parts if p.kind == "index"), None)
@@ -218,7 +218,7 @@ class BlameRules:
         return self._component("unknown", part.label, "index_out_of_bounds", [reason], sure=False)
 
     def _user_kernel(self) -> Blame:
-        """Default: the user's kernel, since no input explains the address."""
+        """The default: blame the user's kernel, since no input explains the address."""
         missed, unseen = self.missed, [p for p in self.parts if p.beyond is None]
         fitting = [p for p in self.parts if p.beyond is False]
         reasons = [f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits" for p in fitting]
@@ -235,12 +235,12 @@ class BlameRules:
         return self._kernel(reasons, sure=measured and not any(p.kind == "index" for p in unseen))
 
     def _masked(self) -> bool | None:
-        """Whether the access to the missed argument is masked; None when the access is unknown."""
+        """Whether the access to the missed argument is masked; None if the access is unknown."""
         name = self.missed.parameter if self.missed else ""
         return next((a.access.masked for a in self.situation.accesses if name in a.parameters), None)
 
     def _maker(self, variable: str) -> Launch | None:
-        """The last launch before this one that wrote `variable`; None for inputs and constants."""
+        """Return the last launch before this one that wrote `variable`; None for inputs and constants."""
         numbers = self.view.flow.writing_launches(variable, self.launch.index)
         return self.view.wrapper.launches[numbers[0]] if numbers else None
 
@@ -268,7 +268,7 @@ class BlameRules:
         """Blame the producer of an index tensor.
 
         Inductor's code computes what the model says, so the model input is blamed instead. A user's kernel or
-        operator may be wrong itself, so it is blamed directly.
+        operator may itself be wrong, so it is blamed directly.
         """
         launches = [self.view.wrapper.launches[n] for n in part.producers]
         user_maker = next((n for n in launches if n.kind in ("user_triton", *OPS)), None)

@@ -1,6 +1,6 @@
 """Joins a reported access with the package: launch, argument, index expression, producer, model line.
 
-The launch of the wrapper is found by kernel name, journal or grid.
+The launch in the wrapper is found by kernel name, journal or grid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENDED_THERE = ("fault", "died", "threw")
 
 
 def bare_fault(access: Access) -> Fault:
-    """The fault as the tool reported it, without a package."""
+    """Describe the fault as the tool reported it, without a package."""
     nearest = access.nearest
     near = ""
     if nearest is not None:
@@ -40,7 +40,7 @@ def bare_fault(access: Access) -> Fault:
         block=list(access.block) if access.block else None,
         count=access.count,
         kernel=access.kernel,
-        # The C++ source is a member of the package, so its build directory is noise.
+        # The C++ source is a member of the package, so the path of its build directory is noise.
         generated_file=access.file.rpartition("/")[2] if access.file.endswith(".cpp") else access.file,
         generated_line=access.line,
         nearest=near,
@@ -53,13 +53,13 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
     fault = bare_fault(access)
     choice = choose_launch(view, access, evidence)
     if choice.launch is None:
-        # The summary stays: it says nothing of a launch.
+        # Keep the summary: it does not mention a launch.
         return fault.model_copy(update={"unknown": [f"the launch: {choice.how}"]})
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
     missed, used, parts = locate(situation) if access.kind not in _NO_ADDRESS else (None, None, [])
     location = code = ""
     if (kernel := situation.kernel) is not None and access.line is not None:
-        # The line of a tool is counted in kernel.cpp, or in the embedded Triton text.
+        # The tool counts lines in kernel.cpp, or in the embedded Triton text.
         at = access.line - (kernel.first_line if kernel.kind == "cpp" else 1)
         lines = kernel.source.split("\n")
         code = lines[at].strip()[:500] if 0 <= at < len(lines) else ""
@@ -82,7 +82,7 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
 
 
 def _launch(view: PackageView, launch: Launch, choice: Choice) -> FaultLaunch:
-    """The launch with its recorded arguments; without a journal, with the wrapper's expressions."""
+    """Describe the launch with its recorded arguments or, without a journal, the wrapper's expressions."""
     seen, arguments = choice.seen, []
     for argument in seen.arguments[:_SHOWN] if seen is not None else ():
         text = f"{argument.parameter} = {argument.value}"
@@ -111,7 +111,7 @@ def _launch(view: PackageView, launch: Launch, choice: Choice) -> FaultLaunch:
 def _unknown(
     situation: Situation, choice: Choice, missed: MissedArgument | None, used: SourceAccess | None
 ) -> list[str]:
-    """What the evidence leaves open, one sentence each."""
+    """List what the evidence leaves open, one phrase each."""
     found = []
     if not choice.certain:
         found.append(f"which launch for sure: {choice.how}")
@@ -128,7 +128,7 @@ def _unknown(
 
 @dataclass(frozen=True)
 class Choice:
-    """The launch, the reason for choosing it, and all candidates when it is not certain."""
+    """The launch, the reason for choosing it, and all candidates if it is not certain."""
 
     launch: Launch | None
     how: str
@@ -138,7 +138,7 @@ class Choice:
 
 
 def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choice:
-    """Choose by kernel and file name, by the launch at which the journal ends, by grid."""
+    """Choose by kernel and file name, by the launch at which the journal ends, or by grid."""
     named, launches = named_launches(view, access), view.wrapper.launches
     ending = evidence.journal.ending if evidence.journal is not None else None
     if ending is not None and ending.launch is not None and ending.how in _ENDED_THERE:
@@ -155,8 +155,8 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
         return Choice(launches[chosen], how, False, tuple(named), _last_seen(evidence, chosen, last.run))
     what = "the kernel that the tool names"
     if not named:
-        # Library code is suspected only inside a call. racecheck prints no stack; kernels that Python code
-        # launches have Python frames only.
+        # Library code is suspected only inside a call. racecheck prints no stack, and kernels launched by
+        # Python code have only Python frames.
         in_call = access.launch_offset is not None or evidence.journal is not None
         has_stack = bool(access.kernel) or access.tool == "native"
         named = foreign_launches(view) if in_call and has_stack else []
@@ -165,7 +165,7 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
         how = f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
         return Choice(None, how)
     fitting = []
-    for number in named:  # the faulting block lies in the grid, as far as the grid is not symbolic
+    for number in named:  # the faulting block must lie in the grid, as far as the grid is not symbolic
         sizes = [evaluate(part, {}) for part in view.wrapper.grid(launches[number])]
         places = zip(sizes, access.block or (), strict=False)
         if all(size is None or at < size for size, at in places):
@@ -182,14 +182,14 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
 def _last_seen(
     evidence: Evidence, number: int, run: tuple[int, int, int] | None = None
 ) -> JournalLaunch | None:
-    """The newest journal entry of launch `number`, in call `run` if there is one."""
+    """Return the newest journal entry of launch `number`, in call `run` if given; else None."""
     launches = evidence.journal.launches if evidence.journal else ()
     fitting = [n for n in launches if n.launch == number and (run is None or n.run == run)]
     return fitting[-1] if fitting else None
 
 
 def named_launches(view: PackageView, access: Access) -> list[int]:
-    """Launch numbers of the kernel that the tool named, narrowed by the generated file's name."""
+    """List the launches of the kernel that the tool named, narrowed by the generated file's name."""
     if access.condition:
         assertion = Assertion(access.condition, access.file or None, access.line, access.kernel or None)
         return list(dict.fromkeys(c.launch.index for c in view.tracer.trace(assertion)))
@@ -203,5 +203,5 @@ def named_launches(view: PackageView, access: Access) -> list[int]:
 
 
 def foreign_launches(view: PackageView) -> list[int]:
-    """Numbers of launches that run code outside the package: ATen, a library, a custom operator."""
+    """List the launches that run code outside the package: ATen, a library, a custom operator."""
     return [n.index for n in view.wrapper.launches if n.kind in FOREIGN]

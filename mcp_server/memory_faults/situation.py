@@ -1,4 +1,4 @@
-"""One fault with all that is known of it, the argument that it missed, and the terms of its address."""
+"""One fault with everything known about it, the argument that it missed, and the terms of its address."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from mcp_server.package.terms.triton_calls import constants_of
 from mcp_server.package.terms.whole import Whole, constant
 from mcp_server.package.view import PackageView
 
-FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # launches that run code outside the package
+FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # kinds of launches that run code outside the package
 
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Least and greatest element of an integer tensor at a launch."""
+    """The minimum and maximum element of an integer tensor at a launch."""
 
     minimum: int
     maximum: int
@@ -42,8 +42,8 @@ class ValueRange:
 class Evidence:
     """What a run recorded.
 
-    `ranges` is keyed by (launch number, variable). `inputs` are the tensors of the call. `synchronous`: each
-    launch was waited for.
+    `ranges` is keyed by (launch number, variable). `inputs` are the tensors of the call. `synchronous` means
+    that the run waited for each launch.
     """
 
     journal: Journal | None = None
@@ -68,7 +68,7 @@ class Situation:
 
     @cached_property
     def arguments(self) -> dict[str, JournalArgument]:
-        """Recorded arguments by parameter name."""
+        """The recorded arguments by parameter name."""
         return {a.parameter or a.name: a for a in self.seen.arguments} if self.seen else {}
 
     @cached_property
@@ -76,7 +76,7 @@ class Situation:
         return {a.name: a for a in self.launch.arguments if a.name}
 
     def tensor(self, parameter: str) -> TensorFacts | None:
-        """The tensor passed for a parameter; None without a journal."""
+        """Return the tensor passed for a parameter; None if no journal recorded it."""
         found = self.arguments.get(parameter)
         return found.tensor if found else None
 
@@ -86,7 +86,7 @@ class Situation:
 
     @cached_property
     def symbols(self) -> dict[str, int]:
-        """Values of size symbols: from tensors recorded in the same call, then of computed symbols."""
+        """The values of size symbols, first from tensors recorded in the call, then computed symbols."""
         journal, seen = self.evidence.journal, self.seen
         if journal is None or seen is None:
             return {}
@@ -107,13 +107,13 @@ class Situation:
 
     @cached_property
     def accesses(self) -> tuple[SourceAccess, ...]:
-        """Candidate source accesses: those on the reported line with the reported direction."""
+        """The candidate source accesses: those on the reported line with the reported direction."""
         if self.kernel is None:
             return ()
         program, line = read_program(self.kernel), self.access.line
         found = list(program.accesses)
         if self.access.condition:
-            # Only accesses that use the index of the failed assertion.
+            # only accesses that use the index of the failed assertion
             texts = {each.line: plain(each.text) for each in find_asserts(self.kernel.source)}
             checks = [each for each in program.checks if texts[each.line] == self.access.condition]
             tensors = {a.name for a in self.launch.tensors}
@@ -127,7 +127,7 @@ class Situation:
         values = {**constants_of(self.kernel.source), **self.scalars}
         unique = {(each.kind, each.line, each.code, each.parameter): each for each in found}
         made = [SourceAccess(each, address_of(each.place, values)) for each in unique.values()]
-        # An atomic counts as a read and as a write.
+        # An atomic counts as both a read and a write.
         wanted = self.access.direction
         fitting = [
             a for a in made if not wanted or a.direction == wanted or "atomic" in (wanted, a.direction)
@@ -136,7 +136,7 @@ class Situation:
 
     @cached_property
     def indirect(self) -> SourceAccess | None:
-        """The access if its address was itself loaded from memory, not computed from an argument."""
+        """The access if its address was itself loaded from memory, not computed from an argument; or None."""
         loaded = [a for a in self.accesses if a.address.elements and not a.parameters]
         return loaded[0] if loaded and len(loaded) == len(self.accesses) else None
 
@@ -173,7 +173,7 @@ class SourceAccess:
 
 
 def _bounded(test: Term | None, loads: frozenset[Element]) -> frozenset[Bounded]:
-    """The sides on which a test bounds what depends on these loads; only tests joined by `&` count."""
+    """Return the sides on which a test bounds what depends on these loads; only tests joined by `&` count."""
     match test:
         case Apply(op="and" | "bitand", args=(left, right)):
             return _bounded(left, loads) | _bounded(right, loads)
@@ -184,7 +184,7 @@ def _bounded(test: Term | None, loads: frozenset[Element]) -> frozenset[Bounded]
 
 
 def extent(tensor: TensorFacts) -> tuple[int, int]:
-    """Byte addresses [start, end) that the tensor's shape and strides reach; empty without elements."""
+    """Return the byte addresses [start, end) that the tensor reaches; start equals end if it is empty."""
     first, end = reached(tensor.shape, tensor.stride)
     return tensor.pointer + first * itemsize_of(tensor.dtype), tensor.pointer + end * itemsize_of(
         tensor.dtype
@@ -192,19 +192,19 @@ def extent(tensor: TensorFacts) -> tuple[int, int]:
 
 
 def span(tensor: TensorFacts) -> int:
-    """Elements between the first and the last byte that the tensor reaches."""
+    """Count the elements between the first and the last byte that the tensor reaches."""
     start, end = extent(tensor)
     return (end - start) // itemsize_of(tensor.dtype)
 
 
 def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | None, list[AddressPart]]:
-    """The argument that the access was meant for, the access in the source, and the terms of its address.
+    """Find the argument that the access was meant for, the source access, and the terms of its address.
 
-    No argument when the launch has no tensors, or when the address was itself loaded from memory.
+    The argument is None if the launch has no tensors, or if the address was itself loaded from memory.
     """
     if situation.indirect is not None:
         return None, situation.indirect, find_parts(situation, situation.indirect, None)
-    # The pointers on the faulting line; all tensors of the launch when the line is not known.
+    # The pointers on the faulting line; if the line is unknown, all tensors of the launch.
     options: dict[str, SourceAccess | None] = {}
     for access in situation.accesses:
         for parameter in access.parameters:
@@ -215,7 +215,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
     address = situation.access.address
 
     def rank(parameter: str) -> tuple[int, int]:
-        """Sort key: empty tensors and other devices, then by distance, then tensors that hold the address."""
+        """Sort key: empty tensors and other devices, then by distance, then tensors with the address."""
         tensor = situation.tensor(parameter)
         if tensor is None:
             return (2, 0)
@@ -239,7 +239,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
 
 
 def _side(situation: Situation, tensor: TensorFacts) -> tuple[Side, int | None]:
-    """Where the access lies relative to the tensor, and the gap in bytes."""
+    """Return where the access lies relative to the tensor, and the gap in bytes."""
     if situation.view.package.device_type == "cuda" and tensor.device == "cpu":
         return "host", None
     start, end = extent(tensor)
@@ -275,8 +275,8 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
     if address is not None and side in ("before", "after", "inside"):
         element = (address - tensor.pointer) // itemsize_of(tensor.dtype)
         index = index_at(element, tensor.shape, tensor.stride, beyond=True)
-    # The wrapper's sizes of the variable in this call. Numbers of elements are compared because a launch may
-    # get a view with another number of dimensions.
+    # The wrapper's sizes of the variable in this call. Element counts are compared because a launch may get a
+    # view with another number of dimensions.
     first = next((a for a in situation.launch.tensors if a.target == variable), None)
     buffer = situation.view.wrapper.buffers.get(variable)
     if buffer is not None and buffer.sizes is not None and first is not None and first.view is None:
@@ -300,7 +300,7 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
 
 
 def find_parts(situation: Situation, access: SourceAccess, missed: TensorFacts | None) -> list[AddressPart]:
-    """The terms of an address, indices before scalars. `missed` is the addressed tensor."""
+    """List the terms of an address, indices before scalars. `missed` is the addressed tensor."""
     address = access.address
     indices = [_index(situation, address, each, missed) for each in address.elements]
     scalars = [
@@ -359,10 +359,10 @@ def _room(
     wraps: bool,
     plain: bool,
 ) -> dict[str, Any]:
-    """The range seen, and the range [lowest, limit) outside which every access is out of bounds.
+    """Return the range seen, and the range [lowest, limit) outside which every access is out of bounds.
 
-    Assumes that the other terms stay within the tensor. An index that wraps may be as low as -limit;
-    without a known factor, a `plain` index is compared with the number of elements.
+    The other terms are assumed to stay within the tensor. An index that wraps may be as low as -limit. If the
+    factor is unknown, a `plain` index is compared with the number of elements.
     """
     count = span(missed) if missed is not None else 0
     found = {"minimum": seen.minimum, "maximum": seen.maximum} if seen is not None else {}

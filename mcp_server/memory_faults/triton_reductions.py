@@ -4,7 +4,7 @@ Masked lanes: `tl.load(p, mask=m, other=0.0)` fills the lanes that `m` masks off
 In a maximum they are wrong if all values are negative, and `tl.exp` turns them into ones.
 
 Sums in 16 bits: the largest float16 is 65504, and a running 16-bit sum loses its addends to rounding long
-before. The result can be finite and wrong.
+before that. The result can be finite and wrong.
 
 Code that is not understood counts as correct.
 """
@@ -29,9 +29,9 @@ _NARROW = frozenset({"float16", "bfloat16"})
 
 @dataclass(frozen=True)
 class Padding:
-    """A reduction that masked lanes change: the 1-based lines of the load and the reduction, with their code.
+    """A reduction whose result masked-out lanes change; with the 1-based lines of load and reduction.
 
-    The lanes hold `filler` (NaN: unknown), where the reduction needs `needed`.
+    The masked-out lanes contain `filler` (NaN if unknown), but the reduction needs `needed`.
     """
 
     load_line: int
@@ -45,14 +45,14 @@ class Padding:
 
 @dataclass(frozen=True)
 class NarrowSum:
-    """A sum in 16 bits: its 1-based line, and the code there."""
+    """A sum in 16 bits: its 1-based line and the code on it."""
 
     line: int
     code: str
 
 
 def paddings(kernel: Kernel) -> tuple[Padding, ...]:
-    """The reductions of a kernel that masked lanes change, in the order of the text."""
+    """List the reductions whose result is changed by masked-out lanes, in source order."""
     lines, found = kernel.source.split("\n"), []
     for line, fold in _reductions(kernel):
         body = fold.body
@@ -67,14 +67,14 @@ def paddings(kernel: Kernel) -> tuple[Padding, ...]:
 
 
 def narrow_sums(kernel: Kernel) -> tuple[NarrowSum, ...]:
-    """The sums of a kernel that are kept in 16 bits, in the order of the text."""
+    """List the sums of a kernel that are kept in 16 bits, in source order."""
     lines = kernel.source.split("\n")
     sums = (line for line, fold in _reductions(kernel) if fold.kind == "sum" and fold.dtype in _NARROW)
     return tuple(NarrowSum(line, lines[line - 1].strip()) for line in dict.fromkeys(sums))
 
 
 def _reductions(kernel: Kernel) -> Iterator[tuple[int, Fold]]:
-    """The reductions over lanes, also inside loops, each with the line of the statement that first has it."""
+    """Yield reductions over lanes, including those in loops, with the line of their first statement."""
     program = read_program(kernel)
     made = [(each.line, each.value) for each in program.definitions]
     made += [(each.line, each.value) for each in program.stores]
@@ -88,7 +88,7 @@ def _reductions(kernel: Kernel) -> Iterator[tuple[int, Fold]]:
 
 
 def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
-    """The masks of loads with a filler, outside of other reductions over lanes."""
+    """Yield the masks of loads with a filler that are outside other reductions over lanes."""
     for each in parts(body):
         match each:
             case Apply(op="where", args=(test, Element() as load, Number())):
@@ -107,7 +107,7 @@ class _MaskedLane(Evaluator):
             case Apply(op="where", args=(test, _, other)) if say(test) == self.mask:
                 return self.value(other)
             case Fold(body=body, ranges=ranges) if not _over_lanes(ranges):
-                return self.value(body)  # of a loop: the same in each turn
+                return self.value(body)  # the body of a loop is the same in each iteration
             case Size() | Fold():
                 return next(self.shared)
             case Position() | Element() if not any(map(_is_lane, free_positions(term))):
@@ -118,7 +118,7 @@ class _MaskedLane(Evaluator):
 
 
 def _filler(body: Term, mask: str) -> float | None:
-    """The value of a masked-off lane, NaN if it is unknown; None if the code is not followed.
+    """Return the value of a masked-off lane; NaN if unknown; None if the code is not understood.
 
     A value is known if it does not depend on the unknown numbers, which are taken to be positive.
     """

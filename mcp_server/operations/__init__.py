@@ -1,1 +1,1 @@
-"""The operations that both faces offer: one table, from which the MCP tools and the commands are made."""
+"""The operations that both faces offer: one table, the source of the MCP tools and the commands."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")  # names a job in `log`
 
-InputsArgument = str | list[dict[str, Any]]  # specs as the caller wrote them: `inputs_of` checks them
+InputsArgument = str | list[dict[str, Any]]  # specs as the caller wrote them; `inputs_of` checks them
 
 PackagePath = Annotated[str, Field(description="Use this package.")]
 ExportedPath = Annotated[str, Field(description="Use this exported program.")]
@@ -49,13 +49,13 @@ JobId = Annotated[str, Field(min_length=1, description="Name the job by its hand
 
 
 class Arguments(BaseModel):
-    """Strict: an unknown name or a wrong type is an error, never dropped or coerced."""
+    """Strict arguments: an unknown name or a wrong type is an error, never dropped or coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
-    """The fields, a class's own before those of its bases: what matters comes first."""
+    """Yield the fields, a class's own before those of its bases, so that the important ones come first."""
     declared = (name for owner in model.__mro__ for name in vars(owner).get("__annotations__", {}))
     for name in dict.fromkeys(declared):
         if name in model.model_fields:
@@ -63,13 +63,13 @@ def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 class WaitArguments(Arguments):
-    """How long a call may block before it hands out a job handle."""
+    """How long a call may block before it returns a job handle."""
 
     wait_s: float = Field(default=30, ge=0, le=45, description="Wait 0-45 s, default 30.")
 
 
 class RunArguments(WaitArguments):
-    """The surroundings in which something is run."""
+    """The environment in which something is run."""
 
     cwd: str = Field(default="", description="Run in this folder.")
     env: dict[str, str] = Field(default={}, description="Set variables.")
@@ -80,13 +80,13 @@ class RunArguments(WaitArguments):
 
 
 class ModelArguments(RunArguments):
-    """A package or an exported program needs its custom ops registered."""
+    """A package or an exported program, with the modules that register its custom ops."""
 
     extra_imports: list[str] = Field(default=[], description="Import these modules or files.")
 
 
 class CheckArguments(ModelArguments):
-    """A package and its inputs, or nothing but the machine."""
+    """A package and its inputs. If both are empty, only the machine is checked."""
 
     package: PackagePath = ""
     inputs: SameInputs = ""
@@ -107,13 +107,13 @@ class ProgramArguments(ModelArguments):
 
 
 class WorkloadArguments(ProgramArguments):
-    """Exactly one of `script`, `package`, `exported`, `command` names the workload."""
+    """A workload, named by exactly one of `script`, `package`, `exported` and `command`."""
 
     exported: ExportedPath = ""
 
 
 class DiagnoseArguments(WorkloadArguments):
-    """A workload, or the log of one, and the time for the whole procedure."""
+    """A workload or the log of one, and the time limit for the whole procedure."""
 
     exported: str = Field(default="", description="Use this exported .pt2; with package: as reference.")
     inputs: Inputs = ""
@@ -214,13 +214,13 @@ class TryArguments(CallArguments):
 
 
 class LocateArguments(ProgramArguments):
-    """What to put under which checker. With a `command`, `package` is what that host loads."""
+    """What to run under which checker. If there is a `command`, `package` is what that host loads."""
 
     tool: Checker = Field(default="auto", description="Use this checker, default auto.")
 
 
 class DumpArguments(ModelArguments):
-    """A package or an exported program with inputs, and which launches to look at."""
+    """A package or an exported program with inputs, and the launches to look at."""
 
     package: PackagePath = ""
     exported: ExportedPath = ""
@@ -235,7 +235,7 @@ class DumpArguments(ModelArguments):
 
 
 class DecompileArguments(ModelArguments):
-    """A package, with the inputs of a call if the program is to be compared with it."""
+    """A package, with the inputs of a call if the program is to be compared with the package."""
 
     package: PackagePath
     inputs: SameInputs = ""
@@ -246,7 +246,7 @@ class DecompileArguments(ModelArguments):
 
 
 class PairArguments(ModelArguments):
-    """A package and the program that it was compiled from, the program alone, or a script."""
+    """A package with the program from which it was compiled, the program alone, or a script."""
 
     exported: ExportedPath = ""
     package: PackagePath = ""
@@ -315,7 +315,7 @@ PAIRS = frozenset({"replace"})  # options that take two words at once
 
 
 def option_words(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments as words of a command; an option is repeated for each item of a mapping or list."""
+    """Format arguments as words of a command; an option is repeated for each item of a mapping or list."""
     for name, value in arguments.items():
         dashed = name.replace("_", "-")
         option = OPTION_NAMES.get(name, (f"--{dashed}",))[0]
@@ -338,7 +338,7 @@ Call = Callable[["Context", Any], Awaitable["Record"]]
 
 Hints = Mapping[str, bool]  # MCP's four tool annotations
 
-# The workload is a program of the caller's choice: it may write, delete and talk to anybody.
+# The workload is a program of the caller's choice: it may write, delete and use the network.
 RUNS_USER_CODE: Hints = {
     "read_only_hint": False, "destructive_hint": True, "idempotent_hint": False, "open_world_hint": True
 }  # fmt: skip
@@ -361,7 +361,7 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Operation(Declaration):
-    """A tool and a command: both are made from this."""
+    """A tool and a command; both are built from this declaration."""
 
     call: Call
     examples: tuple[str, ...] = ()
@@ -373,9 +373,9 @@ BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}  # of annotated_
 
 
 def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """The arguments as a model. Raises ProblemError: unknown or missing name, wrong type, out of range.
+    """Validate the arguments. Raise ProblemError: unknown or missing name, wrong type, out of range.
 
-    Validated as JSON: a strict model takes JSON's 3 for a float there, but not "3" for an int.
+    They are validated as JSON: there a strict model takes 3 for a float, but not "3" for an int.
     """
     fields = model.model_fields
     for name in values:
@@ -388,13 +388,13 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
 
 
 def closest(name: str, names: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing when no name is similar."""
+    """Return ` (did you mean 'x'?)`, or nothing if no name is similar."""
     matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError:
-    """The first error; a union reports one per member, so all messages for the same field are joined."""
+    """Describe the first error; a union reports one per member, so all messages for a field are joined."""
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else "arguments"
     here = [error for error in errors if error["loc"][:1] == (name,)]
     where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name
@@ -415,7 +415,7 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
 
 
 def range_of(field: FieldInfo) -> str:
-    """`1 to 86400`, `more than 0, at most 1000`, `at least 0`; empty for a field without bounds."""
+    """Describe a field's range: `1 to 86400`, `more than 0, at most 1000`; empty if it has no bounds."""
     bounds = {
         name: getattr(bound, name) for bound in field.metadata for name in BOUNDS if hasattr(bound, name)
     }

@@ -1,7 +1,7 @@
 """The operations: what each calls, what the server offers as tools, how the command line spells it.
 
 Steps are imported when they are called, so that the server starts fast. Arguments are checked in a thread:
-archives are opened for that, and other calls are answered meanwhile.
+this opens archives, and other calls must be answered meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def operation(
     hints: args.Hints = args.RUNS_USER_CODE,
     examples: tuple[str, ...] = (),
 ) -> Callable[[args.Call], args.Call]:
-    """Declare the function as the tool and the command of its name."""
+    """Declare the function as the tool and the command with its name."""
 
     def declare(call: args.Call) -> args.Call:
         _declared.append(args.Operation(call.__name__, title, description, arguments, hints, call, examples))
@@ -78,7 +78,7 @@ async def diagnose(context: args.Context, given: args.DiagnoseArguments) -> Reco
 async def diagnose_slow(
     context: args.Context, given: args.DiagnoseArguments, symptom: CostSymptom, workload: Workload | None
 ) -> Record:
-    """Time, and no failure: of a call, a load or a build."""
+    """Diagnose the time of a call, a load or a build where nothing fails."""
     from mcp_server.cost.diagnose import diagnose_cost
 
     cwd = workload.cwd if workload is not None and workload.cwd is not None else here()
@@ -89,7 +89,7 @@ async def diagnose_slow(
 async def diagnose_recorded(
     context: args.Context, given: args.DiagnoseArguments, workload: Workload | None
 ) -> Record:
-    """The diagnosis of a call that `record` kept. Raises ProblemError without the package that it calls."""
+    """Diagnose a call that `record` kept. Raise ProblemError if the package that it calls is not given."""
     from mcp_server.diagnosis.diagnose import diagnose_recording
 
     if not isinstance(workload, PackageWorkload) or workload.inputs is not None:
@@ -178,7 +178,7 @@ SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "locati
 
 
 def question_of(given: args.InspectArguments) -> Question | None:
-    """The question, None for the overview. Raises ProblemError for two at once.
+    """Return the question; None for the overview. Raise ProblemError if several are asked at once.
 
     An assertion may come with the kernel that printed it.
     """
@@ -372,7 +372,7 @@ async def compile_with_flags(context: args.Context, given: args.CompileArguments
 async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
     from mcp_server.tools.reduce import reduce as step
 
-    if given.exported:  # the program has the graph, not the package
+    if given.exported:  # the program, not the package, has the graph
         given = given.model_copy(update={"package": ""})
     workload = await in_thread(checked.paired_model, given)
     return await step(context, workload, budget_s=given.budget_s)
@@ -477,25 +477,25 @@ CORE = frozenset(
         *("run_deterministic", "dump_kernel_io", "try_fix"),
     }
 )
-"""The tools that are listed by default: each one that is costs tokens in every session of an agent."""
+"""The tools listed by default: every listed tool costs tokens in every session of an agent."""
 
 
 def command_name(tool: str) -> str:
     return tool.replace("_", "-")
 
 
-# Arguments of ours that no library has, so that a text can only mean them.
+# Arguments of ours whose names no library uses, so the names are unambiguous in a text.
 _OPTIONS = ("budget_s", "timeout_s", "extra_imports")
 _NAMES = re.compile(rf"(?<![\w-])({'|'.join((*_OPTIONS, *(o.name for o in OPERATIONS if '_' in o.name)))})\b")
 
 
 def in_shell_words(text: str) -> str:
-    """With tools spelled as commands, and arguments as options: `inspect-package`, `--budget-s`."""
+    """Rewrite tool names as commands and arguments as options: `inspect-package`, `--budget-s`."""
     return _NAMES.sub(lambda found: ("--" if found[1] in _OPTIONS else "") + command_name(found[1]), text)
 
 
 def command_line(step: NextStep) -> str:
-    """The shell line that does what a suggested tool call does; required arguments stand without a name."""
+    """Return the shell command equivalent to a suggested tool call. Required arguments are positional."""
     fields = next((op.arguments.model_fields for op in OPERATIONS if op.name == step.tool), {})
     required = sorted(name for name in step.arguments if name in fields and fields[name].is_required())
     words = ["aoti-debug", command_name(step.tool), *(str(step.arguments[name]) for name in required)]

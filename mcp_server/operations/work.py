@@ -1,4 +1,4 @@
-"""An operation as a job, and an ended diagnosis that is resumed."""
+"""Runs an operation as a job, and resumes an ended diagnosis."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ log = logging.getLogger(__name__)
 
 
 class Asked(BaseModel):
-    """An operation, its arguments, and the directory that relative paths in them start from."""
+    """An operation, its arguments, and the directory at which relative paths in them start."""
 
     operation: str
     base: Path
-    arguments: dict[str, Any]  # as JSON: the model of the operation checks them again
+    arguments: dict[str, Any]  # as JSON; the operation's model checks them again
 
 
 def remember(job: Path, operation: str, arguments: BaseModel) -> None:
-    """Write down what a job was asked. Raises ProblemError when the disk refuses."""
+    """Save what a job was asked to do. Raise ProblemError if writing fails."""
     asked = Asked(operation=operation, base=here(), arguments=arguments.model_dump(mode="json"))
     with storing(job):
         write_whole(job / CARD, asked.model_dump_json(indent=1))
 
 
 def recorded_request(job: Path) -> Asked | None:
-    """What a job was asked; None when that was never written whole."""
+    """Load what a job was asked to do; None if no complete record was written."""
     try:
         return Asked.model_validate_json((job / CARD).read_bytes())
     except (OSError, ValidationError):
@@ -54,9 +54,9 @@ def recorded_request(job: Path) -> Asked | None:
 
 
 def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
-    """The arguments of the diagnosis that `log` names by its handle, and that handle; else the same and "".
+    """Return the arguments of the diagnosis that `log` names, and its handle; else the same and "".
 
-    The budget is the new one. Raises ProblemError for a job that is unknown or was no diagnosis.
+    The budget is the new one. Raise ProblemError if the job is unknown or not a diagnosis.
     """
     named = HANDLE.fullmatch(arguments.log) if isinstance(arguments, DiagnoseArguments) else None
     if named is None or not isinstance(arguments, DiagnoseArguments):
@@ -72,7 +72,7 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
         raise ProblemError(what, value=job.id, next_call="diagnose the workload anew") from error
     return before.model_copy(
         update={
-            # Relative paths start where they did then.
+            # Relative paths start where they started then.
             "cwd": str(asked.base / before.cwd),
             "log": str(asked.base / before.log) if before.log else "",
             "budget_s": arguments.budget_s,
@@ -82,9 +82,9 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
 
 
 def open_store(*, writing: bool = True) -> Store:
-    """The user's store; one in the temporary directory, with a warning, when the disk refuses it.
+    """Open the user's store or, with a warning, one in the temporary directory if the disk rejects it.
 
-    Who only reads jobs (not `writing`) needs no room on the disk. Raises ProblemError when there is none.
+    A caller that only reads jobs (not `writing`) needs no disk space. Raise ProblemError if there is none.
     """
 
     def opened(root: Path | None = None) -> Store:
@@ -99,14 +99,14 @@ def open_store(*, writing: bool = True) -> Store:
         try:
             fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
             store = opened(fallback)
-        except (OSError, ProblemError):  # no temporary directory takes a file either
+        except (OSError, ProblemError):  # not even the temporary directory accepts a file
             raise problem from None
         log.warning("%s; using %s", problem, fallback)
         return store
 
 
 def work_of(operation: Operation, arguments: Any, home: WarmImports | None = None) -> Work:
-    """The operation as work for the manager.
+    """Wrap the operation as work for the manager.
 
     `home` keeps processes that have imported torch from one job to the next.
     """
@@ -117,7 +117,7 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
 
         remember(job.path, operation.name, arguments)
         python = Path(sys.executable)
-        if isinstance(arguments, RunArguments):  # other operations run none, and none is searched for them
+        if isinstance(arguments, RunArguments):  # other operations run no Python, so none is searched for
             if arguments.python:
                 python = absolute(arguments.python, here())
             else:

@@ -1,4 +1,4 @@
-"""Flat arguments to a workload, its inputs and its symptom: everything is checked before anything runs.
+"""Turns flat arguments into a workload, its inputs and its symptom. Checks everything before anything runs.
 
 Every function raises ProblemError for what is missing, of the wrong kind, contradictory or unreadable.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 KINDS = ("script", "package", "exported", "command")
 
-# Which kinds of workload an optional argument means something for.
+# The kinds of workload to which an optional argument applies.
 APPLIES_TO = {
     "script_args": ("script",),
     "inputs": ("package", "exported"),
@@ -48,10 +48,10 @@ APPLIES_TO = {
 
 
 def workload_of(given: args.ProgramArguments) -> Workload:
-    """The one workload that the arguments name; relative paths start at `cwd`."""
+    """Return the one workload that the arguments name; relative paths start at `cwd`."""
     kinds = chosen_kinds(given)
     if isinstance(given, args.DiagnoseArguments) and kinds == ["package", "exported"]:
-        kinds = ["package"]  # the program is its reference: `symptom_of`
+        kinds = ["package"]  # the program is only the reference: see `symptom_of`
     if kinds == ["package", "command"]:
         allowed = (
             "the program with the package among its arguments, or package with inputs of the failing call"
@@ -73,7 +73,7 @@ def workload_of(given: args.ProgramArguments) -> Workload:
     if isinstance(given, args.WorkloadArguments) and given.exported:
         return exported_workload(given)
     around = _surroundings(given)
-    if not launcher():  # under a launcher it may be on another machine
+    if not launcher():  # under a launcher the program may be on another machine
         check_program(given.command, given.env, folder_of(given))
     return CommandWorkload(argv=given.command, **around)
 
@@ -83,7 +83,7 @@ def chosen_kinds(given: args.ProgramArguments) -> list[str]:
 
 
 def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
-    """The script, the package, or the exported program, in this order."""
+    """Return the script, else the package, else the exported program."""
     if given.script:
         if given.package or given.exported or given.inputs or given.extra_imports:
             raise ProblemError("a script brings its own model and inputs", allowed="script alone")
@@ -113,7 +113,7 @@ def package_workload(
     around = _surroundings(given)
     model = {name: getattr(given, name) for name in ("model_name", "device_index") if hasattr(given, name)}
     if isinstance(given, args.DiagnoseArguments):
-        # Another file in the place of the package may be the very fault that is to be diagnosed.
+        # A wrong file in place of the package may be the very fault to be diagnosed.
         package = file("package", given.package, around["cwd"])
         _package_slug(package, given.model_name)
     else:
@@ -134,7 +134,7 @@ def exported_workload(
 
 
 def _surroundings(given: args.RunArguments) -> dict[str, Any]:
-    """The fields of `WorkloadBase`, which checks them."""
+    """The fields of `WorkloadBase`, which validates them."""
     for name, value in given.env.items():
         check_variable(name, value)
     cwd = folder_of(given)
@@ -145,7 +145,7 @@ def _surroundings(given: args.RunArguments) -> dict[str, Any]:
 
 
 def folder_of(given: args.RunArguments) -> Path:
-    """Absolute path of the working directory, by default this process's."""
+    """Return the absolute path of the working directory; the default is this process's directory."""
     path = absolute(given.cwd, here())
     if not stat.S_ISDIR(_mode("cwd", path, "an existing directory")):
         raise ProblemError("cwd is not a directory", value=str(path), allowed="an existing directory")
@@ -153,18 +153,18 @@ def folder_of(given: args.RunArguments) -> Path:
 
 
 def cost_symptom(given: args.DiagnoseArguments) -> CostSymptom | None:
-    """The symptom of time, where nothing fails; None for another one."""
+    """Return the symptom if it concerns time and nothing fails; None for other symptoms."""
     seen = given.symptom
     return seen if seen == "slow" or seen == "slow-load" or seen == "slow-build" else None
 
 
 def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symptom:
-    """What the user sees, and what the outputs are to be."""
+    """Return what the user sees, and what the outputs should be."""
     from mcp_server.diagnosis.symptom import Symptom
 
     if (given.rtol or given.atol) and not given.expect:
         raise ProblemError("tolerances are given without an expectation", allowed="with expect")
-    if given.expect or given.check:  # of one call: of a package with its inputs, or the program's last one
+    if given.expect or given.check:  # the outputs of a package with inputs, or of a program's last call
         name = "expect" if given.expect else "check"
         if not isinstance(workload, PackageWorkload | ScriptWorkload | CommandWorkload):
             what = "an exported program" if workload is not None else "a log"
@@ -199,7 +199,7 @@ LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
 
 
 def launcher() -> tuple[str, ...]:
-    """The words of AOTI_DEBUG_LAUNCHER, run as they are; none where it is not set."""
+    """Split AOTI_DEBUG_LAUNCHER into words, which are run unchanged; empty if it is not set."""
     text = os.environ.get(LAUNCHER_VARIABLE, "")
     try:
         words = tuple(shlex.split(text))
@@ -224,7 +224,7 @@ _KINDS_OF_FILE = {
 
 
 def absolute(text: str, base: Path) -> Path:
-    """Absolute without resolving links: a virtual environment's python is a link that must stay one."""
+    """Make a path absolute without resolving links: a virtual environment's python must stay a link."""
     if "\0" in text:
         raise ProblemError("a path holds a NUL byte", value=text[:80])
     try:
@@ -235,7 +235,7 @@ def absolute(text: str, base: Path) -> Path:
 
 
 def file(name: str, text: str, base: Path) -> Path:
-    """Absolute path of an existing, readable file."""
+    """Return the absolute path of an existing, readable file."""
     path = absolute(text, base)
     kind = stat.S_IFMT(_mode(name, path, f"an existing file; relative paths start at {base}"))
     if kind != stat.S_IFREG:
@@ -249,12 +249,12 @@ def file(name: str, text: str, base: Path) -> Path:
 
 
 def _said(name: str) -> str:
-    """The argument as whoever called spells it; the target of a command has no name of its own."""
+    """Name the argument as the caller spells it; the target of a command has no name of its own."""
     return argument(name) if on_command_line.get() and name not in KINDS else name
 
 
 def optional_file(name: str, text: str, base: Path | None = None) -> Path | None:
-    """Absolute path of an existing, readable file; None for no text. `base` is this process's directory."""
+    """Like `file`, but None for empty text; `base` defaults to this process's directory."""
     return file(name, text, base or here()) if text else None
 
 
@@ -263,7 +263,7 @@ def _mode(name: str, path: Path, allowed: str) -> int:
         return path.stat().st_mode
     except FileNotFoundError:
         raise ProblemError(f"{_said(name)} does not exist", value=str(path), allowed=allowed) from None
-    except (OSError, ValueError) as error:  # too long a name, a part of the path that is a file
+    except (OSError, ValueError) as error:  # the name is too long, or a part of the path is a file
         why = cause(error) if isinstance(error, OSError) else str(error)
         what = f"{_said(name)} cannot be reached: {why}"
         raise ProblemError(what, value=str(path)[:300], allowed=allowed) from None
@@ -286,7 +286,7 @@ def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
 
 
 def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
-    """Only a mix-up of arguments is refused here: a damaged package is a finding, not a wrong call."""
+    """Reject only a mix-up of arguments: a damaged package is a finding, not a wrong call."""
     path = file("package", text, base)
     if _package_slug(path, model_name) == EXPORTED:
         raise ProblemError(
@@ -299,7 +299,7 @@ def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
 
 
 def exported_file(text: str, base: Path) -> Path:
-    """The file of an exported program. Raises ProblemError for a compiled package, too."""
+    """Return the file of an exported program. Raise ProblemError if it is a compiled package."""
     path = file("exported", text, base)
     if not _package_slug(path):
         raise ProblemError(
@@ -312,7 +312,7 @@ def exported_file(text: str, base: Path) -> Path:
 
 
 def is_exported_program(path: Path) -> bool:
-    """Whether the file is a `torch.export.save`d archive; anything unreadable is not."""
+    """Whether the file is a `torch.export.save`d archive; False for anything unreadable."""
     return _package_slug(path) == EXPORTED
 
 
@@ -320,9 +320,9 @@ EXPORTED = "torch_export_archive"
 
 
 def _package_slug(path: Path, model_name: str | None = None) -> str:
-    """Why the file is no AOTInductor package; empty for one that is.
+    """Return why the file is not an AOTInductor package; empty if it is one.
 
-    Raises `PackageError` for a package that has models, and none with the name `model_name`.
+    Raise `PackageError` for a package that has models, but none named `model_name`.
     """
     from mcp_server.package.archive import open_package  # the server starts without it
     from mcp_server.package.problems import PackageError
@@ -340,7 +340,7 @@ EXAMPLE = (
     'specs such as [{"shape": [8, 64], "dtype": "float32", "device": "cpu", "low": 0, "high": 1}], '
     "or the path of a torch.save'd list"
 )
-EXACT = 2.0**53  # the worker draws in float64, which has each whole number up to this
+EXACT = 2.0**53  # the worker draws in float64, which represents every integer up to this one
 
 # Names of torch.dtype, torch 2.8-2.15; the worker asks torch itself.
 _DTYPE = re.compile(
@@ -353,7 +353,7 @@ _SPECS = TypeAdapter(list[TensorSpec])
 
 
 def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec] | None:
-    """A file of tensors, specs (as a list or as JSON text), or None when nothing is given."""
+    """Return a file of tensors, or specs (from a list or JSON text); None if nothing is given."""
     if isinstance(inputs, str) and not inputs.lstrip().startswith("["):
         return file("inputs", inputs, base) if inputs else None
     if isinstance(inputs, str):
@@ -375,7 +375,7 @@ def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec
 
 
 def _check_spec(where: str, spec: TensorSpec) -> None:
-    """The dtype, and both ends as numbers that it has; the worker takes 0 and 1 for a missing end."""
+    """Check the dtype, and that it can represent both ends; the worker uses 0 and 1 for a missing end."""
     if not _DTYPE.fullmatch(spec.dtype):
         allowed = "names of torch dtypes, such as float32 or int64"
         raise ProblemError(f"{where}: unknown dtype", value=spec.dtype[:80], allowed=allowed)
@@ -389,7 +389,7 @@ def _check_spec(where: str, spec: TensorSpec) -> None:
         raise ProblemError(f"{where}: low is greater than high", value=value, allowed=allowed)
     plain = spec.dtype.removeprefix("torch.")
     whole = _WHOLE.fullmatch(_OTHER_NAMES.get(plain, plain))
-    if whole is None:  # any value is rounded to one that the dtype has
+    if whole is None:  # any value is rounded to one that the dtype can represent
         return
     bits = int(whole["bits"])
     first, last = (0.0, 2.0**bits - 1) if whole["sign"] else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)

@@ -39,10 +39,10 @@ _CAPABILITY = re.compile(r"DeviceProperties\(type='cuda'[^)]*?\bcc=(\d+)")
 
 @dataclass(frozen=True)
 class Metadata:
-    """`*_metadata.json`. torch 2.8 and 2.9 write only the device, 2.10 and later all fields.
+    """The content of `*_metadata.json`. torch 2.8 and 2.9 write only the device, 2.10 and later all fields.
 
     `isa` lists the vector instruction sets of the compiling CPU ("AVX512", "AVX512_VNNI").
-    `compute_capability` is digits such as "90", None on the CPU.
+    `compute_capability` is digits such as "90"; None on the CPU.
     """
 
     device: str | None = None
@@ -53,7 +53,7 @@ class Metadata:
 
 
 def read_metadata(text: str) -> Metadata:
-    """Parse `*_metadata.json`. Raises `ValueError` for text that is not a JSON object."""
+    """Parse `*_metadata.json`. Raise `ValueError` for text that is not a JSON object."""
     raw = read_json(text)
     if not isinstance(raw, dict):
         raise ValueError("metadata is not a JSON object")
@@ -68,9 +68,9 @@ def read_metadata(text: str) -> Metadata:
 
 
 def read_proxy_calls(text: str) -> tuple[dict[str, Any], ...]:
-    """The calls that the proxy executor makes, in order, from `<hash>.wrapper.json`.
+    """Read the calls that the proxy executor makes, in order, from `<hash>.wrapper.json`.
 
-    Raises `ValueError` for text that is not a node list.
+    Raise `ValueError` for text that is not a node list.
     """
     raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
@@ -81,7 +81,7 @@ def read_proxy_calls(text: str) -> tuple[dict[str, Any], ...]:
 
 @dataclass(frozen=True)
 class CompiledConstant:
-    """One constant. `fqn` is its name in the model, `bytes` its storage size (CPU: rounded up to 64).
+    """One constant. `fqn` is its name in the model, `bytes` its storage size (on the CPU rounded up to 64).
 
     `kind` is Parameter, Buffer, TensorConstant, FoldedConstant or Unknown.
     """
@@ -137,8 +137,8 @@ class Weights:
     """Where the weights are stored, and their size in bytes.
 
     in_library: section `.lrodata` of the .so. appended: after its ELF image, mapped at load
-    (`force_mmap_weights`). blob: `*_weights.blob`. weight_files: `data/weights/` (`pickle_weights`).
-    absent: the caller must load them before the first run.
+    (`force_mmap_weights`). blob: `*_weights.blob`. weight_files: `data/weights/` (`pickle_weights`). absent:
+    the caller must load them before the first run.
     """
 
     place: Place
@@ -160,17 +160,17 @@ class Package:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Every file of the archive, including those of other models."""
+        """Every file of the archive, including files of other models."""
         return self.container.members
 
     @cached_property
     def wrapper_text(self) -> str:
-        """The text of wrapper.cpp; empty when the package has none."""
+        """The text of wrapper.cpp; empty if the package has none."""
         return self._text(self.files.wrapper_source)
 
     @cached_property
     def kernel_text(self) -> str:
-        """kernel.cpp: the C++ kernels of a CPU package; on CUDA little more than a comment."""
+        """The text of kernel.cpp: the C++ kernels of a CPU package; on CUDA little more than a comment."""
         return self._text(self.files.kernel_source)
 
     @cached_property
@@ -183,7 +183,7 @@ class Package:
 
     @cached_property
     def metadata(self) -> Metadata:
-        """The metadata; all fields empty if missing or unreadable, which `defects` reports."""
+        """The metadata; if missing or unreadable, all fields are empty, and `defects` reports the problem."""
         try:
             return read_metadata(self._text(self.files.metadata) or "{}")
         except ValueError:
@@ -191,12 +191,12 @@ class Package:
 
     @property
     def device_type(self) -> str | None:
-        """cpu, cuda, xpu or mps, from the metadata or else the input checks in the wrapper."""
+        """cpu, cuda, xpu or mps, from the metadata or else the wrapper's input checks; None if unknown."""
         return self.metadata.device or next((i.device_type for i in self.inputs if i.device_type), None)
 
     @cached_property
     def compute_capability(self) -> str | None:
-        """Of the CUDA kernels, as digits. torch before 2.10 records it only in the Triton source."""
+        """Digits of the CUDA kernels' compute capability. Before torch 2.10, only Triton sources have it."""
         match = _CAPABILITY.search(self.wrapper_text) if self.metadata.device == "cuda" else None
         return self.metadata.compute_capability or (match[1] if match else None)
 
@@ -214,7 +214,7 @@ class Package:
 
     @cached_property
     def kernel_information(self) -> dict[str, object]:
-        """Raw provenance by `kernel:handle`; empty without `INDUCTOR_PROVENANCE=1` at compile time."""
+        """Raw provenance by `kernel:handle`; empty unless compiled with `INDUCTOR_PROVENANCE=1`."""
         try:
             raw = read_json(self._text(self.files.kernel_information) or "{}")
         except (ValueError, PackageError):
@@ -234,12 +234,12 @@ class Package:
         return tuple(str(call.get("target", "")) for call in self.proxy_calls)
 
     def proxy_target(self, index: int | None) -> str:
-        """The operator of proxy node `index` as `namespace::name`; empty without such a node."""
+        """The operator of proxy node `index` as `namespace::name`; empty if there is no such node."""
         return self.proxy_nodes[index] if index is not None and index < len(self.proxy_nodes) else ""
 
     @cached_property
     def library(self) -> Library | None:
-        """Facts of the .so; None without one, or if it is not a readable ELF file."""
+        """Facts about the .so; None if it is missing or not a readable ELF file."""
         if self.files.library is None:
             return None
         try:
@@ -269,7 +269,7 @@ class Package:
 
     @cached_property
     def listed_weight_names(self) -> tuple[str, ...] | None:
-        """File names in `weights_config.json`, `{fqn: [file, shape, stride, offset]}`; None if unreadable."""
+        """The file names in `weights_config.json`, `{fqn: [file, shape, stride, offset]}`, or None."""
         try:
             raw = read_json(self._text(self.files.weights_config))
         except ValueError:
@@ -280,20 +280,20 @@ class Package:
 
     @cached_property
     def listed_weights(self) -> tuple[Member, ...] | None:
-        """The members that weights_config.json lists and the package contains; None without a list."""
+        """The members that weights_config.json lists and the package contains; None if there is no list."""
         if self.listed_weight_names is None:
             return None
         wanted = {f"data/weights/{name}" for name in self.listed_weight_names}
-        # Members have a top folder, so compare from `data/weights/` on.
+        # Members have a top folder, so compare the names from `data/weights/` on.
         return tuple(m for m in self.members if m.name[max(m.name.find("data/weights/"), 0) :] in wanted)
 
     @cached_property
     def defects(self) -> tuple[Defect, ...]:
-        """Missing or inconsistent parts. Loading or running fails if one is fatal."""
+        """Missing or inconsistent parts. If a defect is fatal, loading or running fails."""
         return tuple(find_defects(self))
 
     def text(self, name: str) -> str:
-        """The text of a member by its full name. Raises `PackageError`."""
+        """Return the text of a member by its full name. Raise `PackageError` if it cannot be read."""
         return read_text(self.container, name)
 
     def _text(self, member: Member | None) -> str:
@@ -303,8 +303,8 @@ class Package:
 def open_package(path: Path | str, model_name: str | None = None) -> Package:
     """Open a .pt2 file, an unpacked directory, or a .so next to its wrapper.cpp.
 
-    `model_name` selects one of several models; the default is `model`, else the first. Raises `PackageError`
-    with a stable `slug`. An incomplete package opens; `Package.defects` lists what is missing.
+    `model_name` selects one of several models; the default is `model`, else the first. Raise `PackageError`
+    with a stable `slug`. An incomplete package can be opened; `Package.defects` lists what is missing.
     """
     path = Path(path).expanduser()
     container, models = _contents(path)
@@ -323,13 +323,13 @@ def open_package(path: Path | str, model_name: str | None = None) -> Package:
             next_call=f"give {argument('model_name')} {nearest!r}",
         )
     package = Package(path, container, tuple(models), models[name])
-    # Every use needs these texts: damage shows here.
+    # Every use needs these texts, so damage is reported now.
     _ = package.wrapper_text, package.kernel_text, package.metadata, package.proxy_nodes
     return package
 
 
 def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
-    """The members and models of a file, or of an unpacked package with or without its top folder."""
+    """Return members and models of a file, or of an unpacked package with or without its top folder."""
     if path.is_dir():
         for root in (path, *sorted(child for child in path.iterdir() if child.is_dir())):
             if (root / "data" / "aotinductor").is_dir():

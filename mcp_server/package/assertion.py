@@ -1,9 +1,9 @@
-"""Traces what fails inside a kernel: a failed index assertion, and a division by zero.
+"""Traces failures inside a kernel: a failed index assertion, or a division by zero.
 
-Assertion: kernel, launch, bound, origin of the index, and a fix. If a text matches several asserts or
+For an assertion: kernel, launch, bound, origin of the index, and a fix. If a text matches several asserts or
 launches, each is a candidate; nothing is guessed.
 
-Division: integer divisions in C++ kernels whose divisor may be zero, and where the divisor comes from. The
+For a division: the integer divisions in C++ kernels whose divisor may be zero, and the divisor's origin. The
 CPU raises SIGFPE for a zero divisor. From torch 2.13 on most forms raise `ZeroDivisionError` instead, which
 names no kernel. Source of the forms: torch/_inductor/codegen/cpp.py, 2.8 to 2.15.
 """
@@ -59,11 +59,11 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class IndexSource:
-    """A tensor that the index was loaded from.
+    """A tensor from which the index was loaded.
 
     `tensor` is the variable in the wrapper. `producers` are the launches that last wrote it, possibly the
     asserting one; empty for an unmodified input or constant. `inputs` are the labels of all model inputs that
-    its values depend on. `allowed` is the range of its elements that passes, None if unknown.
+    its values depend on. `allowed` is the range of its elements that passes; None if unknown.
     """
 
     load: Element
@@ -86,8 +86,8 @@ class Candidate:
 
     `location` is `wrapper.cpp:LINE` for Triton (its source is embedded there) and `kernel.cpp:LINE` for C++.
     `value` is the index. `indexed` are the tensors that it addresses. `form` is the index as a linear sum of
-    loaded elements, if it is one. `position` is set for an index that is a loop position: it runs from 0 to
-    below that size. `provenance` lists lines that index first.
+    loaded elements; None if it is no such sum. `position` is set if the index is a loop position, which runs
+    from 0 to below this size. In `provenance`, lines that index come first.
     """
 
     launch: Launch
@@ -109,7 +109,7 @@ class Candidate:
 
     @property
     def lowest(self) -> str:
-        """The least index that passes, as text; negative if the kernel wraps negative indices."""
+        """The smallest index that passes, as text; negative if the kernel wraps negative indices."""
         if not self.wraps or self.bound is None:
             return self.check.lower or "0"
         value = self.bound.value
@@ -123,9 +123,9 @@ class Tracer:
     view: PackageView
 
     def trace(self, assertion: Assertion) -> tuple[Candidate, ...]:
-        """Every launch that may have printed the assertion, in execution order; may be empty.
+        """List every launch that may have printed the assertion, in execution order; may be empty.
 
-        Checks with the same condition count, narrowed by kernel, line and file unless nothing would remain.
+        Checks with the same condition count. Kernel, line and file narrow them unless none would remain.
         """
         same = self._checks.get(assertion.condition, [])
         named = [(k, c) for k, c in same if assertion.kernel in (None, k.name, k.symbol)] or same
@@ -182,7 +182,7 @@ class Tracer:
         )
 
     def source(self, load: Element, launch: Launch) -> IndexSource:
-        """The tensor that a load of a launch reads, with its producers and model inputs."""
+        """Return the tensor that a load in a launch reads, with its producers and model inputs."""
         argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
         written_here = argument.role == "written"
@@ -198,7 +198,7 @@ class Tracer:
 def read_assertion(
     text: str, file: str | None = None, line: int | None = None, kernel: str | None = None
 ) -> Assertion | None:
-    """Parse an error text or a bare condition; None if it holds no index assertion."""
+    """Parse an error text or a bare condition; None if it contains no index assertion."""
     text = without_broadcast(text)
     match = _TEXT.search(text.strip())
     condition = plain(match[1].strip()) if match else ""
@@ -212,17 +212,17 @@ def read_assertion(
 
 
 def generated_line(kernel: Kernel, line: int) -> int:
-    """The line that an error prints, in the embedded Triton text or in kernel.cpp (torch 2.8-2.15)."""
+    """Return the line that an error prints, in the embedded Triton text or in kernel.cpp (torch 2.8-2.15)."""
     return line if kernel.kind != "cpp" else kernel.first_line + line - 1
 
 
 def source_location(kernel: Kernel, line: int) -> str:
-    """FILE:LINE in the package for a 1-based line of a kernel's source."""
+    """Return FILE:LINE in the package for a 1-based line of a kernel's source."""
     return f"{kernel.file}:{kernel.first_line + line - 1}"
 
 
 def explain(candidate: Candidate) -> tuple[str, ...]:
-    """The chain of facts from launch to origin of the index, one sentence each."""
+    """Describe the chain from the launch to the origin of the index, one sentence for each fact."""
     bound, form = candidate.bound, candidate.form
     facts = [f"launch {candidate.launch.index} of {candidate.kernel.name} checks it at {candidate.location}"]
     if bound:
@@ -254,7 +254,7 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
     elif candidate.position is None:
         facts.append("negative indices are refused: the kernel does not wrap them")
     if bound and bound.value is None:
-        # An empty or shorter tensor alone can fail the check.
+        # A tensor that is only empty or shorter can also fail the check.
         sizes = " or ".join(dict.fromkeys(size.label or size.tensor for size in bound.sizes))
         shorter = f"a shorter {sizes or bound.expression} with the same indices fails the check"
         least = bound.smallest
@@ -281,7 +281,7 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
 
 
 def propose(candidate: Candidate) -> Fix:
-    """A fix: a guard before the call if an input is the index, else a clamp at the model's line."""
+    """Propose a fix: a guard before the call if an input is the index, else a clamp at the model's line."""
     position, bound = candidate.position, candidate.bound
     if position is not None and bound is not None:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
@@ -312,12 +312,12 @@ def propose(candidate: Candidate) -> Fix:
 
 
 def _size_in_words(name: str, candidate: Candidate) -> str:
-    """The wrapper expression passed for a kernel argument: `s77` for `ks0`."""
+    """Return the wrapper expression passed for a kernel argument: `s77` for `ks0`."""
     return plain(candidate.launch.passed.get(name, name))
 
 
 def _host_size(text: str, candidate: Candidate) -> str:
-    """A bound in terms of the caller's inputs: `ids.shape[1]` for the kernel's `ks0`."""
+    """Express a bound in terms of the caller's inputs: `ids.shape[1]` for the kernel's `ks0`."""
     bounds = [bound for bound in (candidate.bound, candidate.position) if bound and bound.text == text]
     expression = bounds[0].expression if bounds else _size_in_words(text, candidate)
     sizes = {size.symbol: size for bound in bounds for size in bound.sizes}
@@ -328,7 +328,7 @@ def _host_size(text: str, candidate: Candidate) -> str:
 
 
 def without_number(label: str) -> str:
-    """The caller's name in `input 0 (ids)`."""
+    """Return the caller's name from `input 0 (ids)`."""
     inner = label.rpartition("(")[2].rstrip(")")
     return inner or label
 
@@ -340,8 +340,8 @@ _DIVIDES = frozenset({"div", "truncdiv", "floordiv", "mod", "remainder"})
 class Division:
     """One division of a launch whose divisor is not a size.
 
-    `sources` are the tensors that the divisor is loaded from; empty for a literal. `plain`: the divisor is an
-    unmodified element of the only source.
+    `sources` are the tensors from which the divisor is loaded; empty for a literal. `plain` is True if the
+    divisor is an unmodified element of the only source.
     """
 
     launch: Launch
@@ -352,12 +352,12 @@ class Division:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Labels of the model inputs that the divisor depends on."""
+        """The labels of the model inputs that the divisor depends on."""
         return tuple(dict.fromkeys(label for source in self.sources for label in source.inputs))
 
 
 def divisions(tracer: Tracer) -> tuple[Division, ...]:
-    """Every integer division whose divisor may be zero, in launch order, without duplicates."""
+    """List every integer division whose divisor may be zero, in launch order, without duplicates."""
     found: dict[tuple[object, ...], Division] = {}
     for launch in tracer.view.wrapper.launches:
         kernel = tracer.view.wrapper.kernels.get(launch.kernel) if launch.kind == "cpp" else None
@@ -372,14 +372,14 @@ def divisions(tracer: Tracer) -> tuple[Division, ...]:
                 plain = len(sources) == 1 and form is not None and form.is_plain
                 place, code = source_location(kernel, defined.line), lines[defined.line - 1].strip()
                 division = Division(launch, place, code, sources, plain)
-                # A loop's scalar tail repeats its vector part, and a later value what it is computed from.
+                # A loop's scalar tail repeats its vector part, and a later value repeats its own operands.
                 loaded = tuple((source.tensor, name_of(source.load)) for source in sources)
                 found.setdefault((launch.index, loaded), division)
     return tuple(found.values())
 
 
 def _divisors(value: Term) -> Iterator[Term]:
-    """The divisors of whole-number divisions in a term that are loaded, or computed with a literal zero."""
+    """Yield the divisors of integer divisions in a term that are loaded, or computed with a literal zero."""
     for term in parts(value):
         if (
             isinstance(term, Apply)

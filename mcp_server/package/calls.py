@@ -1,4 +1,4 @@
-"""Reads the calls in a function body of a wrapper into launches, buffers and symbols."""
+"""Turns the calls in a function body of a wrapper into launches, buffers and symbols."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BUFFER_KINDS: dict[str, ArgumentKind] = {"input": "input", "constant": "constan
 _CONTEXT = frozenset({"stream", "kernels", "proxy_executor", "this->device_idx_", "this->cubin_dir_"})
 
 
-# These expressions always make a tensor, so an unknown name in one is a problem, not a scalar.
+# These expressions always create a tensor, so an unknown name in one is a problem, not a scalar.
 _TENSOR_MADE = re.compile(r"reinterpret_tensor_wrapper\(|RAIIAtenTensorHandle\(|\.data_ptr\(|_handle\b")
 
 
@@ -55,8 +55,8 @@ class Body:
     """One function in textual order: `run_impl`, or `_const_run_impl` (constant folding at load).
 
     `start` and `end` are offsets of the body; `line` is the 1-based line of its `{`. `freed` maps a tensor
-    variable to the line of its last `reset()`; `exits` maps a loop to the statement that leaves it.
-    `outputs` maps an output index to the variable returned.
+    variable to the line of its last `reset()`; `exits` maps a loop to the statement that leaves it. `outputs`
+    maps an output index to the variable returned.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Body:
 
 
 class Scope(Body):
-    """A function while it is read, with what is known besides: arrays, scalars, pointers, and notes above."""
+    """A function being read, with further state: arrays, scalars, pointers, and notes above launches."""
 
     def __init__(self, text: str, kernels: Mapping[str, Kernel], name: str, start: int, line: int) -> None:
         super().__init__(name, start, start, line)
@@ -87,7 +87,7 @@ class Scope(Body):
         self.notes = Notes()
 
     def array(self, expression: str) -> tuple[str, ...]:
-        """The elements of an `int_array_N` variable or of a braced list."""
+        """Return the elements of an `int_array_N` variable or of a braced list."""
         known = self.arrays.get(expression)
         return braced(expression) if known is None else known
 
@@ -100,7 +100,7 @@ class Scope(Body):
     def argument(
         self, position: int, span: Span, name: str, role: Role, type_: str = "", element: int | None = None
     ) -> list[Argument]:
-        """Read the argument at `span`. An inline array is one argument per element."""
+        """Read the argument at `span`. An inline array yields one argument per element."""
         reference = read_reference(self.text, *span)
         if reference.array is not None and "AtenTensorHandle" in reference.type:
             label, type_ = name or str(position), reference.type
@@ -143,14 +143,14 @@ class Scope(Body):
         return "scalar" if target in self.scalars else "unknown"
 
     def tensor(self, span: Span) -> str | None:
-        """The variable of a tensor argument that is read."""
+        """Return the variable of a tensor argument that is read; None if there is none."""
         return self.argument(0, span, "", "read")[0].target
 
     def problem(self, what: str, line: int, text: str = "") -> None:
         self.problems.append(Problem(what, line, text[:200]))
 
 
-# Checks, properties, guards, handles, debug printing. Not launches.
+# Checks, properties, guards, handles and debug printing; these are not launches.
 _NO_EFFECT = re.compile(
     r"printf|AOTI_TORCH_(?:CHECK|WARN)|CUDA_DRIVER_CHECK|AOTI_RUNTIME_CUDA_CHECK|assert_(?:alignment|numel|dtype)"
     r"|__check_inputs_outputs|inputs\.clear|wrap_with_raii_handle_if_needed|init\dDTMADescriptor|std::call_once"
@@ -162,7 +162,7 @@ _VIEW_DTYPE = re.compile(r"aoti_torch_(?:(?:cpu|cuda|xpu|mps)_)?view_dtype")
 
 
 def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
-    """Record the effect of a call; False for an unknown callee."""
+    """Record the effect of a call; return False for an unknown callee."""
     name = call.callee
     if form := _FORMS.get("view_dtype" if _VIEW_DTYPE.fullmatch(name) else name):
         handler, counts, what = form
@@ -184,7 +184,7 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
         if buffer is not None and buffer.sizes is None:
             scope.buffers[name] = replace(buffer, sizes=braced(sizes), strides=braced(strides))
     elif name == "aoti_torch_new_uninitialized_tensor" and call.arguments:
-        # A proxy executor call fills it in later.
+        # A proxy executor call fills this tensor in later.
         scope.buffers.add(Buffer(_variable(scope.text, call.arguments[0]), "declared", 0, statement.line))
     elif not _NO_EFFECT.fullmatch(name):
         return _launch(scope, statement, call)
@@ -192,7 +192,7 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
 
 
 def _variable(text: str, span: Span) -> str:
-    """The variable of an argument: `buf0` for `&buf0_handle`."""
+    """Return the variable of an argument: `buf0` for `&buf0_handle`."""
     return (read_reference(text, *span).name or text[slice(*span)]).removesuffix("_handle")
 
 
@@ -201,7 +201,7 @@ def _parts(scope: Scope, call: Call) -> list[str]:
 
 
 def _allocation(scope: Scope, statement: Statement, call: Call) -> None:
-    """A new tensor, on its own or in a pool.
+    """Record a new tensor, with its own memory or in a pool.
 
     aoti_torch_empty_strided(ndim, sizes, strides, dtype, device type, device index, &handle)
     aoti_torch__alloc_from_pool(pool, offset in bytes, dtype, ndim, sizes, strides, &handle)
@@ -222,7 +222,7 @@ def _allocation(scope: Scope, statement: Statement, call: Call) -> None:
 
 
 def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
-    """aoti_torch_as_strided(tensor, sizes, strides, &handle)."""
+    """Record a view: aoti_torch_as_strided(tensor, sizes, strides, &handle)."""
     _, sizes, strides, _ = _parts(scope, call)
     base, name = _variable(scope.text, call.arguments[0]), read_reference(scope.text, *call.arguments[3]).name
     view = View(scope.array(sizes), scope.array(strides), "0")
@@ -231,7 +231,7 @@ def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
 
 
 def _alias(scope: Scope, statement: Statement, call: Call) -> None:
-    """A second handle to the same memory. Arguments: (tensor, [dtype,] &handle)."""
+    """Record a second handle to the same memory. Arguments: (tensor, [dtype,] &handle)."""
     base = scope.tensor(call.arguments[0])
     name = _variable(scope.text, call.arguments[-1])
     if base is None or not scope.buffers.derive(name, base, "alias", statement.line):
@@ -269,18 +269,18 @@ _FORMS: dict[str, tuple[Callable[[Scope, Statement, Call], None], range, str]] =
         for name, (written, read) in launches.TRANSFERS.items()
     },
 }
-"""Calls that make, name or copy a tensor: handler, numbers of arguments, and what it is in a problem."""
+"""Calls that create, name or copy a tensor: handler, argument counts, and the term used in a problem."""
 
 
 def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, source: str | None) -> None:
-    """Record a copy of the whole of `source` to `target`."""
+    """Record a copy of all of `source` to `target`."""
     scope.notes = Notes()
     place = (statement.line, statement.start, statement.end, statement.block.path[1:])
     scope.moved.append(Transfer(callee, target, source, *place))
 
 
 def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
-    """Record a launch; False if the callee is neither a shim nor a kernel."""
+    """Record a launch; return False if the callee is neither a shim nor a kernel."""
     name = call.callee
     if name == launches.PROXY:
         return _proxy_launch(scope, statement, call)
@@ -320,7 +320,7 @@ def _returned(scope: Scope, statement: Statement, argument: Argument) -> Argumen
 
 
 def _proxy_launch(scope: Scope, statement: Statement, call: Call) -> bool:
-    """aoti_torch_proxy_executor_call_function(executor, node, n_ints, ints, n_tensors, tensors).
+    """Record aoti_torch_proxy_executor_call_function(executor, node, n_ints, ints, n_tensors, tensors).
 
     The tensors are inputs, then outputs. A mutated input is listed a second time. An operator without outputs
     may mutate any input, and the wrapper does not say which: its tensors get the role `unknown`.
@@ -357,7 +357,7 @@ def _add(
     arguments: list[Argument],
     proxy_index: int | None = None,
 ) -> None:
-    # The comments since the previous launch belong to this one, unless they name another kernel.
+    # The comments since the previous launch belong to this launch, unless they name another kernel.
     notes, scope.notes = scope.notes, Notes()
     if notes.kernel and notes.kernel != kernel:
         scope.problem(f"the note above names {notes.kernel}, the call {kernel}", statement.line)

@@ -1,8 +1,8 @@
 """Dataflow over a wrapper's launches: last writers, backward and forward slices.
 
 The analysis tracks storages, not names, since views, moves and reused buffers share memory. A write replaces
-the earlier value only if it covers the storage and certainly runs (it is not in a branch or loop that the
-reader is outside of). Otherwise earlier writers still reach the reader.
+the earlier value only if it covers the storage and certainly runs (it is not in a branch or loop that
+excludes the reader). Otherwise earlier writers still reach the reader.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SOURCES = frozenset({"input", "constant"})
 class Use:
     """A variable that a step reads or writes.
 
-    `whole`: a write that replaces the whole storage (its value may depend on the old). `pure`: a read by a
-    parameter that is never written. `extent` is [first, past-the-end) in elements, if static.
+    `whole`: a write that replaces the whole storage (its value may depend on the old one). `pure`: a read by
+    a parameter that is never written. `extent`: [first, past-the-end) in elements, None if symbolic.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A launch or transfer with its reads and writes. `path` holds the enclosing branches and loops."""
+    """A launch or transfer with its reads and writes. `path` lists the enclosing branches and loops."""
 
     order: int
     node: Launch | Transfer
@@ -97,7 +97,7 @@ def _certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
 
 
 def _extent(shape: Buffer | View, offset: str | None) -> tuple[int, int] | None:
-    """First and past-the-end element of a static view; None when any part is symbolic."""
+    """Return first and past-the-end element of a static view; None if any part is symbolic."""
     sizes, strides = shape.sizes, shape.strides
     if sizes is None or strides is None or offset is None or len(sizes) != len(strides):
         return None
@@ -110,7 +110,7 @@ def _extent(shape: Buffer | View, offset: str | None) -> tuple[int, int] | None:
 
 
 class Dataflow:
-    """The dataflow of one function body. Built in time linear in the number of arguments."""
+    """The dataflow of one function body. Building it takes time linear in the number of arguments."""
 
     def __init__(self, body: Body) -> None:
         self.body = body
@@ -119,12 +119,12 @@ class Dataflow:
         )
         self.steps = tuple(self._step(order, node) for order, node in enumerate(nodes))
         self.launch_steps = [(s.launch, s) for s in self.steps if s.launch is not None]
-        # Step numbers that write each storage, ascending.
+        # The numbers of the steps that write each storage, ascending.
         self._writers = grouped((use.storage, step.order) for step in self.steps for use in step.writes)
         self.order_of = {launch: step.order for launch, step in self.launch_steps}
 
     def last_writers(self, name: str, launch: int | None = None) -> tuple[Step, ...]:
-        """The steps whose values `name` may hold when `launch` starts (default: at the end), newest first.
+        """List the steps whose values `name` may have when `launch` starts (default: the end), newest first.
 
         Empty for unmodified inputs and constants, and for unset memory.
         """
@@ -136,26 +136,26 @@ class Dataflow:
         return tuple(self._reaching(self._whole_use(buffer), order, path))
 
     def writing_launches(self, name: str, launch: int | None = None) -> list[int]:
-        """The launches among `last_writers`."""
+        """List the launches among `last_writers`."""
         return [step.launch for step in self.last_writers(name, launch) if step.launch is not None]
 
     def backward(self, name: str, launch: int | None = None) -> Slice:
-        """Everything that `name` was computed from, as of `launch` (default: at the end)."""
+        """Return everything from which `name` was computed, as of `launch` (default: at the end)."""
         first = self.last_writers(name, launch)
         return self._collect(first, self.body.buffers.get(name) if not first else None)
 
     def everything(self) -> Slice:
-        """All steps with all edges."""
+        """Return all steps with all edges."""
         return replace(self._collect(self.steps), outputs=tuple(sorted(self.body.outputs)))
 
     def backward_from(self, launch: int) -> Slice:
-        """Everything that a launch depends on, including the launch."""
+        """Return everything that a launch depends on, including the launch itself."""
         return self._collect((self.steps[self.order_of[launch]],))
 
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
-        """Everything that the values of `names` after `launch` can reach; -1 is the start."""
+        """Return everything that the values of `names` after `launch` can reach; -1 is the start."""
         start = self.order_of[launch] + 1 if launch >= 0 else 0
-        # The last writer of each storage that holds such a value; None for the values at the start.
+        # The last writer of each storage that contains such a value; None for the values at the start.
         tainted: dict[int, Step | None] = {}
         for name in names:
             if buffer := self.body.buffers.get(name):
@@ -184,13 +184,13 @@ class Dataflow:
         return Slice(ordered, tuple(edges.values()), outputs=reached)
 
     def through(self, launch: int) -> Slice:
-        """Everything that a launch depends on and everything that its outputs can reach."""
+        """Return everything that a launch depends on and everything that its outputs can reach."""
         step = self.steps[self.order_of[launch]]
         back, ahead = self.backward_from(launch), self.forward([use.name for use in step.writes], launch)
         return replace(united([back, ahead]), inputs=back.inputs, constants=back.constants, unset=back.unset)
 
     def _steps_from(self, start: int) -> Iterator[Step]:
-        """The steps from `start` on. Loop bodies come twice: a loop carries values over."""
+        """Yield the steps from `start` on. Loop bodies are repeated, because a loop carries values over."""
         at = start
         while at < len(self.steps):
             loop = next((block for block in self.steps[at].path if block.kind == "loop"), None)
@@ -205,7 +205,7 @@ class Dataflow:
             at = high
 
     def _collect(self, first: Iterable[Step], only_buffer: Buffer | None = None) -> Slice:
-        """Follow reads backward from `first` until nothing is left."""
+        """Follow reads backward from `first` until none is left."""
         found: dict[int, Step] = {step.order: step for step in first}
         queue = list(found.values())
         edges: list[Edge] = []
@@ -233,7 +233,7 @@ class Dataflow:
         return Slice(ordered, tuple(edges), inputs, constants, unset)
 
     def root(self, name: str) -> Buffer:
-        """The input or constant that a variable aliases, else the variable itself."""
+        """Return the input or constant that a variable aliases, else the variable itself."""
         buffer = self.body.buffers[name]
         while buffer.kind not in SOURCES and buffer.base in self.body.buffers and buffer.base is not None:
             base = self.body.buffers[buffer.base]
@@ -243,7 +243,7 @@ class Dataflow:
         return buffer
 
     def _reaching(self, use: Use, order: int, path: tuple[Block, ...]) -> Iterator[Step]:
-        """Writers that a reader at `order` may see, newest first, including later ones in a common loop."""
+        """Yield writers that a reader at `order` may see, newest first; in a common loop, later ones, too."""
         writers = self._writers.get(use.storage, [])
         position = bisect_left(writers, order)
         killed = False
@@ -276,7 +276,7 @@ class Dataflow:
             # A tensor that is only partly overwritten keeps old values.
             reads = [self._use(a) for a in node.tensors if a.role != "written" or a.partial]
             writes = [self._use(a) for a in node.tensors if a.role != "read"]
-            # Tensors that scalar arguments come from: an `.item()`, or a data-dependent size.
+            # The tensors behind scalar arguments: from an `.item()`, or a data-dependent size.
             reads += self._tensors_in(a.expression for a in node.arguments if a.kind in ("symbol", "scalar"))
         return Step(
             order, node, tuple(dict.fromkeys([*reads, *controls])), tuple(dict.fromkeys(writes)), path
@@ -293,7 +293,7 @@ class Dataflow:
         return Use(buffer.name, buffer.storage, _covers(buffer), _extent(buffer, buffer.offset))
 
     def _tensors_in(self, expressions: Iterable[str]) -> list[Use]:
-        """The tensors that expressions depend on."""
+        """List the tensors that expressions depend on."""
         symbols = [symbol for text in expressions for symbol in origins(text, self.body.symbols)]
         found = [(symbol, self.body.buffers.get(symbol.tensor or "")) for symbol in symbols]
         return [
@@ -309,7 +309,7 @@ def _covers(buffer: Buffer) -> bool:
 
 
 def united(slices: Sequence[Slice]) -> Slice:
-    """The steps and edges of several slices, and the outputs that they reach."""
+    """Return the steps and edges of several slices, and the outputs that they reach."""
     steps = {step.order: step for one in slices for step in one.steps}
     edges = dict.fromkeys(edge for one in slices for edge in one.edges)
     outputs = dict.fromkeys(output for one in slices for output in one.outputs)

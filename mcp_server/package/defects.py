@@ -30,7 +30,7 @@ class LibraryError(ValueError):
 
 @dataclass(frozen=True)
 class Library:
-    """Facts of a shared library. Offsets and sizes in bytes.
+    """Facts about a shared library. Offsets and sizes are in bytes.
 
     `constants_offset` and `constants_bytes` locate the blob between `_binary_constants_bin_start` and `_end`.
     `mapped_weights_bytes` counts weights after the ELF image, which the loader maps.
@@ -48,14 +48,14 @@ class Library:
         return next((name for name in self.needed if name.startswith(_CXX_RUNTIMES)), None)
 
 
-# First bytes of shared libraries of other systems.
+# The first bytes of shared libraries from other systems.
 _FOREIGN = (
     (b"\x7fELF\x01", "a library for 32-bit processors"),
     (b"\xcf\xfa\xed\xfe", "a macOS library (Mach-O)"),
     (b"\xca\xfe\xba\xbe", "a macOS library (Mach-O, universal)"),
     (b"MZ", "a Windows library (PE)"),
 )
-# pyelftools trusts offsets and names; a damaged file surfaces as any of these.
+# pyelftools trusts offsets and names; a damaged file can raise any of these.
 _DAMAGE = (
     *(ELFError, ArithmeticError, LookupError, AttributeError, ValueError, TypeError, AssertionError),
     struct.error,
@@ -63,7 +63,7 @@ _DAMAGE = (
 
 
 def read_library(stream: BinaryIO) -> Library:
-    """Read the sections of a seekable ELF stream, never the weights. Raises `LibraryError`."""
+    """Read the sections of a seekable ELF stream, never the weights. Raise `LibraryError` if unreadable."""
     try:
         return _elf_library(stream)
     except _DAMAGE as error:
@@ -84,7 +84,7 @@ def _elf_library(stream: BinaryIO) -> Library:
     trailing = size - max(elf["e_shoff"] + elf["e_shnum"] * elf["e_shentsize"], *ends, 0)
     mapped = None
     if offset is not None and length == _MMAP_HEADER.size and trailing > 0:
-        # `force_mmap_weights` appends a blob behind the image, and writes (size + 8, magic) in its place.
+        # `force_mmap_weights` appends a blob after the image, and writes (size + 8, magic) in its place.
         stream.seek(offset)
         announced, _magic = _MMAP_HEADER.unpack(stream.read(_MMAP_HEADER.size))
         mapped = announced - 8 if 8 < announced <= trailing else None
@@ -98,7 +98,7 @@ def _elf_library(stream: BinaryIO) -> Library:
 
 
 def _address(elf: Any, name: str) -> int | None:
-    """The address of a symbol. Uses the hash table first: a symbol table may have 100,000 rows."""
+    """Return a symbol's address, trying the hash table first: a symbol table may have 100,000 rows."""
     table = elf.get_section_by_name(".gnu.hash")
     symbol = table.get_symbol(name) if table is not None else None
     if symbol is None:
@@ -119,7 +119,7 @@ _FOR_THIS = "compile the package on a machine of the kind that loads it"
 
 
 def find_defects(package: Package) -> Iterator[Defect]:
-    """All defects, those that prevent loading first. Reads the wrapper and the library's headers."""
+    """Yield all defects, first those that prevent loading. Reads the wrapper and the library's headers."""
     container = package.container
     if isinstance(container, ZipContainer):
         # Large members are skipped: reading gigabytes would be slow.
@@ -141,7 +141,7 @@ def find_defects(package: Package) -> Iterator[Defect]:
 
 
 def _folder(container: ZipContainer) -> Iterator[Defect]:
-    """The loader takes the package's folder from the first two members (tried with torch 2.13)."""
+    """Check the folder: the loader takes it from the first two members (tried with torch 2.13)."""
     names = [member.name for member in container.members]
     tops = [name.partition("/")[0] for name in names[:2]]
     if len(set(tops)) > 1 and not any(name.startswith("data/") for name in names):
@@ -175,9 +175,9 @@ def _library(package: Package) -> Iterator[Defect]:
 
 
 def _metadata(package: Package) -> Iterator[Defect]:
-    """The loader needs `<stem>_metadata.json` for each source (torch 2.7-2.15), with the right device.
+    """Check the metadata: the loader needs `<stem>_metadata.json` for each source, with the correct device.
 
-    A library for CUDA links libtorch_cuda, and its wrapper makes tensors of that type (torch 2.8-2.15).
+    This holds for torch 2.7-2.15. A CUDA library links libtorch_cuda; its wrapper creates CUDA tensors.
     """
     files, library, declared = package.files, package.library, package.metadata.device
     if package.path.suffix != ".so":  # a runner loads a bare .so without metadata
@@ -199,7 +199,7 @@ def _metadata(package: Package) -> Iterator[Defect]:
 
 
 def _other_parts(package: Package) -> Iterator[Defect]:
-    """Kernel binaries that the wrapper loads, the nodes of its proxy calls, and weights."""
+    """Check the kernel binaries that the wrapper loads, the nodes of its proxy calls, and the weights."""
     wrapper = package.wrapper_text
     present = {PurePosixPath(m.name).name for m in package.files.kernel_binaries}
     loaded = (PurePosixPath(m[1].replace("\\", "/")).name for m in _LOAD_KERNEL.finditer(wrapper))

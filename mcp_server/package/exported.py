@@ -17,26 +17,26 @@ from mcp_server.package.provenance import innermost, read_stack
 # models/<name>.json from torch 2.8 on; a tensor's device is {"type": "cuda", "index": 0}.
 _GRAPH = re.compile(r"(?:^|/)models/[^/]+\.json$")
 _METADATA = re.compile(r"_metadata\.json$")
-# Operators that mutate an argument end in "_". These are the namespaces of torch and of Python.
+# Operators that mutate an argument end in "_". The listed namespaces are those of torch and of Python.
 _IN_PLACE = re.compile(r"aten\.\w*[^_\W]_\.\w+$")
 _SPECIAL = re.compile(rf"{_IN_PLACE.pattern}|(?!aten\.|prims?\.|_?operator\.|torch\.|math\.)\w+\.\w+\.\w+$")
 _DEVICE = re.compile(rb'"device":\s*\{\s*"type":\s*"(\w+)"')
 
 
 def exported_device(path: Path) -> Literal["cpu", "cuda"] | None:
-    """The device of the program's tensors; cuda if mixed, None if unknown."""
+    """Return the device of the program's tensors: cuda if mixed, None if unknown."""
     types = {found for text in _texts(path, _GRAPH) for found in _DEVICE.findall(text)}
     return "cuda" if b"cuda" in types else "cpu" if types == {b"cpu"} else None
 
 
 def package_device(path: Path) -> Literal["cpu", "cuda"] | None:
-    """The device that a package was compiled for; None if it does not say."""
+    """Return the device for which a package was compiled; None if the package does not say."""
     texts = _texts(path, _METADATA)
     return ("cuda" if any(b'"cuda"' in text for text in texts) else "cpu") if texts else None
 
 
 def _texts(path: Path, name: re.Pattern[str]) -> list[bytes]:
-    """The members with such a name; none of a file that is no archive."""
+    """Read the members whose names match; empty if the file is not an archive."""
     try:
         archive = ZipContainer(path)
         return [read_bytes(archive, m.name) for m in archive.members if name.search(m.name)]
@@ -67,7 +67,7 @@ class ExportedFacts:
 
 
 def read_exported(path: Path) -> ExportedFacts:
-    """Read the graph's facts. Raises `PackageError` for another kind of file.
+    """Read the graph's facts. Raise `PackageError` for another kind of file.
 
     Schema: torch/_export/serde/schema.py (2.8-2.15).
     """
@@ -82,7 +82,7 @@ def read_exported(path: Path) -> ExportedFacts:
         if "user_input" not in spec and "constant_input" not in spec:
             continue
         argument = spec.get("user_input", {}).get("arg") or {}
-        # A value such as `{"as_int": 7}`, or a `constant_input`.
+        # either a value such as `{"as_int": 7}`, or a `constant_input`
         values = argument or spec.get("constant_input", {}).get("value") or {}
         kind, value = next(iter(values.items()), ("", None))
         if kind in ("as_int", "as_float", "as_bool", "as_string", "as_none"):
@@ -99,22 +99,22 @@ def read_exported(path: Path) -> ExportedFacts:
 
 
 def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
-    """Each node's operator (`aten.index.Tensor`) with the innermost model line that it comes from.
+    """List each node's operator (`aten.index.Tensor`) with the innermost model line that produced it.
 
-    Raises `PackageError` for another kind of file.
+    Raise `PackageError` for another kind of file.
     """
     return tuple(_lines(_graph(path), re.compile("")))
 
 
 def _graph(path: Path) -> dict[str, Any]:
-    """The serialised program, JSON of torch's own; empty if the archive has none."""
+    """Read the serialised program, in torch's own JSON; empty if the archive has none."""
     archive = ZipContainer(path)
     name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
     return read_json(read_bytes(archive, name)) if name is not None else {}
 
 
 def _lines(graph: Mapping[str, Any], wanted: re.Pattern[str]) -> Iterator[tuple[str, ModelLocation]]:
-    """Operators that match `wanted`, each with its line."""
+    """Yield the operators that match `wanted`, each with its line."""
     for node in graph.get("graph_module", {}).get("graph", {}).get("nodes", ()):
         target = str(node.get("target", "")).removeprefix("torch.ops.")
         if not wanted.match(target):

@@ -4,9 +4,9 @@ Lazy Triton kernels: torch 2.14 and later with `triton.autotune_at_compile_time=
 first, then writes the autotuned configuration as macros before the wrapper. The Triton source is not embedded
 (torch/_inductor/codegen/cpp_wrapper_gpu.py 2.15, generate_aoti_kernel_config_header and generate_lazy).
 
-A kernel loads a number, such as a Python number of the export, in a line of its own:
-`auto tmp1 = static_cast<float>(0.7);` in C++, `tmp1 = 0.7` or `tmp1 = tl.full([1], 0.7, tl.float32)` in
-Triton (torch/_inductor/codegen, 2.8-2.15).
+A kernel loads a number, such as a Python number of the export, on a separate line: `auto tmp1 =
+static_cast<float>(0.7);` in C++, `tmp1 = 0.7` or `tmp1 = tl.full([1], 0.7, tl.float32)` in Triton
+(torch/_inductor/codegen, 2.8-2.15).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _CASE = re.compile(
 
 
 LazyConfigs = dict[tuple[str, str], str]
-"""Macro values by (kernel name in capitals, field); empty for a wrapper without them."""
+"""Macro values by (kernel name in capitals, field); empty if the wrapper has no such macros."""
 
 
 def _resolved(text: str, configs: LazyConfigs) -> str:
-    """Replace fields such as `add_0_result.xblocks[0]` in an expression by their values."""
+    """Replace fields such as `add_0_result.xblocks[0]` in an expression with their values."""
 
     def value(match: re.Match[str]) -> str:
         found = configs.get((match["kernel"].upper(), match["field"].upper()), match[0])
@@ -55,8 +55,8 @@ KernelKind = Literal["triton", "user_triton", "cpp"]
 class Parameter:
     """One parameter of a kernel, in the order of the call in the wrapper.
 
-    `partial`: a write may leave elements unchanged, as the store's index is computed from data or unknown
-    (user kernels).
+    `partial` means that a write may leave elements unchanged, because the store's index is computed from data
+    or unknown (user kernels).
     """
 
     name: str
@@ -70,9 +70,9 @@ class Kernel:
     """One compiled kernel.
 
     `source` is the C++ function or the embedded Triton text; line 1 of the latter follows the opening quotes,
-    as in device assertions. `first_line` is the line of line 1 of `source` in wrapper.cpp (Triton) or
-    kernel.cpp (C++). `symbol` is the name on the device or in the .so. `grid` holds C++ expressions over the
-    parameters. `cubin` is a file name in the package.
+    as in device assertions. `first_line` is the line in wrapper.cpp (Triton) or kernel.cpp (C++) at which
+    `source` begins. `symbol` is the name on the device or in the .so. `grid` contains C++ expressions over
+    the parameters. `cubin` is a file name in the package.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Kernel:
 
     @property
     def file(self) -> str:
-        """The file of the package that holds `source`."""
+        """The file of the package that contains `source`."""
         return "kernel.cpp" if self.kind == "cpp" else "wrapper.cpp"
 
     @property
@@ -113,7 +113,7 @@ _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 
 
 def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
-    """C++ kernels declared or defined in `text`, with parameters, and with bodies if defined."""
+    """Read the C++ kernels declared or defined in `text`: their parameters, and their bodies if defined."""
     kernels = {}
     for match in _PROTOTYPE.finditer(text):
         name, source = match["name"], ""
@@ -127,14 +127,14 @@ def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
 
 
 def _cpp_parameter(declared: str, source: str) -> Parameter:
-    """A parameter with its role: Inductor declares read-only pointers `const T*`, others not.
+    """Read a parameter with its role: Inductor declares only read-only pointers as `const T*`.
 
-    `in_out_ptr` and pointers that are only added to atomically are read too.
+    `in_out_ptr` and pointers that are only added to atomically count as read, too.
     """
     type_, _, name = declared.rpartition(" ")
     if "*" not in type_ or type_.startswith("const "):
         return Parameter(name, type_, "read")
-    word = re.escape(name)  # damaged text has any name
+    word = re.escape(name)  # damaged text may contain any name
     stores = re.findall(rf"(?:\b{word}\[([^\n;]*)\] = |store\({word} \+([^\n;]*))", source)
     added = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{word}\b", source)
     both = name.startswith("in_out_ptr") or (added is not None and not stores)
@@ -143,13 +143,13 @@ def _cpp_parameter(declared: str, source: str) -> Parameter:
 
 
 def _body_end(text: str, start: int) -> int:
-    """The end offset of a function at the left margin. `start` is inside its braces."""
+    """Return the end offset of a function at the left margin; `start` is inside its braces."""
     end = text.find("\n}", start)
     return len(text) if end < 0 else end + 2
 
 
 def read_triton_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
-    """Triton kernels of a wrapper, one per `call_<kernel>` function, keyed by the kernel's name."""
+    """Read the Triton kernels of a wrapper, one per `call_<kernel>` function, keyed by kernel name."""
     macros = _DEFINE.finditer(text) if "LazyKernelCompileResult " in text else ()
     lazy = {(m["kernel"], m["field"]): m["value"].strip() for m in macros}
     return {m["name"]: _triton_kernel(text, m, count_line, lazy) for m in _WRAPPER.finditer(text)}
@@ -195,7 +195,7 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
 
 
 def _arguments(call: str, text: str) -> list[str]:
-    """The arguments of the first such call; empty without one."""
+    """Return the arguments of the first such call; empty if there is none."""
     start = text.find(call)
     found = read_call(text, start, text.find(";", start)) if start >= 0 else None
     return [text[a:b] for a, b in found.arguments] if found else []
@@ -204,10 +204,10 @@ def _arguments(call: str, text: str) -> list[str]:
 def _triton_parameters(
     text: str, start: int, end: int, source: str, kind: KernelKind
 ) -> tuple[Parameter, ...]:
-    """The parameters of a Triton kernel, from the C++ function that calls it, with their roles.
+    """Read a Triton kernel's parameters and roles from the C++ function that calls it.
 
-    Inductor names its pointers in_ptr, out_ptr and in_out_ptr: its code is read only where a store is atomic
-    or at a loaded place. The roles of other pointers come from the code, and from `mutated_arg_names`, the
+    Inductor names its pointers in_ptr, out_ptr and in_out_ptr: its code is read only if a store is atomic or
+    at a loaded position. The roles of other pointers come from the code, and from `mutated_arg_names`, the
     result of Triton's own analysis.
     """
     names = []
@@ -250,7 +250,7 @@ _INDIRECT = re.compile(r"\b(?:in|out|in_out)_ptr\d+(?:\[[^\]\n]*| \+ [^,;\n]*)\b
 def indexes_unchecked(source: str) -> bool:
     """Whether a C++ kernel uses computed indices without any index check.
 
-    This is code compiled with `assert_indirect_indexing` off.
+    Such code was compiled with `assert_indirect_indexing` off.
     """
     kernels = source.split('extern "C"')[1:]
     return any(_INDIRECT.search(kernel) and "index out of bounds: " not in kernel for kernel in kernels)
@@ -259,13 +259,13 @@ def indexes_unchecked(source: str) -> bool:
 _NUMBER = r"(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 _CPP = re.compile(rf"auto tmp\d+ = static_cast<[\w:]+>\({_NUMBER}[LfU]*\);")
 _TRITON = re.compile(rf"tmp\d+ = (?:tl\.full\(\[[^\]]*\], )?{_NUMBER}(?=$|, tl\.|\s)", re.M)
-PLAIN = frozenset({0.0, 1.0, -1.0})  # these are in every kernel
-CLOSE = 1e-6  # relative: a number may have been rounded to float32
+PLAIN = frozenset({0.0, 1.0, -1.0})  # these numbers are in every kernel
+CLOSE = 1e-6  # relative; a number may have been rounded to float32
 
 
 @dataclass(frozen=True)
 class CodeNumber:
-    """A number in kernels: `location` is file and line of its first place, `code` that line."""
+    """A number in kernels. `location` is file and line of its first occurrence, `code` that line."""
 
     value: float
     location: str
@@ -273,7 +273,7 @@ class CodeNumber:
 
 
 def literals_of(kernels: Iterable[Kernel]) -> list[CodeNumber]:
-    """The numbers of kernels, each once, in the order of the code, without those of `PLAIN`."""
+    """List the numbers in kernels, each once, in code order, without those in `PLAIN`."""
     found: dict[float, CodeNumber] = {}
     for kernel in kernels:
         lines, pattern = kernel.source.splitlines(), _CPP if kernel.kind == "cpp" else _TRITON

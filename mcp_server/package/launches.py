@@ -19,7 +19,7 @@ Role = Literal["read", "written", "read_write", "unknown"]
 PREFIX = "aoti_torch_"
 PROXY = "aoti_torch_proxy_executor_call_function"
 
-# Calls that move or set bytes without being a kernel of the graph: the argument written, and the one read.
+# Calls that move or set bytes but are no kernel of the graph: the argument written, and the one read.
 TRANSFERS: dict[str, tuple[int, int | None]] = {
     PREFIX + "copy_": (0, 1),
     PREFIX + "tensor_copy_": (1, 0),
@@ -71,16 +71,16 @@ _OVERLOAD = re.compile(r".*__(?:Scalar|Tensor|float|source_Tensor|source_Storage
 
 
 def shim_operator(shim: str) -> str:
-    """`addmm_out` of `aoti_torch_cuda_addmm_out`."""
+    """Reduce `aoti_torch_cuda_addmm_out` to `addmm_out`."""
     return _DEVICE.sub("", shim)
 
 
 def shim_parameters(shim: str, count: int) -> list[tuple[str, Role]]:
-    """Name and role of each of a shim's `count` parameters; no names if it is not in the table.
+    """Return name and role of each of a shim's `count` parameters; no names if it is not in the table.
 
-    `*_out` shims write their first tensor. Scatter and index_put also read it, as they are
-    called with `out` equal to `self`. A trailing underscore (or an in-place overload such as `fill__Scalar`)
-    mutates the first. All other tensors are read.
+    `*_out` shims write their first tensor. Scatter and index_put also read it, as they are called with `out`
+    equal to `self`. A trailing underscore (or an in-place overload such as `fill__Scalar`) mutates the first.
+    All other tensors are read.
     """
     name = shim_operator(shim)
     first: Role = "read"
@@ -104,7 +104,7 @@ TENSORS = frozenset({"buffer", "input", "constant"})
 class Argument:
     """One argument of a launch. Each element of an inline array is a separate argument.
 
-    `position` counts the C++ call's arguments, `element` the elements of an array. `start` and `end` are
+    `position` counts the arguments of the C++ call, `element` the elements of an array. `start` and `end` are
     offsets in the wrapper's text. `target` is the variable without casts, moves and views. `view` is set if
     the call creates a view for this argument. `type` is the C++ or Triton type, if known.
     """
@@ -130,12 +130,12 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch. `index` counts from 0 in textual order: execution order outside branches and loops.
+    """One launch. `index` counts from 0 in textual order, the execution order outside branches and loops.
 
     `kernel` is the name in the wrapper (used by value printers and provenance), `symbol` the device symbol.
     `start` and `end` are offsets of the whole statement, `line` is 1-based. `checked`: a shim's error code is
     checked. `handle` is the provenance handle; `sources` and `atens` come from the comment above. `context`
-    holds the enclosing branches and loops, outermost first. `stack` is the text of a KernelContextGuard.
+    lists the enclosing branches and loops, outermost first. `stack` is a KernelContextGuard's text.
     """
 
     index: int
@@ -167,12 +167,12 @@ class Launch:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Variables whose values the launch may use."""
+        """The variables whose values the launch may use."""
         return tuple(dict.fromkeys(a.target for a in self.tensors if a.target and a.role != "written"))
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Variables whose values the launch may change."""
+        """The variables whose values the launch may change."""
         return tuple(dict.fromkeys(a.target for a in self.tensors if a.target and a.role != "read"))
 
 
@@ -204,7 +204,7 @@ class Notes:
 
 
 def substitute(expression: str, values: Mapping[str, str]) -> str:
-    """An expression with its names replaced by argument expressions."""
+    """Replace the names in an expression with argument expressions."""
     return _NAME.sub(lambda match: values.get(match[0], match[0]), expression)
 
 
@@ -217,8 +217,8 @@ BufferKind = Literal[
 class Buffer:
     """One tensor variable of the wrapper.
 
-    Buffers of equal `storage` share memory. `sizes`, `strides` and `offset` are C++ expressions in elements,
-    None if unknown. `base` is the buffer that this one is derived from, `position` the index of an input or a
+    Buffers of equal `storage` share memory. `sizes`, `strides` and `offset` are C++ expressions in elements;
+    None if unknown. `base` is the buffer from which this one is derived, `position` the index of an input or
     constant. `line` is 1-based in wrapper.cpp.
     """
 
@@ -237,9 +237,9 @@ class Buffer:
 
 
 def shifted(base: str | None, offset: str) -> str:
-    """The storage offset of a view at `offset` in a tensor at `base`.
+    """Return the storage offset of a view at `offset` in a tensor at `base`.
 
-    `reinterpret_tensor_wrapper` adds its offset to that of its tensor (torch 2.8-2.15).
+    `reinterpret_tensor_wrapper` adds its offset to the offset of its tensor (torch 2.8-2.15).
     """
     if base in (None, "0", "0L"):
         return offset
@@ -255,12 +255,12 @@ class BufferTable(dict[str, Buffer]):
     storages = 0
 
     def add(self, buffer: Buffer) -> None:
-        """Add a buffer with memory of its own: it gets a new storage."""
+        """Add a buffer that has its own memory, with a new storage."""
         self.storages += 1
         self[buffer.name] = replace(buffer, storage=self.storages)
 
     def derive(self, name: str, base: str, kind: BufferKind, line: int, view: View | None = None) -> bool:
-        """Add an alias of `base`, or a `view` of it; False if `base` is unknown."""
+        """Add an alias of `base`, or a `view` of it; return False if `base` is unknown."""
         old = self.get(base)
         if old is None:
             return False
@@ -296,7 +296,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A reinterpretation of a buffer: C++ expressions of sizes, strides and offset, in elements."""
+    """A reinterpretation of a buffer: C++ expressions for sizes, strides and offset, in elements."""
 
     sizes: tuple[str, ...]
     strides: tuple[str, ...]
@@ -307,7 +307,7 @@ class View:
 class Reference:
     """An argument without casts: a variable, optionally a view of it or its address.
 
-    `array` holds the offsets of the elements of an inline `std::array`.
+    `array` lists the offsets of the elements of an inline `std::array`.
     """
 
     name: str | None
@@ -367,7 +367,7 @@ def _unwrap(expression: str) -> Reference:
 
 
 def braced(text: str) -> tuple[str, ...]:
-    """The elements of `{a, b}` as text."""
+    """Return the elements of `{a, b}` as text."""
     open_, close = text.find("{"), text.rfind("}")
     if open_ < 0 or close < open_:
         return ()
@@ -378,8 +378,8 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 
 
 def whole_number(text: str) -> int | None:
-    """Parse an integer; None for other text, and for more digits than 64 bits have.
+    """Parse an integer; None for other text, or for more digits than 64 bits can hold.
 
-    Stricter than `int`, which raises beyond 4,300 digits, and `str.isdigit`, which accepts "²".
+    This is stricter than `int`, which raises beyond 4,300 digits, and `str.isdigit`, which accepts "²".
     """
     return int(text) if _WHOLE.fullmatch(text) else None

@@ -1,7 +1,7 @@
-"""Members of a package in a zip archive or directory, and the model that each belongs to.
+"""Members of a package in a zip archive or directory, and the model to which each belongs.
 
-Neither is trusted, and nothing is extracted. A stored zip member is read in place, so reading a few bytes of
-a library with gigabytes of weights is cheap.
+Archives and directories are not trusted, and nothing is extracted. A stored zip member is read in place, so
+reading a few bytes of a library with gigabytes of weights is cheap.
 
 Layouts: `<stem>/data/aotinductor/<model>/<hash>.wrapper.{cpp,so}` (torch 2.7-2.15), the same without
 `.wrapper` (torch 2.6), and a flat directory as `aot_compile` or the Inductor cache leaves it.
@@ -31,13 +31,13 @@ from mcp_server.package.zip_form import AmbiguousError, check_members, end_of, r
 
 MAX_MEMBERS = 50_000
 MAX_TEXT_BYTES = 512 << 20
-"""Limit for one text member. A wrapper of 10,000 launches has 30 MB."""
+"""Limit for one text member. The wrapper of 10,000 launches has 30 MB."""
 MAX_RATIO = 200
 """Compression limit against zip bombs (up to 1032:1). A repacked wrapper.cpp stays under 20:1."""
 RATIO_FREE_BYTES = 16 << 20
 MAX_TOTAL_RATIO = 20
 TOTAL_FREE_BYTES = 256 << 20
-"""The same for all members together; torch stores them as they are."""
+"""The limits for all members together; torch stores members uncompressed."""
 
 UNREADABLE = (
     zipfile.BadZipFile,
@@ -48,9 +48,9 @@ UNREADABLE = (
     ValueError,
     NotImplementedError,
 )
-"""Exceptions of `zipfile` (Python 3.10 to 3.14) for damaged archives; ValueError: a name is not UTF-8."""
+"""Exceptions of `zipfile` (Python 3.10 to 3.14) for damaged archives. ValueError: a name is not UTF-8."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-ROOM_BYTES = 64 << 20  # that stay free on the disk where the loader unpacks
+ROOM_BYTES = 64 << 20  # kept free on the disk where the loader unpacks
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
@@ -63,7 +63,7 @@ class Member:
 
 
 class ByteRange(io.RawIOBase):
-    """A read-only window of `size` bytes at `start` of an open file. Closes the file when closed."""
+    """A read-only window of `size` bytes at `start` of an open file. Closing it closes the file."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         super().__init__()
@@ -96,12 +96,12 @@ class ByteRange(io.RawIOBase):
 
 
 def read_text(container: Container, name: str) -> str:
-    """The text of a member. Bytes that are not UTF-8 are replaced."""
+    """Read the text of a member. Bytes that are not UTF-8 are replaced."""
     return read_bytes(container, name).decode("utf-8", "replace")
 
 
 def read_bytes(container: Container, name: str, limit: int = MAX_TEXT_BYTES) -> bytes:
-    """The bytes of a member. Raises `PackageError("too_large")` beyond `limit` bytes."""
+    """Read the bytes of a member. Raise `PackageError("too_large")` beyond `limit` bytes."""
     with container.open(name) as stream:
         data = _read_member(stream, name, limit + 1)
     if len(data) > limit:
@@ -217,9 +217,9 @@ def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
 def refuse_unsafe(path: Path) -> None:
     """Raise `PackageError("unsafe_archive")` for an archive that must not reach torch's loader.
 
-    The loader extracts every name in the archive's directory (torch 2.8-2.15, `model_package_loader.cpp`).
-    A file without a directory passes: the loader rejects it, with a reason, before it writes anything. A
-    directory that `zipfile` cannot read does not pass: the loader uses miniz, which may read it, unchecked.
+    The loader extracts every name in the archive's directory (torch 2.8-2.15, `model_package_loader.cpp`). A
+    file without a directory passes: the loader rejects it, with a reason, before it writes anything. A
+    directory that `zipfile` cannot read does not pass: the loader's miniz may read it, unchecked.
     """
     if path.is_dir():
         DirectoryContainer(path)
@@ -284,7 +284,7 @@ Container = ZipContainer | DirectoryContainer
 
 
 def _walk(root: Path, recursive: bool) -> Iterator[Member]:
-    """Regular files only. Links are followed only if the target is inside `root`."""
+    """Yield regular files only. Links are followed only if the target is inside `root`."""
     top = root.resolve()
     paths = top.rglob("*") if recursive else top.iterdir()
     for count, path in enumerate(sorted(islice(paths, MAX_MEMBERS + 1))):
@@ -352,7 +352,7 @@ def _model_files(name: str, members: tuple[Member, ...]) -> ModelFiles:
 
 
 def find_models(container: Container) -> dict[str, ModelFiles]:
-    """The models of an archive or unpacked directory by name, in archive order."""
+    """Find the models of an archive or unpacked directory by name, in archive order."""
     groups: dict[str, list[Member]] = {}
     for member in container.members:
         if match := _MODEL.search(member.name):
@@ -361,11 +361,11 @@ def find_models(container: Container) -> dict[str, ModelFiles]:
 
 
 def flat_model(container: Container, stem: str | None = None) -> dict[str, ModelFiles]:
-    """The model of a flat directory. `stem` selects the files of one of several libraries."""
+    """Find the model of a flat directory. `stem` selects the files of one of several libraries."""
     members = tuple(m for m in container.members if "/" not in m.name)
     if stem is not None and any(m.name == f"{stem}.cpp" for m in members):
         mine = (f"{stem}.", f"{stem}_", f"{stem.removesuffix('.wrapper')}.")
-        kinds = (".so", ".wrapper.cpp", ".wrapper.json", "_metadata.json")  # one for each library
+        kinds = (".so", ".wrapper.cpp", ".wrapper.json", "_metadata.json")  # each library has one of each
         members = tuple(m for m in members if m.name.startswith(mine) or not m.name.endswith(kinds))
     files = _model_files(FLAT_MODEL, members)
     return {FLAT_MODEL: files} if files.wrapper_source is not None else {}

@@ -1,4 +1,4 @@
-"""Errors for files that are not packages, with the kind of file that they are."""
+"""Errors for files that are not packages; each error names the actual kind of file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PackageError(ProblemError):
 class Defect:
     """A missing or inconsistent part of a readable package.
 
-    `fatal`: loading or running fails (seen in torch 2.8-2.15). Otherwise it is a note.
+    If it is `fatal`, loading or running fails (seen in torch 2.8-2.15). Otherwise it is a note.
     """
 
     slug: str
@@ -50,9 +50,9 @@ _STARTS = (
 
 @dataclass(frozen=True)
 class _Archive:
-    """Another kind of archive. Each pattern must match the name of some member.
+    """Another kind of archive. Each pattern must match the name of at least one member.
 
-    `below_top`: names are compared without the top folder that torch adds.
+    With `below_top`, names are compared without the top folder that torch adds.
     """
 
     slug: str
@@ -106,7 +106,7 @@ _ARCHIVES = (
 
 
 def check_is_zip(path: Path) -> None:
-    """Raise a `PackageError` with the kind of file of `path` unless it is a zip archive."""
+    """Raise a `PackageError` that names the kind of file unless `path` is a zip archive."""
     try:
         if path.exists() and not path.is_file():
             raise PackageError("unreadable_file", f"{path} is no regular file (a pipe or a device)")
@@ -137,9 +137,9 @@ def check_is_zip(path: Path) -> None:
 
 
 def no_model(path: Path, names: Iterable[str]) -> PackageError:
-    """The error for an archive or directory without an AOTInductor model."""
+    """Create the error for an archive or directory without an AOTInductor model."""
     names = list(names)
-    # torch adds a top folder, the file's stem.
+    # torch adds a top folder named after the file's stem.
     relative = {name.partition("/")[2] or name for name in names}
     for known in _ARCHIVES:
         compared = relative if known.below_top else names

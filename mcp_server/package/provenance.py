@@ -1,7 +1,7 @@
 """Maps a launch to lines of the user's model.
 
 `torch.export` records only frames named `forward` (torch 2.13), so for an operator in a helper it records the
-line that calls the helper. A program that runs under the capture hook records the helper's own line.
+line that calls the helper. If the program runs under the capture hook, the helper's own line is recorded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Provenance:
     """The origin of a launch in the model.
 
     `source`: `kernel_information` (compiled with INDUCTOR_PROVENANCE=1) and `context_guard` (compiled with
-    TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE=1) have stack frames; `comments` have graph nodes only; C++
-    kernels have no comment, hence `none`. `stacks` contain all frames.
+    TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE=1) have stack frames; `comments` have only graph nodes; C++
+    kernels have no comment, so their source is `none`. `stacks` contain all frames.
     """
 
     source: Source
@@ -46,12 +46,12 @@ class Provenance:
 
     @property
     def folded(self) -> int:
-        """Number of library frames that `locations` omits."""
+        """The number of library frames that `locations` omits."""
         return sum(not frame.user for stack in self.stacks for frame in stack)
 
 
 def read_stack(text: str) -> tuple[Frame, ...]:
-    """The frames of a Python traceback text, outermost first. What is not in a file was generated."""
+    """Parse the frames of a Python traceback, outermost first. A frame without a file is generated code."""
     found = []
     for match in _FRAME.finditer(text):
         function, code = ((match[name] or "").strip() for name in ("function", "code"))
@@ -61,13 +61,13 @@ def read_stack(text: str) -> tuple[Frame, ...]:
 
 
 def innermost(stack: Iterable[Frame]) -> ModelLocation | None:
-    """The innermost line of the user's own code."""
+    """Return the innermost line of the user's own code; None if there is none."""
     own = [frame for frame in stack if frame.user]
     return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
 
 
 def read_provenance(launch: Launch, information: Mapping[str, object]) -> Provenance:
-    """The most detailed provenance of a launch. `information` is kernel_information.json, or empty."""
+    """Return the most detailed provenance of a launch. `information` is kernel_information.json, or empty."""
     entry = information.get(f"{launch.kernel}:{launch.handle}") if launch.handle is not None else None
     if isinstance(entry, Mapping):
         listed = (entry.get(name) for name in ("post_grad_nodes", "pre_grad_nodes", "stack_traces"))
@@ -87,7 +87,7 @@ def read_provenance(launch: Launch, information: Mapping[str, object]) -> Proven
 INDEXES = re.compile(
     r"embedding|gather\(|scatter|index_\w+\(|take(?:_along_dim)?\(|\.put_?\(|(?<!shape)(?<![\s(=,])\[(?!\])"
 )
-# Operators that can return infinity or NaN for finite values: domain errors and overflow.
+# Operators that can return infinity or NaN for finite values, by domain errors or overflow.
 UNBOUNDED = re.compile(
     r"(?<!/)/(?!/)|\*\*|\b(?:div\w*|exp\w*|log\w*|r?sqrt|pow|float_power|reciprocal|tan|acos\w*|asin|atanh|sinh|cosh"
     r"|softmax|softmin|normalize|\w*norm|mean|std\w*|var\w*|lgamma|digamma|erfinv|xlogy|cross_entropy|inverse|"
@@ -100,7 +100,7 @@ _PARAMETERS = frozenset({"weight", "bias"})
 def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenance:
     """Sort stacks: lines that name the indexed constant's module first, then lines that index. Stable.
 
-    `indexed`: names of constants in the model, such as `encoder.tokens.weight`, which code calls `tokens`.
+    `indexed` lists constants of the model, such as `encoder.tokens.weight`, which code calls `tokens`.
     """
     modules = []
     for constant in indexed:

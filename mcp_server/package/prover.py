@@ -1,7 +1,7 @@
-"""Defects of kernels that their code and the sizes of a call show; nothing is run.
+"""Defects of kernels that their code and the sizes of a call reveal; nothing is run.
 
-Each is shown by lanes that are worked out as the kernel would, never by an estimate. What depends on loaded
-data, on a branch, or on code that was not understood is left open.
+A defect is shown by lanes evaluated as the kernel would evaluate them, never by an estimate. Whatever depends
+on loaded data, on a branch, or on code that was not understood is left open.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mcp_server.package.terms.term import Apply, Term
 from mcp_server.package.view import PackageView
 
 FindingKind = Literal["overflow", "beyond", "never_stored", "grid", "narrow"]
-GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # blocks in x, y and z, of every CUDA architecture
-# What the grid says of constants for which a launcher was tuned (triton_heuristics.py, torch 2.8-2.15).
+GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, for every CUDA architecture
+# The constants for which a launcher was tuned, by grid (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
-_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # what hostile text may lead to as well
-_MOST_BASES = 32  # of a view: damaged text may have one that is its own
+_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # hostile text may cause these too
+_MOST_BASES = 32  # of a view; in damaged text, a buffer may be its own base
 _GROWING = ("add", "sub", "mul", "lshift")
 _NARROW = ("int8", "int16", "int32")
 _LARGEST = 1 << 40  # elements of an input
@@ -39,7 +39,7 @@ _LARGEST = 1 << 40  # elements of an input
 
 @dataclass(frozen=True)
 class Finding:
-    """A defect of a kernel at one launch. `line` is 1-based in its source, 0 for the launch itself."""
+    """A defect of a kernel at one launch. `line` is 1-based in its source; 0 means the launch itself."""
 
     kind: FindingKind
     launch: int
@@ -51,7 +51,7 @@ class Finding:
 
 
 def find_kernel_defects(view: PackageView, given: Mapping[str, int]) -> list[Finding]:
-    """The defects of a call with these values of the symbols: each once, at its first launch."""
+    """List the defects of a call for these values of the symbols, each once, at its first launch."""
     found: dict[tuple[str, str, str], Finding] = {}
     known = known_sizes(view.wrapper.symbols, given)
     for launch in view.wrapper.launches:
@@ -62,9 +62,9 @@ def find_kernel_defects(view: PackageView, given: Mapping[str, int]) -> list[Fin
 
 
 def narrow_arithmetic(view: PackageView) -> list[Finding]:
-    """Whole-number arithmetic on loaded values in fewer than 64 bits: the first of each kernel.
+    """Find integer arithmetic on loaded values in fewer than 64 bits: the first in each kernel.
 
-    It may overflow, or be meant to wrap: nothing but a call in 64 bits tells.
+    It may overflow, or be meant to wrap; only a call in 64 bits can tell.
     """
     found: dict[str, Finding] = {}
     for launch in view.wrapper.launches:
@@ -72,7 +72,7 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
         if kernel is None or kernel.name in found:
             continue
         program = read_program(kernel)
-        # First the checks: their value is an index alone, without what an address of Triton adds to it.
+        # Checks come first: their value is only an index, without what a Triton address adds to it.
         terms = [each.value for each in program.checks]
         terms += [term for each in program.stores for term in (each.value, each.index)]
         narrow = next(filter(None, map(_narrow, terms)), None)
@@ -83,21 +83,21 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
 
 
 def _in_model(term: Apply, launch: Launch, view: PackageView) -> str:
-    """Such arithmetic with the names of what the launch is given."""
+    """Describe the arithmetic using the caller's names for the launch's arguments."""
     labels = {each.name: without_number(view.label(each.target)) for each in launch.tensors}
     text = say(term, lambda element: labels.get(element.parameter, element.parameter))
     return f"`{text}` in {itemsize_of(term.dtype) * 8} bits, where it may not fit"
 
 
 def _narrow(term: Term) -> Apply | None:
-    """The largest part of a term that is such arithmetic."""
+    """Return the largest part of a term that is narrow integer arithmetic; None if there is none."""
     every = [each for each in parts(term, inside_indices=True) if isinstance(each, Apply)]
     narrow = [e for e in every if e.op in _GROWING and e.dtype in _NARROW and elements(e)]
     return max(narrow, key=lambda each: len(say(each)), default=None)
 
 
 def largest_sizes(view: PackageView) -> dict[str, int]:
-    """The largest sizes that a package was compiled for, of inputs that a machine could hold."""
+    """Return the largest sizes for which a package was compiled, for inputs that fit into a machine."""
     found: dict[str, int] = {}
     for each in view.package.inputs:
         sizes = [(dim.expression, dim.size if dim.size is not None else dim.upper) for dim in each.dims]
@@ -130,11 +130,11 @@ class _Launched:
             return None
 
     def findings(self) -> Iterator[Finding]:
-        """The defects of this launch."""
+        """Yield the defects of this launch."""
         yield from self._grid()
         yield from self._never_stored()
         accesses = [] if 0 in self.grid else list(read_accesses(self.kernel))
-        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # a store says more of a line
+        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # a store tells more than a load
         for access in accesses:
             try:
                 spans = Spans(access, self.sizes)
@@ -168,7 +168,7 @@ class _Launched:
                 yield self._found("never_stored", argument.name, 1, what)
 
     def _is_read_later(self, argument: Argument) -> bool:
-        """Whether anything reads the result. Inductor drops a store that nobody reads, not its parameter."""
+        """Whether anything reads the result. Inductor drops an unread store, but not its parameter."""
         after = self.view.flow_of(self.launch).forward([argument.target or ""], self.launch.index)
         return bool(after.steps or after.outputs)
 
@@ -179,7 +179,7 @@ class _Launched:
         return f"shape {values}" if sizes is not None and None not in values else "of unknown shape"
 
     def _overflow(self, access: Access, spans: Spans) -> Finding | None:
-        """Whole-number arithmetic of an index that its type cannot hold."""
+        """Find integer arithmetic in an index that overflows its type."""
         for lane in lanes(access, self.sizes) if spans.may_overflow else ():
             if lane.offset(access) is None or (seen := lane.overflow) is None:
                 continue
@@ -197,7 +197,7 @@ class _Launched:
         return _with({**lane.positions, **self.sizes}, text)
 
     def _beyond(self, access: Access, spans: Spans) -> Finding | None:
-        """An access outside of the memory that the wrapper allocates for it."""
+        """Find an access outside the memory that the wrapper allocates for the tensor."""
         argument = next((each for each in self.launch.tensors if each.name == access.parameter), None)
         held = self._allocated(argument) if argument is not None else None
         if argument is None or held is None or not spans.may_leave(*held):
@@ -213,7 +213,7 @@ class _Launched:
         return None
 
     def _allocated(self, argument: Argument) -> tuple[int, int] | None:
-        """The first byte and the end of the wrapper's own allocation, from the argument's pointer on."""
+        """Return first byte and end of the wrapper's own allocation, relative to the argument's pointer."""
         buffers = self.view.wrapper.buffers
         buffer = root = buffers.get(argument.target or "")
         for _ in range(_MOST_BASES):
@@ -237,12 +237,12 @@ def _index(access: Access) -> list[str]:
 
 
 def _with(values: Mapping[str, int], text: str) -> str:
-    """The values of the names in a text."""
+    """List the values of the names that occur in a text."""
     named = [name for name in values if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
     return f", with {', '.join(f'{name} = {values[name]:,}' for name in named)}" if named else ""
 
 
 def never_stored(kernel: Kernel, name: str) -> bool:
-    """Whether an output of a generated kernel is loaded at most: no statement stores to it, or may do so."""
+    """Whether a generated kernel certainly never stores to an output: no statement does or may do so."""
     outputs = name.startswith(("out_ptr", "in_out_ptr"))
     return bool(kernel.source) and outputs and not read_program(kernel).stores_to(name)

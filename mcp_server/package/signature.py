@@ -1,12 +1,12 @@
 """The compiled signature: inputs, dimensions, symbols, and the pytree with the caller's names.
 
 Sources in the wrapper (torch 2.8-2.15, `_inductor/codegen/cpp_wrapper_cpu.py`): `inputs_info_[i].name`, one
-function `check_input_i` with dtype, static sizes, compiled ranges, static strides and device type, the
-symbol definitions at the top of `run_impl`, and, from 2.13, `assert_size_stride(arg, {...}, {...}, "input")`
-with the whole shape as expressions. Example inputs, exported guards and Python scalars are not recorded.
+function `check_input_i` with dtype, static sizes, compiled ranges, static strides and device type, the symbol
+definitions at the top of `run_impl`, and, from 2.13, `assert_size_stride(arg, {...}, {...}, "input")` with
+the whole shape as expressions. Example inputs, exported guards and Python scalars are not recorded.
 
-`in_spec_` of the wrapper is `torch.utils._pytree.treespec_dumps` output, protocol 1 (torch 2.8-2.15):
-`[1, {"type": ..., "context": "...", "children_spec": [...]}]`, a leaf having neither type nor context.
+The wrapper's `in_spec_` is `torch.utils._pytree.treespec_dumps` output, protocol 1 (torch 2.8-2.15): `[1,
+{"type": ..., "context": "...", "children_spec": [...]}]`; a leaf has neither type nor context.
 
 Misaligned inputs: at the top of `run_impl` a GPU model copies inputs whose address is not aligned as compiled
 (`codegen_inputs` in torch/_inductor/codegen/cpp_wrapper_gpu.py, 2.8-2.15). It then works on the copy, so the
@@ -32,9 +32,9 @@ class TreeSpecError(ValueError):
 
 
 def leaf_paths(spec: str) -> tuple[str, ...]:
-    """The caller's expression for each leaf of a tree spec, in order: `args[0]['user']`, `kwargs['mask']`.
+    """Return the caller's expression for each leaf of a tree spec: `args[0]['user']`, `kwargs['mask']`.
 
-    The root of an input spec is the tuple (positional arguments, keyword arguments). Raises `TreeSpecError`.
+    The root of an input spec is a tuple (positional, keyword arguments). May raise `TreeSpecError`.
     """
     try:
         protocol, root = read_json(spec)
@@ -60,7 +60,7 @@ def _paths(node: object, prefix: str, depth: int) -> Iterator[str]:
 
 
 def _keys(node: dict[str, Any]) -> list[object]:
-    """The keys of a dictionary, one for each child; empty for another container."""
+    """Return the keys of a dictionary, one for each child; empty for another container."""
     keys = node.get("context") if node.get("type") in _KEYED else None
     try:
         keys = read_json(keys) if isinstance(keys, str) else keys
@@ -76,7 +76,7 @@ class CompiledDim:
     """One dimension: a static `size` in elements, or an `expression` with the compiled range.
 
     `expression` is None if the wrapper does not name the symbol of a dynamic dimension (torch <= 2.12 names a
-    symbol only at its first use). `lower` and `upper` are inclusive, None if unchecked. They are the range of
+    symbol only at its first use). `lower` and `upper` are inclusive; None if unchecked. They are the range of
     code generation, which may be tighter than the user's.
     """
 
@@ -92,7 +92,7 @@ class CompiledDim:
 
 @dataclass(frozen=True)
 class CompiledInput:
-    """One flat input tensor. `name` is from the wrapper, `path` from the caller (None if unknown).
+    """One flat input tensor. `name` is the wrapper's name, `path` the caller's (None if unknown).
 
     `strides` are in elements; a symbolic stride is an expression as text, or None.
     """
@@ -107,12 +107,12 @@ class CompiledInput:
 
     @property
     def label(self) -> str:
-        """The display name: with the caller's path if known."""
+        """The display name, with the caller's path if known."""
         return f"input {self.index} ({self.path or self.name})"
 
     @property
     def code_name(self) -> str:
-        """The caller's expression for it, as far as known."""
+        """The caller's expression for this input, as far as known."""
         return self.path or f"inputs[{self.index}]"
 
     @property
@@ -143,9 +143,9 @@ class SymbolDefinition:
 class Signature:
     """Inputs and symbols of a model.
 
-    `paths` are those of all leaves of the exported call, None for a package lowered without specs. `problems`
-    lists unread parts with their lines, `notes` facts that the wrapper does not record. `known`: the wrapper
-    lists as many inputs as it declares; otherwise `inputs` may be incomplete.
+    `paths` are those of all leaves of the exported call; None for a package lowered without specs. `problems`
+    lists unread parts with their lines, `notes` facts that the wrapper does not record. `known` is True if
+    the wrapper lists as many inputs as it declares; otherwise `inputs` may be incomplete.
     """
 
     inputs: tuple[CompiledInput, ...] = ()
@@ -156,12 +156,12 @@ class Signature:
     known: bool = True
 
     def definition(self, name: str, dim: int) -> SymbolDefinition | None:
-        """The symbol that is read from the size of input `name` at `dim`."""
+        """Return the symbol that is read from the size of input `name` at `dim`; None if there is none."""
         read = (s for s in self.symbols if (s.name, s.what, s.dim) == (name, "size", dim))
         return next(read, None)
 
 
-# Digits are limited: a dimension number of 10**9 would allocate a tuple as long, and `int` rejects 4,300.
+# Digits are limited: a dimension number of 10**9 would allocate such a long tuple, and `int` rejects 4,300.
 _BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),")
 _NAME = re.compile(r'inputs_info_\[(?P<index>\d{1,6})\]\.name = "(?P<name>(?:[^"\\]|\\.)*)"')
 _SPEC = re.compile(r'\b(?P<side>in|out)_spec_ =\s*(?P<text>(?:R"\(.*?\)"\s*)+);', re.S)
@@ -186,11 +186,11 @@ _RUN = "::run_impl"
 
 UNKNOWN = "the package does not say which inputs it takes: its wrapper.cpp is not there or not whole"
 UNBOUNDED = 2**63 - 1
-"""The generator clips upper bounds to this value (cpp_wrapper_cpu.py, torch 2.13): unbounded."""
+"""The generator clips upper bounds to this value, so it means unbounded (cpp_wrapper_cpu.py, torch 2.13)."""
 
 
 def read_signature(wrapper: str) -> Signature:
-    """The compiled signature from a wrapper's text. Never raises: `problems` lists unread parts."""
+    """Read the compiled signature from a wrapper's text. Never raises: `problems` lists unread parts."""
     lines = wrapper.count("\n") + 1
     problems = []
     if "__check_inputs_outputs(" not in wrapper:
@@ -210,7 +210,7 @@ def read_signature(wrapper: str) -> Signature:
     elif not known:
         problems.append(f"the constructor declares {base[1]} inputs, and names {len(names)}")
     symbols = tuple(_symbols(wrapper))
-    asserts: dict[str, Shape] = {}  # the first of each input (torch >= 2.13)
+    asserts: dict[str, Shape] = {}  # the first assert of each input (torch >= 2.13)
     for match in _SIZE_ASSERT.finditer(wrapper, max(wrapper.find(f"{_RUN}("), 0)):
         if match["input"] not in asserts:
             asserts[match["input"]] = _numbers(match["sizes"]), _numbers(match["strides"])
@@ -247,7 +247,7 @@ def read_signature(wrapper: str) -> Signature:
 
 
 def _between(text: str, start: int, end: str) -> str:
-    """The text from an offset to the next `end`, or to the end of the text."""
+    """Return the text from an offset to the next `end`, or to the end of the text."""
     at = text.find(end, start)
     return text[start : at if at > 0 else None]
 
@@ -255,7 +255,7 @@ def _between(text: str, start: int, end: str) -> str:
 def _input(
     index: int, name: str, check: str, symbols: tuple[SymbolDefinition, ...], asserted: Shape | None
 ) -> CompiledInput:
-    """An input from its `check_input_N`, the symbols read from its sizes, and its `assert_size_stride`."""
+    """Build an input from its `check_input_N`, the symbols of its sizes, and its `assert_size_stride`."""
     dtype, device = _EXPECTED_DTYPE.search(check), _DEVICE.search(check)
     sizes = {int(dim): int(size) for size, dim in _STATIC_SIZE.findall(check)}
     strides: dict[int, int | str] = {int(dim): int(value) for value, dim in _STATIC_STRIDE.findall(check)}
@@ -280,7 +280,7 @@ def _input(
 
 
 def _symbols(text: str) -> Iterator[SymbolDefinition]:
-    """The symbols that the top of `run_impl` defines."""
+    """Yield the symbols that the top of `run_impl` defines."""
     start = text.find(f"{_RUN}(")
     end = text.find("inputs.clear();", start)
     prologue = text[start : end if end > 0 else start + 1_000_000] if start >= 0 else ""
@@ -295,11 +295,11 @@ def _symbols(text: str) -> Iterator[SymbolDefinition]:
 
 
 Shape = tuple[list[int | str], list[int | str]]
-"""Sizes and strides: numbers, and expressions over the symbols."""
+"""Sizes and strides: numbers, or expressions over the symbols."""
 
 
 def _numbers(items: str) -> list[int | str]:
-    """The elements of a C++ brace list: numbers, and expressions without integer suffixes."""
+    """Parse the elements of a C++ brace list: numbers, or expressions without integer suffixes."""
     texts = [re.sub(r"(?<=\d)L+\b", "", items[a:b]) for a, b in split_arguments(items, 0, len(items))]
     return [int(text) if _INTEGER.fullmatch(text) else text for text in texts]
 
@@ -324,7 +324,7 @@ def _with_paths(
 
 
 def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
-    """The leaf index of each input among `count` leaves; None if ambiguous.
+    """Return the leaf index of each input among `count` leaves; None if ambiguous.
 
     `argN_1` numbers parameters first, then all leaves, tensors or not (seen in torch 2.11 and 2.13). So with
     non-tensor leaves the numbers identify the leaves, if the first and last leaf are tensors.

@@ -42,7 +42,7 @@ class Symbol:
 
 
 def define(name: str, expression: str, line: int) -> Symbol:
-    """The symbol defined by `int64_t name = expression;`."""
+    """Return the symbol defined by `int64_t name = expression;`."""
     if match := _SIZE.fullmatch(expression):
         kind: SymbolKind = "size" if match["what"] == "size" else "stride"
         return Symbol(name, kind, expression, line, match["tensor"], int(match["dim"] or match["called"]))
@@ -50,12 +50,12 @@ def define(name: str, expression: str, line: int) -> Symbol:
 
 
 def names_in(expression: str) -> tuple[str, ...]:
-    """The identifiers of an expression, without duplicates."""
+    """List the identifiers of an expression, without duplicates."""
     return tuple(dict.fromkeys(_NAME.findall(expression)))
 
 
 def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
-    """The definitions that a name or expression depends on, nearest first, without duplicates."""
+    """List the definitions on which a name or expression depends, nearest first, without duplicates."""
     found: dict[str, Symbol] = {}
     queue = list(names_in(name))
     while queue:
@@ -70,7 +70,7 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
 
 
 def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict[str, int]:
-    """The symbols of a wrapper that follow from those given."""
+    """Compute the wrapper's symbols that follow from those given."""
     found = dict(given)
     for symbol in symbols.values():
         value = evaluate_whole(symbol.expression, found) if symbol.kind == "computed" else None
@@ -80,7 +80,7 @@ def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict
 
 
 def scalar_values(launch: Launch, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The whole numbers that a launch passes, by parameter, for these values of the symbols."""
+    """Compute the integers that a launch passes, by parameter, for these values of the symbols."""
     passed = {a.name: a.expression for a in launch.arguments if a.name and not a.is_tensor}
     values = {name: evaluate_whole(text, sizes) for name, text in passed.items()}
     return {name: value for name, value in values.items() if value is not None}
@@ -88,9 +88,9 @@ def scalar_values(launch: Launch, sizes: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class SizeOrigin:
-    """A size that a bound depends on: dimension `dim` of input `input_index`, or of the wrapper's `tensor`.
+    """A size on which a bound depends: dimension `dim` of input `input_index`, or of the wrapper's `tensor`.
 
-    `lower` and `upper` are the compiled inclusive range, None if unchecked. `label` is a display name.
+    `lower` and `upper` are the compiled inclusive range; None if unchecked. `label` is a display name.
     """
 
     symbol: str
@@ -122,7 +122,7 @@ class Bound:
 
     @property
     def smallest(self) -> int | None:
-        """The least compiled size of a bound that is a single size; 0 if unchecked."""
+        """The smallest compiled size if the bound is a single size (0 if unchecked); otherwise None."""
         if self.value is not None:
             return self.value
         if len(self.sizes) != 1 or self.expression != self.sizes[0].symbol:
@@ -130,7 +130,7 @@ class Bound:
         return self.sizes[0].lower or 0
 
     def describe(self) -> str:
-        """The bound as a phrase."""
+        """Describe the bound as a phrase."""
         if self.value is not None:
             return str(self.value)
         chain = self.text if self.text == self.expression else f"{self.text} = {self.expression}"
@@ -158,5 +158,5 @@ def resolve_bound(
 
 
 def plain(expression: str) -> str:
-    """A C++ expression without integer suffixes."""
+    """Remove integer suffixes from a C++ expression."""
     return re.sub(r"(?<=\d)L\b", "", expression)

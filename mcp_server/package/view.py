@@ -35,15 +35,15 @@ class PackageView:
 
     @cached_property
     def folding_flow(self) -> Dataflow | None:
-        """The dataflow of constant folding; None without constant folding."""
+        """The dataflow of constant folding; None if there is no constant folding."""
         return Dataflow(self.wrapper.folding) if self.wrapper.folding else None
 
     def flow_of(self, launch: Launch) -> Dataflow:
-        """The dataflow of the function that contains a launch."""
+        """Return the dataflow of the function that contains a launch."""
         return self.flow if launch.function == self.wrapper.run.name else self.folding_flow or self.flow
 
     def folding_launches(self, constant: str | None = None) -> tuple[Launch, ...]:
-        """Launches that fold constants before the first call, optionally only those of one constant."""
+        """List launches that fold constants before the first call, optionally only those for one constant."""
         flow = self.folding_flow
         if flow is None or constant is None:
             return flow.body.launches if flow else ()
@@ -56,32 +56,32 @@ class PackageView:
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
-        """Launches that read each storage."""
+        """The launches that read each storage."""
         return grouped((use.storage, n) for n, step in self.flow.launch_steps for use in step.reads)
 
     @cached_property
     def writers(self) -> dict[int, list[int]]:
-        """Launches that write each storage."""
+        """The launches that write each storage."""
         return grouped((use.storage, n) for n, step in self.flow.launch_steps for use in step.writes)
 
     @cached_property
     def readers_of_name(self) -> dict[str, list[int]]:
-        """Launches that read a variable by this name, not through an alias."""
+        """The launches that read a variable by this name, not through an alias."""
         return grouped((name, n.index) for n in self.wrapper.launches for name in n.reads)
 
     @cached_property
     def writers_of_name(self) -> dict[str, list[int]]:
-        """Launches that write a variable by this name, not through an alias."""
+        """The launches that write a variable by this name, not through an alias."""
         return grouped((name, n.index) for n in self.wrapper.launches for name in n.writes)
 
     @cached_property
     def sharing(self) -> dict[int, list[str]]:
-        """Variables of each storage."""
+        """The variables of each storage."""
         return grouped((buffer.storage, buffer.name) for buffer in self.wrapper.buffers.values())
 
     @cached_property
     def launches_at(self) -> dict[tuple[str, int], list[int]]:
-        """Launches of each line of the user's model."""
+        """The launches of each line of the user's model."""
         return grouped(
             ((location.file, location.line), launch.index)
             for launch in self.wrapper.launches
@@ -92,7 +92,7 @@ class PackageView:
         return read_provenance(launch, self.package.kernel_information)
 
     def label(self, name: str | None) -> str:
-        """A readable name of a wrapper variable: the model input, the constant, or the buffer."""
+        """Return a readable name for a wrapper variable: the model input, the constant, or the buffer."""
         for compiled in self.package.inputs:
             if compiled.name == name:
                 return compiled.label
@@ -102,12 +102,12 @@ class PackageView:
         return name or "?"
 
     def launch(self, number: int | None) -> Launch | None:
-        """The launch of that number, if there is one."""
+        """Return the launch with this number; None if there is none."""
         launches = self.wrapper.launches
         return launches[number] if number is not None and 0 <= number < len(launches) else None
 
     def known_launch(self, number: int) -> Launch:
-        """The same. Raises `ProblemError` for no launch of the package."""
+        """Return the launch with this number. Raise `ProblemError` if the package has no such launch."""
         found, count = self.launch(number), len(self.wrapper.launches)
         if found is None:
             allowed = f"0 to {count - 1}" if count else "none: no launch could be read"
@@ -115,9 +115,9 @@ class PackageView:
         return found
 
     def launches_of_line(self, line: str) -> list[int]:
-        """Launches of a line of the model, `FILE.py:LINE` or `LINE`; FILE may be the end of a path.
+        """List the launches of a model line, `FILE.py:LINE` or `LINE`; FILE may be the end of a path.
 
-        Raises `ProblemError` when none is known to come from it.
+        Raise `ProblemError` if no launch is known to come from the line.
         """
         file, _, number = line.removeprefix("./").rpartition(":")
         if not number.isdigit():
@@ -132,16 +132,16 @@ class PackageView:
         return sorted({launch for place in places for launch in known[place]})
 
     def locations(self, number: int | None) -> list[ModelLocation]:
-        """Lines of the user's model that a launch comes from, as far as the package knows."""
+        """List the user's model lines that a launch comes from, as far as the package knows."""
         launch = self.launch(number)
         return list(self.provenance(launch).locations) if launch else []
 
     def inputs_behind(self, launch: int) -> list[str]:
-        """Labels of the model inputs that a launch depends on."""
+        """List the labels of the model inputs on which a launch depends."""
         return [self.label(name) for name in self.flow.backward_from(launch).inputs]
 
     def kernels_of_file(self, file: str) -> Collection[str]:
-        """Kernels whose cubin contains the name of the generated Python file, as a plain string."""
+        """List kernels whose cubin contains the name of the generated Python file, as a plain string."""
         needle = Path(file).name.encode()
         binaries = {PurePosixPath(m.name).name: m.name for m in self.package.files.kernel_binaries}
         names: set[str] = set()
@@ -154,9 +154,9 @@ class PackageView:
 
 
 def view_package(path: Path, model_name: str | None = None) -> PackageView:
-    """Open and parse a package; cached while the file is unchanged. Raises `PackageError`.
+    """Open and parse a package; cached while the file is unchanged. Raise `PackageError`.
 
-    Takes seconds for thousands of launches: not for the event loop.
+    This takes seconds for thousands of launches, so do not call it in the event loop.
     """
     if not path.is_file():
         return _parsed.__wrapped__(path, model_name, 0, 0)

@@ -64,7 +64,7 @@ _SYMBOL = re.compile(r"(?:(?:z?uf?|s|ps)\d+(?:_\w+)?|\w*(?:numel|_size_\d+|_stri
 _TYPES = re.compile(
     r"u?int(?:8|16|32|64)_t|int|bool|float|double|half|bfloat16|long|size_t|at::Half|at::BFloat16|c10::complex"
 )
-# Statements without a tensor or a number that a launch uses.
+# Statements without a tensor or number that a launch uses.
 _QUIET = re.compile(
     r"AOTI(?:Cuda|Xpu)StreamGuard|AOTICudaGuard|(?:torch::aot_inductor::)?RAIIAtenRecordFunctionHandle"
     r"|(?:RAII)?C10IValueHandle|AtenTensorHandle|cudaStream_t|std::(?:unordered_map|vector)"
@@ -126,7 +126,7 @@ class _Reader:
             self.scope.problem("a lambda: its calls are listed where it stands", statement.line, text)
 
     def _owner(self, statement: Statement) -> bool:
-        """The forms of RAIIAtenTensorHandle: it adopts a handle, is declared empty, or has a scalar."""
+        """Read a RAIIAtenTensorHandle, which adopts a handle, is declared empty, or contains a scalar."""
         buffers = self.scope.buffers
         match = _DECLARE.fullmatch(statement.text) or _SCALAR_TENSOR.fullmatch(statement.text)
         if match:
@@ -149,7 +149,7 @@ class _Reader:
         return True
 
     def _bind(self, statement: Statement) -> bool:
-        """auto x = …: inputs, constants, moves, views, symbols."""
+        """Read `auto x = …`: inputs, constants, moves, views, symbols."""
         text, scope = statement.text, self.scope
         if match := _INPUT.fullmatch(text) or _CONSTANT.fullmatch(text):
             source: BufferKind = "input" if match.re is _INPUT else "constant"
@@ -172,7 +172,7 @@ class _Reader:
         return scope.buffers.derive(name, base, kind, statement.line, view)
 
     def _bind_value(self, name: str, value: str, statement: Statement) -> bool:
-        """A symbol or other scalar; False for a value computed from unknown tensors."""
+        """Record a symbol or other scalar; return False for a value computed from unknown tensors."""
         scope = self.scope
         if _HANDLES.search(value):
             return False
@@ -183,7 +183,7 @@ class _Reader:
         return True
 
     def _exit(self, statement: Statement) -> bool:
-        """if (!condition) break: the exit condition of a loop."""
+        """Read `if (!condition) break`, the exit condition of a loop."""
         if statement.text.endswith("break"):
             self.scope.exits[statement.block] = statement.text
             return True
@@ -234,7 +234,7 @@ class _Reader:
         return bool(re.match(r"\w+\.(?:block_shape|global_shape|strides)\[\d+\] = ", text))
 
     def _assign(self, name: str, value: str, statement: Statement) -> bool:
-        """x = …: a loop-carried tensor, an aligned copy of an input, or a reassigned symbol."""
+        """Read `x = …`: a loop-carried tensor, an aligned copy of an input, or a reassigned symbol."""
         scope = self.scope
         if name in scope.symbols or name in scope.scalars:
             return self._bind_value(name, value, statement)
@@ -261,8 +261,8 @@ _FOLDED = re.compile(r'folded_constants_map\["(\w+)"\] = \w+\[(\d+)\]')
 class Wrapper:
     """A parsed wrapper.cpp. `problems` lists every statement that was not understood, with its line.
 
-    `folding` runs once before the first call and computes the constants `folded`: output index by name
-    (torch 2.8-2.15 with aot_inductor.use_runtime_constant_folding).
+    `folding` runs once before the first call and computes the constants `folded`, which maps names to output
+    indices (torch 2.8-2.15 with aot_inductor.use_runtime_constant_folding).
     """
 
     text: str = field(repr=False)
@@ -279,7 +279,7 @@ class Wrapper:
 
     @cached_property
     def launches_of(self) -> dict[str, list[int]]:
-        """Launch numbers of each kernel name."""
+        """The launch numbers of each kernel name."""
         return grouped((launch.kernel, launch.index) for launch in self.launches)
 
     @property
@@ -291,22 +291,22 @@ class Wrapper:
         return self.run.symbols
 
     def kernel_named(self, name: str) -> Kernel | None:
-        """A compiled kernel by its name in the wrapper or on the device; None for a shim or operator."""
+        """Return a compiled kernel by its wrapper or device name; None for a shim or operator."""
         return self.kernels.get(name) or next((k for k in self.kernels.values() if k.symbol == name), None)
 
     def inputs(self) -> dict[int, Buffer]:
-        """Model inputs by position."""
+        """Return the model inputs by position."""
         return {b.position: b for b in self.buffers.values() if b.kind == "input" and b.position is not None}
 
     def grid(self, launch: Launch) -> tuple[str, ...]:
-        """Blocks per axis of a Triton launch, as expressions over the wrapper's symbols."""
+        """Return the blocks per axis of a Triton launch, as expressions over the wrapper's symbols."""
         kernel = self.kernels.get(launch.kernel)
         if kernel is None:
             return ()
         return tuple(substitute(part, launch.passed) for part in kernel.grid)
 
     def uses(self, name: str) -> tuple[int, ...]:
-        """The lines of `run_impl` that use a name."""
+        """List the lines of `run_impl` that use a name."""
         word = re.compile(rf"\b{re.escape(name)}\b")
         lines = enumerate(self.text[self.run.start : self.run.end].split("\n"), self.run.line)
         return tuple(number for number, code in lines if name in code and word.search(code))
@@ -357,7 +357,7 @@ Grouped = TypeVar("Grouped")
 
 
 def grouped(pairs: Iterable[tuple[Key, Grouped]]) -> dict[Key, list[Grouped]]:
-    """The values of each key, in order, without duplicates."""
+    """Group the values by key, in order, without duplicates."""
     found: dict[Key, dict[Grouped, None]] = {}
     for key, value in pairs:
         found.setdefault(key, {})[value] = None

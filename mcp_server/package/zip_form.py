@@ -1,9 +1,9 @@
-"""Whether a zip archive has exactly one reading.
+"""Checks that a zip archive can be read in only one way.
 
-Readers of zip differ: `zipfile` looks for the directory right before its end record, miniz, with which torch
-loads packages, at the offset that the record names. An archive in which these differ shows a checker other
-members than the loader extracts. Here all records have to agree, with nothing before, between or after them.
-Records: PKWARE's APPNOTE 6.3.10, sections 4.3.7 to 4.3.16.
+Zip readers differ. `zipfile` looks for the directory right before its end record; miniz, with which torch
+loads packages, looks at the offset that the record names. If these differ, a checker sees other members than
+the loader extracts. Here all records must agree, with nothing before, between or after them. Records:
+PKWARE's APPNOTE 6.3.10, sections 4.3.7 to 4.3.16.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _LONGEST_COMMENT = 0xFFFF
-_DESCRIBED = 0x8  # flag: sizes stand in a record behind the data
-_DESCRIPTORS = (12, 16, 20, 24)  # its bytes: with or without a signature, sizes of 32 or 64 bits
+_DESCRIBED = 0x8  # flag: the sizes are in a record after the data
+_DESCRIPTORS = (12, 16, 20, 24)  # bytes of this record: with or without a signature, sizes of 32 or 64 bits
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # "see the 64-bit record"
 
 
@@ -30,7 +30,7 @@ class AmbiguousError(ValueError):
 
 @dataclass(frozen=True)
 class Directory:
-    """Where the directory of the archive lies, and how many members it has."""
+    """Where the directory of the archive is, and how many members it has."""
 
     offset: int
     size: int
@@ -38,7 +38,7 @@ class Directory:
 
 
 def end_of(path: Path) -> int | None:
-    """The offset of the last end record; None where no reader finds one."""
+    """Return the offset of the last end record; None if no reader finds one."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - _END.size - _LONGEST_COMMENT)
@@ -48,7 +48,7 @@ def end_of(path: Path) -> int | None:
 
 
 def read_directory(file: BinaryIO, end_at: int) -> Directory:
-    """The directory that all end records name. Raises `AmbiguousError` where they do not agree."""
+    """Return the directory that all end records name. Raise `AmbiguousError` if they do not agree."""
     size = file.seek(0, 2)
     file.seek(end_at)
     end = file.read(_END.size)
@@ -72,7 +72,7 @@ def read_directory(file: BinaryIO, end_at: int) -> Directory:
 
 
 def _directory64(file: BinaryIO, locator: bytes, end_at: int, short: Directory) -> tuple[Directory, int]:
-    """The same of the 64-bit end record, and where that begins."""
+    """Read the directory from the 64-bit end record. Return it and the offset of this record."""
     _, _, at, _ = _LOCATOR.unpack(locator)
     if at + _END64.size > end_at:
         raise AmbiguousError("its 64-bit end record is not in the file")
@@ -87,7 +87,7 @@ def _directory64(file: BinaryIO, locator: bytes, end_at: int, short: Directory) 
 
 
 def check_members(file: BinaryIO, infos: list[ZipInfo], directory: Directory) -> None:
-    """Raise `AmbiguousError` unless the local headers say what the directory says, without gap or overlap."""
+    """Raise `AmbiguousError` unless local headers match the directory, without gap or overlap."""
     if len(infos) != directory.members:
         raise AmbiguousError(f"its end names {directory.members} members, and its directory has {len(infos)}")
     expected = 0
@@ -115,7 +115,7 @@ def check_members(file: BinaryIO, infos: list[ZipInfo], directory: Directory) ->
 
 
 def _after_descriptor(file: BinaryIO, at: int, info: ZipInfo) -> int:
-    """The end of the record behind the data: the shortest form that names this checksum and these sizes."""
+    """Return the end of the record after the data, in the shortest form that matches checksum and sizes."""
     file.seek(at)
     raw = file.read(max(_DESCRIPTORS))
     for form, magic in (("<4sLLL", True), ("<4sLQQ", True), ("<LLL", False), ("<LQQ", False)):

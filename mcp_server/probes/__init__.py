@@ -1,1 +1,1 @@
-"""Rebuilds a finished package from its own wrapper, with launch probes or sanitizers, without its model."""
+"""Rebuilds a finished package from its own wrapper, with launch probes or sanitizers, without the model."""

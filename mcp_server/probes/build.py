@@ -1,4 +1,4 @@
-"""Rebuilds a package with launch probes or sanitizers. The user's file is only read."""
+"""Rebuilds a package with launch probes or sanitizers. The user's file is never changed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from mcp_server.runtime.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
 DIGESTS = "digests"
-# Variables in which g++ and clang++ look for headers and libraries.
+# Variables with directories in which g++ and clang++ look for headers and libraries.
 SEARCHED = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH")
 MODEL_HEADER = "torch/csrc/inductor/aoti_runtime/model.h"
-# Sources that determine a rebuild. They are part of the cache key, so a change invalidates old entries.
+# The sources that determine a rebuild. They are part of the cache key, so a change invalidates old entries.
 _OWN_SOURCES = tuple(
     path
     for directory in (NATIVE, NATIVE.parent, Path(reader.__file__).parent)
@@ -40,7 +40,7 @@ _OWN_SOURCES = tuple(
 async def with_probes(
     context: Context, workload: PackageWorkload, options: Options | None = None, cache: Cache | None = None
 ) -> Instrumented:
-    """`instrument` for the interpreter and the variables of a workload; with launch probes by default."""
+    """Call `instrument` with a workload's interpreter and variables; launch probes are the default."""
     return await instrument(
         *(workload.package, options or Options(), context),
         python=workload.python,
@@ -60,9 +60,9 @@ async def instrument(
 ) -> Instrumented:
     """Rebuild every model of `package` for the torch of `python` (default: the context's interpreter).
 
-    `env` holds the variables that the workload sets, which select compiler and CUDA. Takes seconds the first
-    time, and well under one from the cache. Raises `PackageError` if the package cannot be read, and
-    `ProblemError` if it cannot be rebuilt.
+    `env` holds the variables that the workload sets, which select compiler and CUDA. This takes seconds the
+    first time, and well under one second from the cache. Raise `PackageError` if the package cannot be read,
+    and `ProblemError` if it cannot be rebuilt.
     """
     started = time.monotonic()
     models = await anyio.to_thread.run_sync(models_of, package)
@@ -102,7 +102,7 @@ async def find_tools(
     cache: Cache,
     env: Mapping[str, str] | None,
 ) -> Tools:
-    """The toolchain for the torch of `python`; `source` records the command of the original compile."""
+    """Find the toolchain for the torch of `python`. `source` records the original compile command."""
     env = env or {}
     toolchain = await find_toolchain(python or context.python, context, env)
     recorded = commands.read_recorded(source)
@@ -111,7 +111,7 @@ async def find_tools(
 
 
 async def _build(models: list[Package], tools: Tools, work: Path) -> None:
-    """Fill the cache entry: the package and its manifest."""
+    """Fill the cache entry with the package and its manifest."""
     tools.context.progress("rebuilding the package with probes")
     rebuilt = []
     files: dict[str, Path] = {}
@@ -125,7 +125,7 @@ async def _build(models: list[Package], tools: Tools, work: Path) -> None:
         "probed": {m.model_name: len(one.probed) for m, one in zip(models, rebuilt, strict=True)},
         "skipped": [skipped.model_dump() for one in rebuilt for skipped in one.skipped],
         "notes": [note for one in rebuilt for note in one.notes],
-        # AddressSanitizer must be loaded first. Without libstdc++ preloaded too, it dies at the first throw.
+        # AddressSanitizer must be loaded first. Unless libstdc++ is preloaded too, the first throw kills it.
         "preload": _runtimes(tools) if tools.options.sanitize == "address" else (),
     }
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
@@ -144,13 +144,13 @@ def _runtimes(tools: Tools) -> list[str]:
 
 
 async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] | None = None) -> Toolchain:
-    """Find the torch of an interpreter. Raises `ProblemError` if it has none, or one without headers."""
+    """Find the torch of an interpreter. Raise `ProblemError` if torch or its headers are missing."""
     script = WORKER_MAIN.with_name("machine.py")
     command = Command(argv=(str(python), str(script)), cwd=here(), timeout_s=60, env=dict(env or {}))
     finished = await context.run(command, "toolchain")
     output = finished.stdout.read_text()
     try:
-        facts, _ = json.JSONDecoder().raw_decode(output, output.find("{"))  # launchers prefix the rank
+        facts, _ = json.JSONDecoder().raw_decode(output, output.find("{"))  # launchers print the rank first
     except ValueError:
         facts = {"error": "it printed no facts"}
     if "error" in facts:

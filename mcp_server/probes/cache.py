@@ -1,9 +1,9 @@
 """A content-addressed cache of rebuilt packages, and the digests that address it.
 
-Of several processes that need an entry, one builds it.
+If several processes need an entry, only one builds it.
 
 Layout: `<root>/<key>/` contains `package.pt2` and `manifest.json`; `<key>.lock` is locked during a build;
-`<key>.building/` is the work directory, which the next sweep removes if its builder died.
+`<key>.building/` is the work directory. If the builder died, the next sweep removes that directory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mcp_server.jobs.store import flock, open_lock, try_lock
 from mcp_server.package.members import DirectoryContainer
 
 SIZE_CAP = 8 << 30  # bytes
-IN_USE_S = 600.0  # younger entries may be in use, and stay
+IN_USE_S = 600.0  # younger entries may be in use and are kept
 POLL_S = 0.02
-CHUNK = 1 << 20  # bytes that are read at once
+CHUNK = 1 << 20  # bytes read at once
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 MANIFEST = "manifest.json"
@@ -53,9 +53,9 @@ class Cache:
     async def built(
         self, key: str, build: Callable[[Path], Awaitable[None]], on_wait: Callable[[str], None]
     ) -> tuple[Path, bool]:
-        """The entry of `key`, and whether it already existed; if not, `build` fills it, with its manifest.
+        """Return the entry of `key`, and whether it existed; if not, `build` fills it, with its manifest.
 
-        A lock keeps other tasks and processes from building the same entry; it ends with its process.
+        A lock keeps other tasks and processes from building the same entry. It ends with its process.
         """
         entry, work = self.root / key, self.root / f"{key}.building"
         lock = open_lock(self.root / f"{key}.lock")
@@ -82,7 +82,7 @@ class Cache:
         for work in self.root.glob("*.building"):
             with suppress(OSError):
                 lock = try_lock(work.with_suffix(".lock"))
-                if lock is not None:  # a builder has the lock for as long as it lives
+                if lock is not None:  # a builder holds the lock for as long as it lives
                     shutil.rmtree(work, ignore_errors=True)
                     os.close(lock)
         entries = [path for path in self.root.iterdir() if _KEY.fullmatch(path.name)]
@@ -102,7 +102,7 @@ def digest_file(path: Path) -> str:
 
 
 def digest_file_cached(path: Path, directory: Path) -> str:
-    """`digest_file`, kept until size, time or inode change: hashing gigabytes of weights takes seconds."""
+    """`digest_file` with a cache by size, time and inode: hashing gigabytes of weights takes seconds."""
     facts = path.stat()
     known = directory / digest_values([str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ino])
     if not known.exists():
@@ -115,7 +115,7 @@ def digest_file_cached(path: Path, directory: Path) -> str:
 
 
 def digest_package(path: Path, directory: Path) -> str:
-    """SHA-256 of a package: of the file, or of the names and contents of a directory."""
+    """SHA-256 of a package: of the file itself, or of the names and contents of a directory."""
     if path.is_file() and path.suffix != ".so":
         return digest_file_cached(path, directory)
     root = path if path.is_dir() else path.parent

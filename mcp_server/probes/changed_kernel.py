@@ -1,9 +1,9 @@
 """Copies of a package with one kernel replaced: C++ by symbol interposition, Triton by its cubin.
 
-C++: the copy's library contains only the changed kernel and links the original library, stored next to it
+For C++, the copy's library contains only the changed kernel and links the original library, stored next to it
 under another name. The dynamic linker resolves the original's relocations to the changed kernel first. This
-avoids compiling the wrapper, most of the time of a rebuild. If the original does not call the kernel through
-a relocation, the package is rebuilt instead.
+avoids compiling the wrapper, which takes most of the time of a rebuild. If the original does not call the
+kernel through a relocation, the package is rebuilt instead.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from mcp_server.worker.events import Failed
 from mcp_server.worker.protocol import RecompileRequest
 
 _ERROR = re.compile(r"^[^\n:]*:(\d+)(?::\d+)?: (?:fatal )?error: (.*)", re.M)
-# Sources that determine the copy. They are part of the cache key, so a change invalidates old entries.
+# The sources that determine the copy. They are part of the cache key, so a change invalidates old entries.
 _OWN = tuple(
     Path(__file__).with_name(name) for name in ("changed_kernel.py", "rewrite.py", "domain_guard.py")
 )
 
 
 class CalledDirectlyError(Exception):
-    """The library calls the kernel by its address, so that it cannot be interposed."""
+    """The library calls the kernel by its address, so the kernel cannot be interposed."""
 
 
 def kernel_named(package: Package, name: str) -> Kernel:
-    """The kernel with its source. Raises `ProblemError` for an unknown name or a missing source."""
+    """Return the named kernel with its source. Raise `ProblemError` if name or source is missing."""
     wrapper = package.wrapper
     kernel = wrapper.kernels.get(name)
     if kernel is None:
@@ -72,11 +72,11 @@ async def with_kernel(
     python: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Path:
-    """A copy of `package` in which `source` replaces `kernel`. Takes seconds unless cached.
+    """Write a copy of `package` in which `source` replaces `kernel`. Takes seconds unless cached.
 
-    Raises `ProblemError` with the compiler's first error and its line. A Triton kernel is compiled on the
-    target GPU, and launched with the same grid, warps and shared memory: `ProblemError` too if the package
-    has no separate binary of it, without a GPU, and if the original configuration is unknown.
+    Raise `ProblemError` with the compiler's first error and its line. A Triton kernel is compiled on the
+    target GPU and launched with the same grid, warps and shared memory. `ProblemError` is also raised if the
+    package has no separate binary of it, if there is no GPU, or if the original configuration is unknown.
     """
     cache = Cache()
     content = await anyio.to_thread.run_sync(digest_package, package.path, cache.root / DIGESTS)
@@ -130,7 +130,7 @@ async def _finish(package: Package, kernel: Kernel, files: Mapping[str, Path], w
 async def _build_interposed(
     package: Package, kernel: Kernel, source: str, tools: Tools, work: Path, key: str
 ) -> None:
-    """Fill the cache entry. Raises `CalledDirectlyError`, and `ProblemError` for a compiler error."""
+    """Fill the cache entry. Raise `CalledDirectlyError`, or `ProblemError` for a compiler error."""
     context, library = tools.context, package.files.library
     if library is None:
         raise ProblemError("the package has no library", value=package.model_name)
@@ -161,7 +161,7 @@ def calls_through_relocation(library: Path, symbol: str) -> bool:
 
 
 async def _compile(package: Package, kernel: Kernel, source: str, tools: Tools, work: Path) -> None:
-    """Compile the changed kernel, the others blanked, with the package's flags and its original lines."""
+    """Compile the changed kernel with the package's flags and original lines; other kernels are blanked."""
     text, changed, member = package.kernel_text, compiled_form(source), package.files.kernel_source
     if member is None or kernel.source not in text:
         name = "wrapper.kernel.cpp"
@@ -200,7 +200,7 @@ async def _recompiled(
     python: Path | None,
     env: Mapping[str, str] | None,
 ) -> Path:
-    """The new binary of a Triton kernel; `member` is its binary in the package."""
+    """Compile a Triton kernel and return its new binary; `member` is its binary in the package."""
     names = ("original.py", "changed.py", "original.cubin", "changed.cubin")
     original, changed, binary, target = (work / name for name in names)
     original.write_text(textwrap.dedent(kernel.source))

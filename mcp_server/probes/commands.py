@@ -1,6 +1,6 @@
 """Compile and link commands of a rebuild: options, flags taken from the wrapper, and running the compiler.
 
-A package is untrusted. Of the compile command that its wrapper records, only flags of known harmless forms
+A package is untrusted. From the compile command that its wrapper records, only flags of known harmless forms
 are used, and never the path of a compiler, a plugin, a response file or a linker script.
 """
 
@@ -27,13 +27,13 @@ Sanitizer = Literal["address", "undefined"]
 
 @dataclass(frozen=True)
 class Options:
-    """How to rebuild.
+    """How to rebuild a package.
 
-    `sanitize` compiles the C++ kernels again with that sanitizer. Without `index_asserts` the kernels' own
-    bound checks are removed, so that a sanitizer sees the access.
-    `separate_weights` gives each weight its own allocation instead of a part of one blob, so that a checker
-    sees an overrun into the next weight; AddressSanitizer implies it. `kernels` are C++ kernels to change:
-    (name, source, new source). `statements` replace launches, by number, if there are no probes.
+    `sanitize` compiles the C++ kernels again with that sanitizer. If `index_asserts` is False, the kernels'
+    own bound checks are removed, so that a sanitizer sees the access. `separate_weights` gives each weight
+    its own allocation instead of a part of one blob, so that a checker sees an overrun into the next weight;
+    AddressSanitizer implies it. `kernels` are C++ kernels to change: (name, source, new source). `statements`
+    replace launches, by number, if there are no probes.
     """
 
     probes: bool = True
@@ -45,7 +45,7 @@ class Options:
 
 
 class Skipped(Record):
-    """A launch without probes, and why. `launch` is None when the reason holds for a whole model."""
+    """A launch without probes, and the reason. If `launch` is None, the reason holds for a whole model."""
 
     model: str
     launch: int | None
@@ -55,7 +55,7 @@ class Skipped(Record):
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where an interpreter's torch and CUDA headers lie. Paths exist."""
+    """The existing directories of the headers of an interpreter's torch and of CUDA."""
 
     torch_version: str
     include: tuple[str, ...]
@@ -64,7 +64,7 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Instrumented:
-    """A rebuilt package, made in `seconds`. `preload` goes into LD_PRELOAD of whatever loads it."""
+    """A rebuilt package. `seconds` is the build time. Whatever loads it must have `preload` in LD_PRELOAD."""
 
     package: Path
     probed: dict[str, int]
@@ -76,20 +76,20 @@ class Instrumented:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a process needs which loads the package."""
+        """The variables that a process needs to load the package."""
         return {"LD_PRELOAD": " ".join(self.preload)} if self.preload else {}
 
 
 COMPILERS = ("g++", "c++", "clang++")
 LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # may precede the compiler in CXX
 
-# g++ starts garbage collection at 128 MiB; torch's headers need 400. Collecting later saves a tenth.
+# g++ starts garbage collection at 128 MiB; torch's headers need 400. Collecting later saves 10 % of time.
 _NO_COLLECTION = ("--param=ggc-min-heapsize=600000",)  # KiB
 
 _COMPILE = re.compile(r"^// Compile cmd\n// (.*)$", re.M)
 _COMPILER = re.compile(r"(?:g\+\+|c\+\+|clang\+\+)(?:-\d+)?")
 _DEFINE = re.compile(r"[A-Za-z_]\w*(?:=[\w.:+\-]*)?")
-# One alternative for each family: language, code generation (by name), machine, warnings off, standard.
+# The alternatives: language, code generation (by name), machine, disabled warnings, standard.
 _FLAG = re.compile(
     r"-std=(?:c|gnu)\+\+\w+|-O[0-3s]|-fopenmp|-pedantic|-pthread|-w|-Wall|-Wno-[\w\-]+|-m[\w.\-]+(?:=[\w.\-]+)?"
     r"|-f(?:no-)?(?:PIC|pic|exceptions|rtti|omit-frame-pointer|trapping-math|finite-math-only|signed-zeros"
@@ -115,7 +115,7 @@ class Flags:
 
 
 def read_recorded(source: str) -> tuple[str, ...]:
-    """The words of the last compile command recorded (torch appends one each time), or a `ProblemError`."""
+    """Return the words of the last compile command recorded (torch appends), or raise `ProblemError`."""
     compiles = _COMPILE.findall(source)
     if not compiles:
         raise ProblemError(
@@ -131,7 +131,7 @@ def read_recorded(source: str) -> tuple[str, ...]:
 
 
 def safe_flags(command: Sequence[str]) -> Flags:
-    """Sort the words of a recorded compile command; inputs, output and precompiled headers are skipped."""
+    """Sort the words of a recorded compile command. Inputs, output and precompiled headers are skipped."""
     kept: list[str] = []
     includes: list[str] = []
     dropped: list[str] = []
@@ -162,10 +162,10 @@ def compile_command(
     target: str,
     extra: Iterable[str] = (),
 ) -> tuple[str, ...]:
-    """argv that compiles `source` to the object `target` with this interpreter's headers.
+    """Build the argv that compiles `source` to the object `target` with this interpreter's headers.
 
-    The recorded include directories come last, for headers that this torch lacks (custom operators). `-w`:
-    warnings in generated code are of no use to the user.
+    The recorded include directories come last, for headers that this torch lacks (custom operators). `-w` is
+    set because warnings in generated code do not help the user.
     """
     kept = [flag for flag in flags.kept if not _REPLACED.fullmatch(flag)]
     cuda = toolchain.cuda_include if "USE_CUDA" in flags.defines else ()
@@ -176,12 +176,12 @@ def compile_command(
 
 
 def collection_flags(compiler: str) -> tuple[str, ...]:
-    """Flags that postpone the garbage collection of g++; clang has none."""
+    """Return the flags that postpone garbage collection in g++; clang has no such collection."""
     return () if "clang" in Path(compiler).name else _NO_COLLECTION
 
 
 def link_command(compiler: str, objects: Sequence[str], companion: Path, target: str) -> tuple[str, ...]:
-    """argv that links our objects and the original library `companion` into `target`, in its directory.
+    """Build the argv that links our objects and the original library `companion` into `target`.
 
     No other library is named: the dependencies of the original provide every symbol, and are found as before.
     Others may be missing on a host without Python (libtorch.so, which a torch 2.13 package does not need).
@@ -191,18 +191,18 @@ def link_command(compiler: str, objects: Sequence[str], companion: Path, target:
 
 
 def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The full path of a C++ compiler: $CXX, else the recorded name, else any on PATH.
+    """Return the full path of a C++ compiler: $CXX, else the recorded name, else any on PATH.
 
     `environ` is the workload's environment: its compiler may differ from the server's.
 
-    A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy
-    crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
+    A compiler whose libstdc++ exists only as an archive is skipped: a library with its own copy crashes in
+    std::regex (seen with torch 2.11). Raise `ProblemError` if no compiler is left.
     """
     try:
         words = shlex.split(environ.get("CXX", ""))
     except ValueError:
         words = []
-    # CXX may name a launcher first (`ccache g++`), and flags behind the compiler.
+    # CXX may name a launcher first (`ccache g++`), and flags after the compiler.
     named = [word for word in words if not word.startswith("-") and Path(word).name not in LAUNCHERS]
     name = Path(recorded[0]).name if recorded else ""
     names = [*named[:1], name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
@@ -219,7 +219,7 @@ def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
-    """The path of one of the compiler's own files; None if the compiler does not have it."""
+    """Return the path of one of the compiler's own files; None if the compiler does not have it."""
     argv = [compiler, f"-print-file-name={name}"]
     nothing = subprocess.DEVNULL
     done = subprocess.run(
@@ -234,7 +234,7 @@ COMPILE_LIMIT_S = 900.0
 async def compile_in(
     context: Context, argv: Sequence[str], directory: Path, name: str, env: Mapping[str, str]
 ) -> str | None:
-    """None if the command succeeded, else its error output. `env` has the workload's variables."""
+    """Run the command. Return None on success, else its error output. `env` has the workload's variables."""
     command = Command(argv=tuple(argv), cwd=directory, timeout_s=COMPILE_LIMIT_S, env=dict(env))
     finished = await context.run(command, name[:80])
     if finished.ok:
@@ -245,7 +245,7 @@ async def compile_in(
 async def compile_or_raise(
     context: Context, argv: Sequence[str], directory: Path, name: str, env: Mapping[str, str]
 ) -> None:
-    """Raises `ProblemError` with the compiler's first error."""
+    """Run the command. Raise `ProblemError` with the compiler's first error if it fails."""
     failure = await compile_in(context, argv, directory, name, env)
     if failure is not None:
         raise ProblemError(
@@ -256,7 +256,7 @@ async def compile_or_raise(
 
 
 def first_error(log: str) -> str:
-    """The first line that names an error, else the last line; bounded and printable."""
+    """Return the first line that names an error, else the last line; shortened and printable."""
     lines = [line for line in log.splitlines() if line.strip()]
     last = lines[-1] if lines else "no message"
     line = next((line for line in lines if "error" in line or "cannot" in line), last)
@@ -264,7 +264,7 @@ def first_error(log: str) -> str:
 
 
 async def together(*works: Callable[[], Awaitable[None]]) -> None:
-    """Run all at once; the first `ProblemError` cancels the rest and comes out as itself, not in a group."""
+    """Run all at once. The first `ProblemError` cancels the rest and is raised itself, not in a group."""
     problems: list[ProblemError] = []
 
     async with anyio.create_task_group() as tasks:

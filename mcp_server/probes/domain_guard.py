@@ -1,7 +1,7 @@
-"""Operands of a kernel's operations kept where the operation is defined.
+"""Changes a kernel so that operands stay inside the domain of their operation.
 
-A guard returns the operand itself where it lies in the domain, so that only results that were NaN or infinite
-change. In C++ one template serves numbers and vectors; whole numbers and NaN stay as they are.
+A guard returns an operand in the domain unchanged, so only results that were NaN or infinite change. In C++
+one template serves numbers and vectors; integers and NaN stay as they are.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ HELPERS = (
     "T most(open && high < 1e300 ? aoti_debug_end<V>(high, low) : V(high)); "
     "T kept = T::blendv(x, least, x < least); return T::blendv(kept, most, kept > most); } } "
 )
-"""What the guards of C++ kernels call, on one line."""
+"""The functions that the guards of C++ kernels call, on one line."""
 GUARDED = re.compile(r"aoti_debug_(?:nonzero|within)\(")
 
 
 def with_domain_guarded(kernel: Kernel, family: str) -> str:
-    """The kernel with every operation of a family guarded. Raises `ProblemError` if it has none."""
+    """Return the kernel with every operation of a family guarded. Raise `ProblemError` if it has none."""
     guards = _cpp_guards(kernel, family) if kernel.kind == "cpp" else _triton_guards(kernel, family)
     text, found = kernel.source, sorted(guards, reverse=True)
     if not found:
@@ -67,9 +67,9 @@ _EXPONENTS = (
 
 
 def with_exponents_shifted(kernel: Kernel, shift: float) -> str:
-    """The kernel with a number taken from the argument of every exponential.
+    """Return the kernel with `shift` subtracted from the argument of every exponential.
 
-    Quotients of an exponential and a sum of them keep their value. Raises `ProblemError` without one.
+    Quotients of an exponential and a sum of exponentials keep their value. Raise `ProblemError` if none.
     """
     text = kernel.source
     for pattern, replacement in _EXPONENTS:
@@ -80,7 +80,7 @@ def with_exponents_shifted(kernel: Kernel, shift: float) -> str:
 
 
 def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
-    """The texts to insert, with their places."""
+    """Yield the texts to insert into a C++ kernel, with their positions."""
     for match in _VALUE.finditer(kernel.source):
         try:
             spans = cpp_spans(match["value"])
@@ -88,11 +88,11 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
             continue
         places = {id(part): (start, end) for part, start, end in spans}
         base = match.start("value")
-        parts = {id(part): part for part, _, _ in spans}  # each once
-        # Of two operations on one operand, the outer one decides: in `1 / std::sqrt(x)`, the division.
+        parts = {id(part): part for part, _, _ in spans}  # each part once
+        # If two operations share an operand, the outer one decides: in `1 / std::sqrt(x)`, the division.
         guarded = {id(operand): (domain, operand) for domain, operand in _guarded(parts.values(), family)}
         for domain, first in guarded.values():
-            # A remainder is `a - div_floor_floating_vec(a, b) * b`: its divisor is one, wherever it stands.
+            # A remainder is `a - div_floor_floating_vec(a, b) * b`: every occurrence of its divisor counts.
             same = [part for part in parts.values() if part == first] if "_floating" in match[0] else [first]
             before, after = "aoti_debug_nonzero(", ")"
             if not domain.nonzero:
@@ -104,7 +104,7 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
 
 
 def _guarded(parts: Iterable[Syntax], family: str) -> Iterator[tuple[Domain, Syntax]]:
-    """The operands that decide whether an operation of a family is defined."""
+    """Yield the operands that decide whether an operation of a family is defined."""
     for part in parts:
         op, operands = operation_of(part)
         domain = DOMAINS.get(op)
@@ -119,11 +119,11 @@ def _cpp_number(value: float) -> str:
 
 
 def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
-    """The texts to insert, with their places. `%` and `//` are those of indices and stay."""
+    """Yield texts to insert into a Triton kernel, with positions. Index operators `%` and `//` stay."""
     tree = parsed(kernel.source)
     if tree is None:
         return
-    starts, place = [], 0  # of the lines, without the indentation that all of them have
+    starts, place = [], 0  # the starts of the lines, after the indentation that all lines share
     dedented = textwrap.dedent(kernel.source).split("\n")
     for line, short in zip(kernel.source.split("\n"), dedented, strict=True):
         starts.append(place + len(line) - len(short))
@@ -151,7 +151,7 @@ def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
 
 
 def _triton_guard(domain: Domain, x: str) -> tuple[str, str]:
-    """The text to put before the operand `x`, and the text to put after it."""
+    """Return the text to put before the operand `x`, and the text to put after it."""
     if domain.nonzero:
         return f"tl.where({x} == 0, 1.0, ", ")"
     low, high = domain.low, domain.high

@@ -1,4 +1,4 @@
-"""Rebuilds one model of a package: rewrite, compile, link; and writes packages with files replaced.
+"""Rebuilds one model of a package (rewrite, compile, link), and writes packages with files replaced.
 
 The rebuilt library links the original one, which stays next to it under a name that loaders ignore. So C++
 kernels keep their machine code, weights need not pass through a compiler, and dependencies are found as
@@ -37,7 +37,7 @@ OBJECTS = {"runtime.cpp": "-O2", "regex.cpp": "-O0"}
 
 ATTEMPTS = 4
 SOURCES = "sources"
-# Reports must name sources without the directory, which no longer exists by then.
+# Reports must name sources without the build directory, which no longer exists by then.
 MAP = f"-ffile-prefix-map={SOURCES}/="
 
 _ERROR = re.compile(r"\.wrapper\.cpp:(\d+)(?::\d+)?: (?:fatal )?error: (.*)")
@@ -50,7 +50,7 @@ SANITIZE_FLAGS = {
     "undefined": ("-fsanitize=undefined", "-fno-sanitize=vptr", "-fno-omit-frame-pointer", "-g1", "-O1"),
 }
 
-COPIED = 1 << 22  # bytes at a time
+COPIED = 1 << 22  # bytes copied at a time
 _MAPPED_HEADER = struct.Struct("<Q")
 _MAP_ALIGNMENT = 0x4000  # model_base.h, _get_constants_start: the appended weights start at 16 KiB
 # The constants under the symbols that model_base.h declares.
@@ -64,14 +64,14 @@ _binary_constants_bin_start:
 _binary_constants_bin_end:
 .section .note.GNU-stack,"",@progbits
 """
-STEM = "package"  # of a new archive
+STEM = "package"  # the top folder of a new archive
 # What torch.export.pt2_archive looks for in an archive (torch 2.8-2.15).
 _MARKS = {"archive_format": "pt2", "archive_version": "0", "byteorder": "little", ".data/version": "6\n"}
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """One rebuilt model: files to replace or to add, by member name of the package."""
+    """One rebuilt model. `files` are to be replaced or added, by member name of the package."""
 
     files: dict[str, Path]
     probed: tuple[int, ...]
@@ -81,7 +81,7 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Tools:
-    """What every model of a package is rebuilt with. `env` holds the variables that the workload sets."""
+    """What all models of a package share for their rebuild. `env` holds the workload's own variables."""
 
     options: Options
     toolchain: Toolchain
@@ -100,7 +100,7 @@ class ModelBuild:
         self.notes = [f"flag left out: {flag}" for flag in self.flags.dropped]
 
     async def build(self) -> Rebuilt:
-        """Raises `ProblemError` when the model cannot be rebuilt at all."""
+        """Rebuild the model. Raise `ProblemError` if that is impossible."""
         source, library = self.package.files.wrapper_source, self.package.files.library
         if source is None or library is None:
             raise ProblemError(
@@ -112,7 +112,7 @@ class ModelBuild:
         def original() -> Path:
             path = self.work / "original.so"
             extract(self.package, library.name, path)
-            # Named by its content: ld.so takes two libraries of one name for the same.
+            # Named by its content: ld.so takes two libraries with the same name for one.
             return path.rename(self.work / f"aoti-debug-{digest_file(path)[:24]}.original")
 
         old = await anyio.to_thread.run_sync(original)
@@ -123,7 +123,7 @@ class ModelBuild:
             rewritten.append(await self._wrapper(wrapper, source.name))
 
         options = self.tools.options
-        # Symbols that the old library does not export are built too.
+        # Kernels whose symbols the old library does not export are compiled too.
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         anew = missing_symbols(old, names) or options.sanitize or options.kernels
         works: list[Callable[[], Awaitable[None]]] = [compile_wrapper]
@@ -139,7 +139,7 @@ class ModelBuild:
         return Rebuilt(files, rewritten[0].probed, rewritten[0].skipped, tuple(self.notes))
 
     async def _wrapper(self, wrapper: Wrapper, member: str) -> Rewritten:
-        """Compile the rewritten wrapper; launches whose probes the compiler refuses are given up."""
+        """Compile the rewritten wrapper, dropping the probes of launches where the compiler rejects them."""
         options = self.tools.options
         separate = options.sanitize == "address" or options.separate_weights
         probes = ("-include", str(NATIVE / "probes.h")) if options.probes else ()
@@ -152,7 +152,7 @@ class ModelBuild:
                 rewritten = rewrite(wrapper, name, refused, separate_weights=separate)
             placed = self._place(member, rewritten.text)
             # Headers dominate the compile time of a wrapper; -O0 saves a quarter of it.
-            level = "-O1" if options.statements else "-O0"  # those are packages to keep
+            level = "-O1" if options.statements else "-O0"  # such packages are meant to be kept
             argv = commands.compile_command(
                 self.tools.compiler,
                 self.flags,
@@ -176,16 +176,16 @@ class ModelBuild:
         )
 
     def _place(self, member: str, text: str) -> str:
-        """Write a source under its own name, which errors and reports will show; its path below `work`."""
+        """Write a source under its own name, which errors and reports show. Return its path below `work`."""
         path = self.work / SOURCES / Path(member).name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         return f"{SOURCES}/{path.name}"
 
     async def _support(self) -> None:
-        """Objects that are the same for every package of this compiler: the probe runtime, std::regex."""
+        """Provide the objects that all packages of a compiler share: the probe runtime and std::regex."""
         tools = self.tools
-        # The standard and the library's ABI decide the names of symbols.
+        # The language standard and the library's ABI determine symbol names.
         kept = [f for f in self.flags.kept if f.startswith(("-std=", "-D_GLIBCXX"))]
         cuda = ["-DAOTI_DEBUG_CUDA"] if "USE_CUDA" in self.flags.defines else []
         fixed = (*cuda, *commands.collection_flags(tools.compiler), "-fPIC", "-fvisibility=hidden", "-w")
@@ -222,7 +222,7 @@ class ModelBuild:
         await self._make(argv, "compile-kernels")
 
     async def _constants(self, old: Path) -> None:
-        """Embed the constants by assembly, when the old library hides where they are."""
+        """Embed the constants through assembly if the old library hides their location."""
         if not dump_constants(self.package, old, self.work / "constants.bin"):
             raise ProblemError("the package's library hides its constants", value=old.name)
         (self.work / "constants.S").write_text(_CONSTANTS_ASSEMBLY)
@@ -244,7 +244,7 @@ class ModelBuild:
 
 
 def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]:
-    """Launches on whose lines the compiler found errors, with the first error of each."""
+    """Return the launches on whose lines the compiler found errors, each with its first error."""
     errors: dict[int, str] = {}
     for line, text in _ERROR.findall(log):
         errors.setdefault(int(line), text[:200])
@@ -278,7 +278,7 @@ def missing_symbols(library: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def append_mapped_weights(package: Package, original: Path, rebuilt: Path) -> None:
-    """Copy weights that are appended to the library (`force_mmap_weights`); their size is its first word."""
+    """Copy weights appended to the library (`force_mmap_weights`). Their first word is their size."""
     facts = package.library
     if facts is None or facts.mapped_weights_bytes is None or facts.constants_offset is None:
         return
@@ -291,7 +291,7 @@ def append_mapped_weights(package: Package, original: Path, rebuilt: Path) -> No
 
 
 def dump_constants(package: Package, library: Path, target: Path) -> bool:
-    """Write the constants' section of the library to `target`. False if its location is unknown."""
+    """Write the library's constants section to `target`. Return False if its location is unknown."""
     facts = package.library
     if facts is None or facts.constants_offset is None or facts.constants_bytes is None:
         return False
@@ -304,7 +304,7 @@ def dump_constants(package: Package, library: Path, target: Path) -> bool:
 
 
 def write_package(container: Container, files: Mapping[str, Path], target: Path) -> None:
-    """Copy `container` to the zip `target`, with `files` in place of members of these names, or added."""
+    """Copy `container` to the zip `target`; `files` replace the members with their names, or are added."""
     names = {member.name for member in container.members}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for member in container.members:

@@ -1,9 +1,9 @@
-"""Changes the text of generated code without moving a line: probes in wrappers, other expressions in kernels.
+"""Changes generated code without moving a line: adds probes to wrappers, replaces expressions in kernels.
 
-A launch statement of a wrapper becomes, on its own lines,
-`{ aoti_debug::Launch aoti_debug_launch(7, "kernel", 3); <views> <arguments> before(); STATEMENT after(); }`.
-Views created inside the call are bound to a variable first, so that a probe can see them. The block destroys
-them where the original statement would have.
+A launch statement of a wrapper becomes, on its own lines, `{ aoti_debug::Launch aoti_debug_launch(7,
+"kernel", 3); <views> <arguments> before(); STATEMENT after(); }`. Views created inside the call are first
+bound to variables, so that a probe can see them. They are destroyed at the end of the block, where the
+original statement would have destroyed them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DECLARATION = re.compile(r"\s*(?:const\s+)?(?:auto|[\w:]+(?:<[^;=]*>)?)[&*]?\s+
 
 
 class Edit(NamedTuple):
-    """Replace `text[start:end]`."""
+    """A replacement for `text[start:end]`."""
 
     start: int
     end: int
@@ -55,9 +55,9 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The new text, the numbers of the launches with probes, and the other launches with the reason.
+    """The new text, the numbers of launches with probes, and the launches without probes and why.
 
-    Launches of `run_impl` keep their index; those of constant folding are numbered on from there.
+    Launches of `run_impl` keep their index; the numbering continues with those of constant folding.
     """
 
     text: str
@@ -66,7 +66,7 @@ class Rewritten:
 
 
 def numbered(wrapper: Wrapper) -> list[tuple[int, Launch]]:
-    """Every launch with the number under which probes report it."""
+    """List every launch with the number under which probes report it."""
     folding = wrapper.folding.launches if wrapper.folding else ()
     return list(enumerate((*wrapper.run.launches, *folding)))
 
@@ -74,14 +74,14 @@ def numbered(wrapper: Wrapper) -> list[tuple[int, Launch]]:
 def rewrite(
     wrapper: Wrapper, model: str, refused: dict[int, str] | None = None, *, separate_weights: bool = False
 ) -> Rewritten:
-    """Insert probes into the text that `wrapper` was read from.
+    """Insert probes into the text from which `wrapper` was read.
 
-    `refused` maps launch numbers to the compiler's error on their probes; those launches are left unchanged.
-    `separate_weights` gives each weight that no launch writes an allocation of its own.
+    `refused` maps launch numbers to the compiler's error on their probes; those launches stay unchanged.
+    `separate_weights` gives each weight that no launch writes its own allocation.
     """
     refused = refused or {}
     bodies = [body for body in (wrapper.run, wrapper.folding) if body is not None and body.launches]
-    # The scope object of one call. The base class pointer is enough to separate runners.
+    # The scope object of one call. The base class pointer is enough to tell runners apart.
     edits = [
         Edit(at.start, at.start, f' aoti_debug::Run aoti_debug_run(this, "{at.name}", (void*)(stream));')
         for at in bodies
@@ -102,7 +102,7 @@ def rewrite(
 
 
 def apply(text: str, edits: Collection[Edit]) -> str:
-    """The text with all edits done; they must not overlap. Edits at one place keep their order."""
+    """Apply all edits to the text. They must not overlap; edits at the same position keep their order."""
     parts: list[str] = []
     at = 0
     for edit in sorted(edits, key=lambda e: e.start):
@@ -112,7 +112,7 @@ def apply(text: str, edits: Collection[Edit]) -> str:
 
 
 def replaced(wrapper: Wrapper, statements: Mapping[int, str]) -> str:
-    """The text with other statements in place of launches, by number."""
+    """Return the wrapper's text with some launches replaced by other statements, by launch number."""
     launches = wrapper.launches
     edits = [Edit(launches[at].start, launches[at].end, text) for at, text in statements.items()]
     return apply(wrapper.text, edits)
@@ -130,7 +130,7 @@ def _separations(wrapper: Wrapper) -> Iterator[Edit]:
 
 
 def why_not(text: str, launch: Launch) -> str:
-    """Why a launch cannot get probes; empty when it can."""
+    """Why a launch cannot have probes; empty if it can."""
     statement = text[launch.start : launch.end]
     if _DECLARATION.match(statement) and not _STATEMENT.match(statement):
         return "the launch is part of a declaration, which a block around it would end"
@@ -160,13 +160,13 @@ def _launch_edits(text: str, number: int, launch: Launch) -> list[Edit]:
 
 
 def _hoist(text: str, argument: Argument, count: int) -> tuple[Edit, str] | None:
-    """The edit that replaces an inline view by a variable, and the variable's definition."""
+    """Return the edit that replaces an inline view with a variable, and the variable's definition."""
     expression = text[argument.start : argument.end]
     match = _HOISTED.search(expression) if argument.is_tensor and argument.view else None
     if match is None:
         return None
     start, end, depth = argument.start + match.start(), argument.start + match.end(), 1
-    while depth and end < argument.end:  # to the parenthesis that closes the call
+    while depth and end < argument.end:  # up to the parenthesis that closes the call
         depth += {"(": 1, ")": -1}.get(text[end], 0)
         end += 1
     if depth:
@@ -177,7 +177,7 @@ def _hoist(text: str, argument: Argument, count: int) -> tuple[Edit, str] | None
 
 
 def _report(argument: Argument, hoisted: str | None) -> Iterator[str]:
-    """The probe call that reports one argument; nothing if it is neither tensor nor number."""
+    """Yield the probe call that reports one argument, unless it is neither tensor nor number."""
     if argument.is_tensor and argument.target:
         names = f"{quoted(argument.target)}, {quoted(argument.name)}, {ROLE_BITS[argument.role]}"
         if address := _HANDLE_ADDRESS.fullmatch(argument.expression):
@@ -190,11 +190,11 @@ def _report(argument: Argument, hoisted: str | None) -> Iterator[str]:
 
 
 def quoted(name: str) -> str:
-    """A C++ string literal of a name from untrusted text."""
+    """Return a name from untrusted text as a C++ string literal."""
     return '"' + _PLAIN.sub("?", name)[:200] + '"'
 
 
-# Pure functions that a C++ replacement may call besides those that the kernel calls itself.
+# Pure functions that a C++ replacement may call, in addition to those that the kernel itself calls.
 _CPP_FUNCTIONS = re.compile(
     r"abs|acos|asin|atan2?|bool|ceil|clamp(?:_max|_min)?|convert|copysign|cosh?|decltype|double|erfc?|exp2?|expm1"
     r"|fabs|float|floor|fma|fmax|fmin|fmod|hypot|infinity|int(?:32_t|64_t)?|isfinite|isinf|isnan|log(?:10|1p|2)?"
@@ -203,7 +203,7 @@ _CPP_FUNCTIONS = re.compile(
 )
 TRITON_MODULES = frozenset({"tl", "libdevice", "tl_math", "triton_helpers", "math"})
 _TRITON_EFFECTS = re.compile(r"store|atomic_\w+|device_\w+|inline_asm\w*|debug_barrier")
-FINITE_FILL = "-1e30f"  # for -inf: softmax gives 0, or equal shares if all are masked
+FINITE_FILL = "-1e30f"  # replaces -inf: softmax gives 0, or equal shares if all are masked
 
 _ASSIGNS = re.compile(r"(?<![=<>!])=(?!=)|\+\+|--")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^<>()]*(?:<[^<>()]*>[^<>()]*)*>)?\s*\(")
@@ -218,7 +218,7 @@ _KEEP_IN_BOUNDS = (
     "template <typename T> inline T aoti_debug_keep(T value, int64_t low, int64_t bound) "
     "{ return value < T(low) ? T(low) : value < T(bound) ? value : T(bound - 1); } "
 )
-# The same for one end, of a number or of a vector.
+# A limit on one side only, for a number or a vector.
 _LIMIT = """
 template <typename T> inline T NAME(T value, int64_t end) { return value SIGN T(end) ? T(end) : value; }
 template <typename T> inline at::vec::Vectorized<T> NAME(at::vec::Vectorized<T> value, int64_t end)
@@ -231,7 +231,7 @@ _LIMITS = {"aoti_debug_at_most": (">", "minimum"), "aoti_debug_at_least": ("<", 
 
 
 def compiled_form(source: str) -> str:
-    """The kernel with the definitions of the helpers that it may call, on the same lines."""
+    """Put the definitions of the helpers that a kernel may call before it, on its first line."""
     helpers = _KEEP_IN_BOUNDS if "aoti_debug_keep(" in source else ""
     for name, (sign, function) in _LIMITS.items():
         if f"{name}(" in source:
@@ -242,17 +242,17 @@ def compiled_form(source: str) -> str:
 
 
 def replaced_once(kernel: Kernel, old: str, new: str) -> str:
-    """The kernel's source with its only occurrence of `old` replaced by the expression `new`.
+    """Return the kernel's source with its only occurrence of `old` replaced by the expression `new`.
 
-    A statement that stands once for the vectors of a loop and once for their rest counts as one. Raises
+    A statement that occurs once for the vectors of a loop and once for their remainder counts as one. Raise
     `ProblemError` if `old` does not occur exactly once (with the lines), or if `new` is not a pure expression
     of numbers.
     """
     if not old.strip():
         raise ProblemError("the text to replace is empty", allowed=f"a text out of {kernel.name}")
-    # overlapping ones too
+    # including overlapping occurrences
     places = [match.start() for match in re.finditer(f"(?={re.escape(old)})", kernel.source)]
-    first = max(kernel.first_line, 1)  # in the file that holds the kernel
+    first = max(kernel.first_line, 1)  # its line in the file that contains the kernel
     if not places:
         spaced = r"\s*".join(re.escape(part) for part in re.findall(r"\w+|[^\w\s]", old))
         hint = ""
@@ -287,7 +287,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
 
 
 def _is_one_statement(source: str, places: Sequence[int]) -> bool:
-    """Whether two places are the same line of a C++ loop, once for the vectors and once for the rest."""
+    """Whether two positions are the same line of a C++ loop, once for vectors and once for the remainder."""
     lines = {source[source.rfind("\n", 0, at) + 1 : source.find("\n", at)].strip() for at in places}
     between = source[places[0] : places[1]]
     return (
@@ -349,7 +349,7 @@ def _pure(call: ast.Call) -> bool:
 
 
 def with_bounds_kept(kernel: Kernel) -> str:
-    """The kernel with every checked index clamped into its bounds. Raises `ProblemError` if one cannot be."""
+    """Return the kernel with each checked index clamped to its bounds. Raise `ProblemError` if impossible."""
     asserts = find_asserts(kernel.source)
     if kernel.kind != "cpp" or not asserts:
         raise ProblemError(
@@ -375,7 +375,7 @@ def with_bounds_kept(kernel: Kernel) -> str:
 
 
 def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: int | None) -> str:
-    """The kernel with limits on the values that these lines (1-based) define, or a `ProblemError`."""
+    """Limit the values that these lines (1-based) of a kernel define. Raise `ProblemError` if impossible."""
     texts = kernel.source.split("\n")
     for number in lines:
         head, sign, value = texts[number - 1].partition(" = ")
@@ -391,7 +391,7 @@ def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: i
 
 
 def with_finite_mask(kernel: Kernel) -> str:
-    """The kernel with a finite number in place of -inf in masks. Raises `ProblemError` if it has no -inf."""
+    """Return the kernel with a finite number for -inf in masks. Raise `ProblemError` if it has no -inf."""
     if kernel.kind == "cpp":
         text, count = _INFINITY.subn(rf"\g<1>{FINITE_FILL}\g<2>", kernel.source)
     else:
@@ -405,7 +405,7 @@ def with_finite_mask(kernel: Kernel) -> str:
 
 
 def with_wide_indices(kernel: Kernel) -> str:
-    """The kernel with its indices computed in 64 bits. Raises `ProblemError` if they already are."""
+    """Return the kernel with its indices computed in 64 bits. Raise `ProblemError` if they already are."""
     if kernel.kind == "cpp":
         text, count = _NARROW_CPP.subn(r"\g<head>int64_t", kernel.source)
     else:
@@ -427,9 +427,9 @@ def with_wide_indices(kernel: Kernel) -> str:
 
 
 def with_wide_integers(kernel: Kernel) -> str:
-    """The kernel with integer loads and arithmetic widened to int64; what it stores keeps its dtype.
+    """Return the kernel with integer loads and arithmetic widened to int64; stores keep their dtype.
 
-    Raises `ProblemError` if nothing is narrower, and for C++ vector code.
+    Raise `ProblemError` if no integer is narrower, or for C++ vector code.
     """
     if kernel.kind == "cpp":
         if _INTEGER_VECTOR.search(kernel.source):

@@ -1,1 +1,1 @@
-"""Reports for other people: one HTML file, or a bundle of all that the verdict rests on."""
+"""Reports for other people: one HTML file, or a bundle with everything that the verdict rests on."""

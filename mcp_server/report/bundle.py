@@ -1,4 +1,4 @@
-"""Writes a diagnosis into one zip, with all that another engineer needs to repeat it, and reads it."""
+"""Writes a diagnosis into one zip, with all that another engineer needs to repeat it, and reads it back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INPUTS_FILE = "inputs/inputs.pt"
 DEFAULT_LIMIT_BYTES = 64 << 20
 CHUNK = 1 << 20
 
-# Of each step: the request, the worker's report, the output.
+# The files of each step: the request, the worker's report, the output.
 STEP_FILES = ("request.json", "report.jsonl", "output.log")
 STEP_LOG_LIMIT = 4 << 20
 
@@ -44,7 +44,7 @@ Redact = Callable[[str], str]
 
 
 def read_source(text: str, store: Store) -> Source:
-    """The source that `text` names. Raises ProblemError for what is none of the three."""
+    """Read the source that `text` names: a job, verdict or bundle. Raise ProblemError for anything else."""
     handle = HANDLE.fullmatch(text)
     if handle:
         directory = store.find(handle[1]).path
@@ -61,7 +61,7 @@ def read_source(text: str, store: Store) -> Source:
 
 
 def of_verdict(verdict: Verdict) -> Source:
-    """A verdict, with the job that its artifacts name."""
+    """Combine a verdict with the job that its artifacts name."""
     paths = [artifact.path for artifact in verdict.artifacts if artifact.path.name == SUBJECT_FILE]
     if not paths or not paths[0].is_file():
         return Source(verdict, Subject())
@@ -71,7 +71,7 @@ def of_verdict(verdict: Verdict) -> Source:
 
 
 def tail(log: Path) -> str:
-    """The end of a log; empty when it cannot be read."""
+    """Return the end of a log; empty if it cannot be read."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)
@@ -82,7 +82,7 @@ def tail(log: Path) -> str:
 
 
 def _of_bundle(path: Path) -> Source:
-    """Verdict, subject and log of a bundle."""
+    """Read verdict, subject and log from a bundle."""
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
         if VERDICT_FILE not in names:
@@ -95,7 +95,7 @@ def _of_bundle(path: Path) -> Source:
 
 
 def _verdict(data: object, name: str) -> Verdict:
-    """The verdict in `data`, which may be the bytes of its JSON."""
+    """Parse the verdict in `data`, which may be the bytes of its JSON. Raise ProblemError if invalid."""
     try:
         return Verdict.model_validate(read_json(data) if isinstance(data, bytes) else data)
     except ValidationError as error:
@@ -106,21 +106,21 @@ def _verdict(data: object, name: str) -> Verdict:
     raise ProblemError(what, value=name, allowed=ALLOWED)
 
 
-Member = tuple[str, str | Path]  # its name, and its text or the file that is copied as it is
+Member = tuple[str, str | Path]  # its name, and its text or the file that is copied unchanged
 
 
 def write_bundle(
     source: Source, target: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, redacted: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Pack `source` into the new file `target`; package and inputs when each has at most `limit_bytes`.
+    """Pack `source` into the new file `target`; package and inputs only if each has at most `limit_bytes`.
 
-    With `redacted`, texts are without paths, hosts, users and addresses; package and inputs are copied as
-    they are. Returns a line for each file that was too large, and the names of those that were copied. Raises
-    ProblemError when `target` is there already or cannot be written.
+    With `redacted`, paths, hosts, users and addresses are removed from texts; package and inputs are copied
+    unchanged. Return a line for each file that was too large, and the names of the copied files. Raise
+    ProblemError if `target` already exists or cannot be written.
     """
     redact: Redact = str
     if redacted:
-        # A verdict quotes the logs in part: what the quotes left of their secrets is taken away too.
+        # A verdict quotes parts of the logs, so fragments of secrets in these quotes are removed too.
         named = [source.subject.package, source.subject.inputs, *_imported(source.subject)]
         places = [path.absolute().parent for path in named if path is not None]
         places += [source.directory.absolute()] if source.directory is not None else []
@@ -144,13 +144,13 @@ def write_bundle(
 
 @contextmanager
 def new_file(path: Path, what: str, allowed: str) -> Iterator[None]:
-    """Raise ProblemError when the body finds `path` there already, or cannot write it."""
+    """Raise ProblemError if the body finds that `path` already exists, or cannot write it."""
     try:
         yield
     except FileExistsError:
         raise ProblemError(f"the {what} is there already", value=str(path), allowed=allowed) from None
     except OSError as error:
-        with suppress(OSError):  # what was written of it would be in the way of the next try
+        with suppress(OSError):  # a partial file would be in the way of the next attempt
             path.unlink()
         raise ProblemError(f"the {what} cannot be written: {cause(error)}", value=str(path)) from error
 
@@ -177,7 +177,7 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
 
 
 def _step_files(source: Source) -> Iterator[Path]:
-    """The request, the reports and the output of each step, except what is too large."""
+    """Yield the request, the reports and the output of each step, except files that are too large."""
     if source.directory is None:
         return
     for directory in sorted(path for path in source.directory.glob("[0-9][0-9]*-*") if path.is_dir()):
@@ -187,12 +187,12 @@ def _step_files(source: Source) -> Iterator[Path]:
 
 
 def _imported(subject: Subject) -> list[Path]:
-    """Files to import, also those of which only the operators are taken (`FILE.py#operators`)."""
+    """List the files to import, including those of which only operators are used (`FILE.py#operators`)."""
     return [Path(name.removesuffix(OPERATORS)) for name in subject.extra_imports]
 
 
 def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
-    """Package, inputs and modules that fit, and a line for each that does not."""
+    """Return package, inputs and modules that fit, and a line for each file that does not."""
     subject = source.subject
     wanted = [(PACKAGE_FILE, subject.package), (INPUTS_FILE, subject.inputs)]
     wanted += [(f"imports/{path.name}", path) for path in _imported(subject)]
@@ -210,7 +210,7 @@ def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
 
 
 def _redacted_json(text: str, redact: Redact, indent: int | None = 1) -> str:
-    """Each text in the JSON by itself, so that it stays JSON. A key may show that its text is a secret."""
+    """Redact each text of the JSON separately, so that it stays JSON. A key may mark its text as a secret."""
 
     def change(value: str, name: str) -> str:
         return "<secret>" if redact is not str and SECRET_NAME.search(name) else redact(value)
@@ -219,7 +219,7 @@ def _redacted_json(text: str, redact: Redact, indent: int | None = 1) -> str:
 
 
 def _redacted_lines(text: str, redact: Redact) -> str:
-    """Each line as the JSON that it is; one that a crash cut short as text."""
+    """Redact each line as JSON; a line that a crash cut short, as text."""
     lines = []
     for line in text.splitlines(keepends=True):
         try:
@@ -230,7 +230,7 @@ def _redacted_lines(text: str, redact: Redact) -> str:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: str | Path) -> dict[str, object]:
-    """Write a member; its digest and size."""
+    """Write a member and return its digest and size."""
     digest, size = hashlib.sha256(), 0
     source = content.open("rb") if isinstance(content, Path) else io.BytesIO(content.encode(errors="replace"))
     with archive.open(name, "w", force_zip64=True) as out, source as file:
@@ -261,7 +261,7 @@ def _readme(source: Source, names: set[str], redacted: bool) -> str:
     )
 
 
-# By the beginning of a member's name: what a copied file shows.
+# What a copied file reveals, by the beginning of its member name.
 SHOWS = {
     "package/": "weights, generated code, compile commands with paths, and lines of the model's source",
     "inputs/": "the values of the call",

@@ -1,4 +1,4 @@
-"""A verdict as one HTML file that needs nothing else, with the text for an issue tracker."""
+"""Renders a verdict as one self-contained HTML file, which includes the text for an issue tracker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHOWN_ELEMENTS = 3  # in one box
 
 
 def code(text: str) -> str:
-    """`text` as inline code: no mention, link or tag in it acts."""
+    """Format `text` as inline code, so that no mention, link or tag in it takes effect."""
     text = " ".join(text.split())
     longest = max((len(found) for found in BACKTICKS.findall(text)), default=0)
     fence = "`" * (longest + 1)
@@ -58,7 +58,7 @@ TEMPLATES.filters.update(
 
 
 def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[str], str]) -> str:
-    """Verdict, parties, evidence with commands, and environment, with every observed text redacted."""
+    """Render verdict, parties, evidence with commands, and environment, with all observed text redacted."""
     text = TEMPLATES.get_template("issue.md.jinja").render(verdict=verdict, environment=environment)
     return redact(text.rstrip("\n")) + "\n"
 
@@ -73,11 +73,11 @@ class Source:
     log: str = ""
 
 
-Link = tuple[str, str, str]  # label, title and detail of one box of the path from the fault to the cause
+Link = tuple[str, str, str]  # label, title and detail of one box on the path from the fault to the cause
 
 
 def page(source: Source) -> str:
-    """The whole file. Texts are escaped, and only the script whose digest the page names can run."""
+    """Render the whole file. Texts are escaped, and only the script whose digest the page names can run."""
     verdict = cleaned(source.verdict)
     environment = {clean_text(k): clean_text(value) for k, value in source.subject.environment.items()}
     script = (HERE / "page.js").read_text()
@@ -100,7 +100,7 @@ def page(source: Source) -> str:
 
 
 def path_of(verdict: Verdict) -> Iterator[Link]:
-    """Fault, launch, generated line, model line, expression, elements, root cause: as many as are known."""
+    """Yield fault, launch, generated line, model line, expression, elements and root cause, if known."""
     if verdict.category is None:
         return
     yield "Fault", verdict.headline or verdict.category.replace("_", " "), ""

@@ -1,7 +1,7 @@
-"""Makes text fit to be passed on: harmless, and without places, persons and secrets.
+"""Makes text safe to pass on: removes control characters, places, persons and secrets.
 
-A secret is known by the name before it, by its beginning, or by its form. Tried against the rules of
-detect-secrets 1.5.0 (tests/report/test_bundle.py).
+A secret is recognised by the name before it, by its beginning, or by its form. The rules were tested against
+those of detect-secrets 1.5.0 (tests/report/test_bundle.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NAME = (
     r"auth[_-]?key|credentials?|authtoken)"
 )
 SECRET_NAME = re.compile(rf"{_NAME}(?:[_-]?id)?$", re.IGNORECASE)
-"""The end of a variable's name whose value is a secret."""
+"""The end of the name of a variable whose value is a secret."""
 
-# Beginnings that the makers of tokens chose so that scanners find them; what follows is a part of it.
+# Beginnings that issuers of tokens chose so that scanners find them; the rest of the token follows.
 _BEGINNINGS = (
     r"hf_",  # Hugging Face
     r"api_org_",
@@ -51,7 +51,7 @@ _REST = r"[\w.=~+/-]*"
 _BEGUN = "|".join(_BEGINNINGS)
 
 WHOLE = re.compile(
-    # A long rest, in one word: `hf_hub_download` and `sk-learn` are none.
+    # Followed by a long rest in one word: `hf_hub_download` and `sk-learn` are not tokens.
     rf"(?<![A-Za-z0-9])(?:{_BEGUN})(?=[\w.=~+/-]{{12,}})(?=[^\s]*[0-9A-Z]){_REST}|"
     r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[0-9A-Z]{16}|"
     r"eyJ[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+(?:\.[\w.+/=-]*)?|"
@@ -72,7 +72,7 @@ KEY_BLOCK = re.compile(
     r"BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|PuTTY-User-Key-File-\d",
     re.DOTALL,
 )
-# A value behind such a name. Counts of tokens stay, and so do names of types.
+# A value after the name of a secret. Counts of tokens stay, and so do names of types.
 SECRETS_NAMED = re.compile(
     rf"(?i)(?P<name>(?:{_NAME}(?:[_-]?id)?|(?:key|pass|pw)|_authToken|AWS\w{{0,16}}key)"
     r"[\"']?\]?\s{0,200}(?:=>|:=|::|=|:)\s{0,200}|(?<![\w-])(?:Bearer|Basic)\s+|--(?:password|token)\s+)"
@@ -85,12 +85,12 @@ _COMMON = re.compile(r"(?i)(?:key|pass|pw)\b")
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 CUT = "…"
-# A token of which only the beginning is left, where a text was cut.
+# A token cut off so that only its beginning is left.
 CUT_SHORT = re.compile(rf"(?<![A-Za-z0-9])(?:{_BEGUN}){_REST}(?= ?{CUT}|$)", re.MULTILINE)
 
 
 def without_secrets(text: str, found: set[str] | None = None) -> str:
-    """`text` with a mark for each secret; what was replaced is added to `found`."""
+    """Replace each secret in `text` with a mark, and add the secret to `found`."""
     seen: set[str] = set() if found is None else found
 
     def whole(match: re.Match[str]) -> str:
@@ -99,7 +99,7 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
 
     def named(match: re.Match[str]) -> str:
         value = match["value"]
-        # Behind so common a word as `key` only what looks made up: long, and no words.
+        # After a common word such as `key`, only a random-looking value counts: long, not made of words.
         mixed = all(re.search(kind, value) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
         random = len(value) >= 20 and (mixed or value.isalnum())
         if (match.re is SPACED or _COMMON.match(match["name"])) and not random:
@@ -115,12 +115,12 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
     return CUT_SHORT.sub("<secret>", text)
 
 
-# An absolute path of two parts or more; its last part stays, and so does a line number behind it. It may
-# stand behind a colon, as in LD_LIBRARY_PATH, behind -I, -L and file://, but not behind a host.
+# An absolute path of two parts or more; its last part stays, and so does a line number after it. The path may
+# follow a colon, as in LD_LIBRARY_PATH, -I, -L or file://, but not a host.
 PATH = re.compile(r"(?:(?<![\w./-])(?<!<host>)|(?<= -[BIL])|(?<=file://))~?(?:/[\w.+@%=~-]+)+/([\w.+@%=~-]+)")
 # A home directory itself, whose last part is the user.
 HOME = re.compile(r"(?<![\w.>-])((?:/[\w.-]+){0,2}/(?:home|Users)/)[\w.+@~-]+(?![\w/.+@~-])")
-# The same on Windows, in logs of other machines, with what is in it.
+# A home directory on Windows, in logs of other machines, with the path inside it.
 WINDOWS_HOME = re.compile(
     r"(?i)(?<![A-Z])[A-Z]:[\\/]+(?:Users|Documents and Settings)[\\/]+[^\\/\r\n\"':<>|]+"
     r"(?P<rest>(?:[\\/]+[\w.+@%=~-]+)*)"
@@ -131,8 +131,8 @@ ADDRESS = re.compile(
     r"::ffff:\d{1,3}(?:\.\d{1,3}){3})(?:%[\w.-]+)?(?![\w:])|"
     r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])"
 )
-# Where srun, slurmstepd and torchrun name a machine, what variables and messages call one, a shell's prompt,
-# and names of machines in clouds and companies. `self.model.net` is code: there a digit or a dash decides.
+# Where srun, slurmstepd and torchrun name a machine, names in variables, messages and a shell's prompt, and
+# names of machines in clouds and companies. `self.model.net` is code: there a digit or a dash decides.
 _LABELS = r"[A-Za-z0-9][\w-]*(?:\.[\w-]+)+"
 HOST = re.compile(
     r"(?<=srun: error: )[\w.-]+(?=: tasks? \d)|(?<=slurmstepd-)[\w.-]+(?=: )|"
@@ -160,14 +160,14 @@ MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 PROMPT_USER = re.compile(r"(?<![\w.+-])[A-Za-z_][\w.-]{0,31}(?=@[A-Za-z][\w.-]*:[~/])")
 _CUT_OFF = re.compile(r"[\w.~+/-]{4,}(?= ?…|$)", re.MULTILINE)
 _CUT_INTO = re.compile(r"(?<=…)( ?)([\w.~+/-]{4,})")
-SHORTEST_NAME = 3  # shorter ones, such as `me`, are parts of words
+SHORTEST_NAME = 3  # shorter names, such as `me`, are parts of words
 
 
 @dataclass(frozen=True)
 class Redactor:
-    """`names` are words to be replaced wherever they stand alone, with their replacements.
+    """`names` maps words to their replacements wherever they stand alone.
 
-    `places` are directories that are known by their names, which may have spaces in them.
+    `places` are directories found by their full names, which may contain spaces.
     """
 
     names: Mapping[str, str]
@@ -175,7 +175,7 @@ class Redactor:
 
     @classmethod
     def of_this_machine(cls, places: Iterable[Path] = ()) -> Redactor:
-        """Knows this host by its names, this user, the home directory and `places`."""
+        """Create a redactor for this host's names, this user, the home directory and `places`."""
         host, full = socket.gethostname(), socket.getfqdn()
         try:
             user = getpass.getuser()
@@ -190,9 +190,9 @@ class Redactor:
         )
 
     def __call__(self, text: str, found: set[str] | None = None) -> str:
-        """`text` without paths above their last part, hosts, users, secrets, network and mail addresses.
+        """Remove paths above their last part, hosts, users, secrets, network and mail addresses from `text`.
 
-        What was replaced as a secret or a host is added to `found`.
+        Each replaced secret or host is added to `found`.
         """
         seen: set[str] = set() if found is None else found
         for place in self.places:
@@ -212,9 +212,9 @@ class Redactor:
         return text
 
     def after(self, found: Iterable[str]) -> Callable[[str], str]:
-        """This redactor, which also takes away what a cut left of something in `found`.
+        """Return this redactor, extended to remove what a cut left of any text in `found`.
 
-        A verdict quotes the log in part: a token whose end is cut off has the form of none any more.
+        A verdict quotes the log in part: a token whose end is cut off no longer has a recognisable form.
         """
         known = sorted(found)
 
@@ -231,7 +231,7 @@ class Redactor:
 
 
 def _hide(mark: str, seen: set[str], group: int = 0) -> Callable[[re.Match[str]], str]:
-    """Puts `mark` in the place of a match, and notes what was there; a public host stays."""
+    """Return a function that replaces a match with `mark` and records it; public hosts stay."""
 
     def replace(match: re.Match[str]) -> str:
         if mark == "<host>" and PUBLIC.fullmatch(match[group]):
@@ -243,7 +243,7 @@ def _hide(mark: str, seen: set[str], group: int = 0) -> Callable[[re.Match[str]]
 
 
 def _named(match: re.Match[str], seen: set[str]) -> str:
-    """The value after the name of a host or user; words that stand for nobody stay."""
+    """Replace the value after the name of a host or user, except words that stand for nobody."""
     if match["value"].lower() in NOBODY:
         return match[0]
     seen.add(match["value"])
@@ -252,12 +252,12 @@ def _named(match: re.Match[str], seen: set[str]) -> str:
 
 
 def _windows_home(match: re.Match[str]) -> str:
-    """The last part of a path below a home folder, or a mark for the folder itself."""
+    """Return the last part of a path below a home folder, or a mark for the folder itself."""
     return f"…/{match['rest'].replace(chr(92), '/').rpartition('/')[2] or '<user>'}"
 
 
 def _address(match: re.Match[str]) -> str:
-    """An IPv6 address must also parse: a time of day has the same form."""
+    """Replace an address. An IPv6 address must also parse, because a time of day has the same form."""
     text = match[0].partition("%")[0]
     if ":" in text and len(text) != len("00:11:22:33:44:55"):
         try:
@@ -269,26 +269,26 @@ def _address(match: re.Match[str]) -> str:
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# Control characters, which HTML forbids, and those that turn the direction of the text around them.
+# Control characters, which HTML forbids, and those that change the direction of the text around them.
 UNWANTED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
 
 def cleaned(model: Model) -> Model:
-    """The same record, its texts without unwanted characters."""
+    """Return the same record with unwanted characters removed from its texts."""
     return type(model).model_validate(
         with_texts(model.model_dump(mode="json"), lambda text, _: clean_text(text))
     )
 
 
 def clean_text(text: str) -> str:
-    """`text` with a replacement for each unwanted character; carriage returns end lines."""
+    """Replace each unwanted character in `text`; carriage returns end lines."""
     return UNWANTED.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def with_texts(value: object, change: Callable[[str, str], str], name: str = "") -> object:
-    """JSON with each text, and each key, changed; `change` also gets the key of the text, "" for a key."""
+    """Change each text and key of a JSON value; `change` also gets the key of the text, "" for a key."""
     if isinstance(value, str):
         return change(value, name)
     if isinstance(value, dict):

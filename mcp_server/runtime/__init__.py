@@ -1,1 +1,1 @@
-"""What every tool gets: its directory, interpreter, children, the shared import and the steps kept."""
+"""What every tool gets: its directory, interpreter, children, shared import and finished steps."""

@@ -41,10 +41,10 @@ DEVICES = Path("/dev")
 
 
 def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:
-    """The GPU of a CUDA package; None for a CPU one, or when `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
+    """Return the GPU to lease; None for a CPU package, or if `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
 
     A workload of unknown device (None) leases GPU `device_index`, or the first, if the machine has a GPU. Any
-    /dev/nvidiaN shows that: a container may see only /dev/nvidia2.
+    /dev/nvidiaN shows that there is one: a container may see only /dev/nvidia2.
     """
     if os.environ.get(SHARE_VARIABLE) == "1" or device_type == "cpu":
         return None
@@ -54,7 +54,7 @@ def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] 
 
 
 def device_of(request: Mapping[str, object]) -> str | None:
-    """The type of the device that the package, library or program of a request is for; None if unknown."""
+    """Return the device type of the package, library or program in a request; None if unknown."""
     if request.get("library"):
         return str(request.get("device", "cpu")).partition(":")[0]
     if request.get("package"):
@@ -66,19 +66,19 @@ E = TypeVar("E", bound=Event)
 
 
 def read_events(path: Path, but: Sequence[type[Event]] = ()) -> tuple[Event, ...]:
-    """The events of a report, except those of the kinds `but`; empty without a file."""
+    """Read the events of a report, except those of the kinds in `but`; empty if there is no file."""
     left_out = tuple(map(_begin, but))
     return tuple(_events(path, lambda line: not line.startswith(left_out)))
 
 
 def stream_events(path: Path, kind: type[E]) -> Iterator[E]:
-    """Iterate over the events of one kind; none without a file."""
+    """Iterate over the events of one kind; empty if there is no file."""
     begin = _begin(kind)
     return (event for event in _events(path, lambda line: line.startswith(begin)) if isinstance(event, kind))
 
 
 def _begin(kind: type[Event]) -> str:
-    """How the line of an event begins (worker/report.py)."""
+    """Return how the line of an event begins (worker/report.py)."""
     return f'{{"event": "{kind.event}"'
 
 
@@ -97,9 +97,9 @@ _readers: dict[str, TypeAdapter[Event]] = {}
 
 
 def decode(facts: Mapping[str, object]) -> Event:
-    """One line of a report. What no class is for only names a phase; keys that the class lacks are left out.
+    """Decode one line of a report. An event without a class only names a phase; unknown keys are ignored.
 
-    Raises `ProblemError` for a line that lacks what its class needs.
+    Raise `ProblemError` for a line that lacks what its class needs.
     """
     name = str(facts["event"])
     found: Event = Phase(name, str(facts.get("about", "")))
@@ -111,7 +111,7 @@ def decode(facts: Mapping[str, object]) -> Event:
         except ValidationError as error:
             what = f"the worker's event {name} is of another form: {error.errors()[0]['loc']}"
             raise ProblemError(what, value=str(facts)[:200]) from error
-    object.__setattr__(found, "t", facts.get("t", 0.0))  # some are frozen
+    object.__setattr__(found, "t", facts.get("t", 0.0))  # some events are frozen
     return found
 
 
@@ -127,7 +127,7 @@ WORKER_ENV = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 
-# Arguments of a request that name an archive for torch to load.
+# The arguments of a request that name an archive for torch to load.
 ARCHIVES = frozenset({"package", "exported"})
 
 
@@ -160,12 +160,12 @@ class WorkerRun:
         return [found for found in self.events if isinstance(found, kind)]
 
     def phases(self, name: str) -> list[Phase]:
-        """Each time that the worker came to this phase."""
+        """Every time that the worker reached this phase."""
         return [found for found in self.all(Phase) if found.event == name]
 
     @property
     def phase(self) -> str:
-        """The worker's last event: where it died, if it died."""
+        """The worker's last event; if the worker died, it died in this phase."""
         return self.events[-1].event if self.events else "starting"
 
     @property
@@ -180,7 +180,7 @@ class Context:
     """What a tool needs to run children.
 
     `progress` gets one short line before each slow step. `launcher` is put before every child's command, for
-    example `srun --gpus=1`. `kept` are the finished steps of the job before it was resumed. `knows` gets the
+    example `srun --gpus=1`. `kept` are the steps that finished before the job was resumed. `knows` gets the
     partial result of a stopped step. `holder` names this job to others that wait for its GPU; its children
     share its `leases`. `home` owns the processes with torch imported that may outlive the job. `incomplete`
     says why output of a child was lost.
@@ -225,7 +225,7 @@ class Context:
     ) -> None:
         """Start the shared import of torch and `modules` for later requests with this environment.
 
-        Nothing starts under a launcher, where each worker imports torch itself, nor in a resumed job, which
+        Nothing starts under a launcher, where each worker imports torch itself, or in a resumed job, which
         may need no worker.
         """
         if self.imports is not None and not self.launcher and not self.kept.last:
@@ -271,7 +271,7 @@ class Context:
         return finished
 
     def fresh(self, name: str) -> Path:
-        """A new directory `NN-name`."""
+        """Create a new directory `NN-name`."""
         self.children += 1
         directory = self.directory / f"{self.children:02d}-{name}"
         directory.mkdir(parents=True)
@@ -297,13 +297,13 @@ class Context:
     ) -> WorkerRun:
         """Run one operation of the worker; a crash of the workload is a result.
 
-        With `workload`, in its environment (and `env`), directory, interpreter and time limit.
+        If `workload` is given, it determines environment (with `env`), directory, interpreter and time limit.
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, from `fresh`, is for
         requests that name files in it. `events` omits the reports named in `streamed`. `gpus` are leased
-        (default: the request's GPU, else the first; () for none). `alone` shares no import of torch: forks of
-        one process inherit its memory layout and contents.
-        Raises `ProblemError` if the worker rejects the request or the interpreter cannot run it, and
-        `PackageError` for an unsafe archive, before a worker starts.
+        (default: the request's GPU, else the first; () for none). `alone` shares no import of torch, because
+        forks of one process inherit its memory layout and contents. Raise `ProblemError` if the worker
+        rejects the request or the interpreter cannot run it, and `PackageError` for an unsafe archive, before
+        a worker starts.
         """
         directory = directory or self.fresh(name or operation)
         if workload is not None:
@@ -318,7 +318,7 @@ class Context:
             device = await anyio.to_thread.run_sync(device_of, request)
             gpus = gpus_of(device, int(str(request.get("device_index", -1))))
         own = {}
-        # A compile keeps its cache of earlier ones in the temporary folder of the user.
+        # A compile keeps the cache of earlier compiles in the user's temporary folder.
         if "package" in request and traits.loads and "TMPDIR" not in (env or {}):
             own["temporary"] = str(self.temporary())
         asked = directory / "request.json"
@@ -345,17 +345,17 @@ class Context:
         return done
 
     def temporary(self) -> Path:
-        """The folder for temporary files of this job; `remove_temporary` ends it."""
+        """The folder for temporary files of this job; `remove_temporary` deletes it."""
         folder = self.directory / TEMPORARY
         folder.mkdir(exist_ok=True)
         return folder
 
     def remove_temporary(self) -> None:
-        """Remove what loaders unpacked, and what crashes left of it."""
+        """Remove what loaders unpacked, including what crashes left behind."""
         shutil.rmtree(self.directory / TEMPORARY, ignore_errors=True)
 
     def artifact(self, path: Path, what: str) -> Artifact:
-        """`path` as an artifact of this job. Raises `ProblemError` if it does not exist."""
+        """Return `path` as an artifact of this job. Raise `ProblemError` if it does not exist."""
         if not path.exists():
             raise ProblemError("the step left no such file", value=str(path))
         return Artifact(
@@ -370,12 +370,12 @@ class Context:
 
 
 def encoded(value: object) -> object:
-    """A part of a request as JSON; of a record the fields that are set."""
+    """Convert a part of a request to JSON; a record becomes its fields that are set."""
     return members(value) if is_dataclass(value) else to_jsonable_python(value)
 
 
 def _raise_refusal(done: WorkerRun) -> None:
-    """Raise `ProblemError` when the worker refused the request, or the interpreter cannot run the worker."""
+    """Raise `ProblemError` if the worker rejected the request, or the interpreter cannot run the worker."""
     refused, failed = done.last(Refused), done.last(Failed)
     if refused is not None:
         raise ProblemError(refused.what, value=refused.value, allowed=refused.allowed)
@@ -394,7 +394,7 @@ def _raise_refusal(done: WorkerRun) -> None:
 
 
 def check_interpreter(python: Path) -> None:
-    """Raise `ProblemError` unless `python` is a file that may be executed."""
+    """Raise `ProblemError` unless `python` is an executable file."""
     what = ""
     if not python.exists():
         what = "no such interpreter"

@@ -1,11 +1,11 @@
-"""Reads the logs of users and of children, the failure that a child's output shows, and what a launcher says.
+"""Reads logs of users and children, the failure that a child's output shows, and what a launcher says.
 
-A large log is read in a separate process: the event loop goes on, and the server can exit. Cancelling
-the read kills that process.
+A large log is read in a separate process, so that the event loop continues and the server can exit.
+Cancelling the read kills that process.
 
-Of launchers such as torchrun and srun, the rank that failed first is found.
-Sources: torch.distributed.run of torch 2.8-2.15 (torch/distributed/elastic/multiprocessing/api.py), srun of
-Slurm 22.05 (src/plugins/launch/slurm). The launcher's own lines have no rank before them.
+For launchers such as torchrun and srun, the rank that failed first is found. Sources: torch.distributed.run
+of torch 2.8-2.15 (torch/distributed/elastic/multiprocessing/api.py), srun of Slurm 22.05
+(src/plugins/launch/slurm). The launcher's own lines have no rank before them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mcp_server.model import Category, Record
 
 SMALL_BYTES = 1 << 20
 """Read within a tenth of a second, which is less than a process needs to start."""
-KEPT = 16  # logs whose facts are cached
+KEPT = 16  # number of logs whose facts are cached
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -44,7 +44,7 @@ _known: OrderedDict[_Key, LogFacts] = OrderedDict()
 
 
 async def read_users_log(path: Path) -> LogFacts:
-    """Facts of a user's log file. Raises ProblemError if it cannot be read or is no log."""
+    """Read the facts of a user's log file. Raise ProblemError if it cannot be read or is not a log."""
 
     def size() -> int:
         with open_log(path) as file:
@@ -55,7 +55,7 @@ async def read_users_log(path: Path) -> LogFacts:
 
 
 async def read_text(text: str) -> LogFacts:
-    """Facts of a text, with the line numbers that the same text has in a file."""
+    """Read the facts of a text, with the line numbers that the same text would have in a file."""
     return await _read_apart(read_log, io.StringIO(text, newline=None).readlines(), len(text))
 
 
@@ -70,14 +70,14 @@ async def look_ahead(path: Path) -> None:
 
 
 def read_output(path: Path, process: str = "") -> LogFacts:
-    """Facts of an output file, or of one process in it; empty if there is no file."""
+    """Read the facts of an output file, or of one process in it; empty if there is no file."""
     key = None if process else _key(path)
     found = _known.get(key) if key else None
     return found or _read_output(path, process)
 
 
 async def _read_apart(read: Callable[[Source], LogFacts], source: Source, size: int) -> LogFacts:
-    """`read(source)` in a thread, or in a process if it is large."""
+    """Run `read(source)` in a thread, or in a process if the source is large."""
     if size <= SMALL_BYTES:
         return await anyio.to_thread.run_sync(read, source, abandon_on_cancel=True)
     try:
@@ -87,7 +87,7 @@ async def _read_apart(read: Callable[[Source], LogFacts], source: Source, size: 
 
 
 def _in_child(parent: int, read: Callable[[Source], LogFacts], source: Source) -> LogFacts:
-    """Runs in the child, which must not outlive a killed server."""
+    """Run in the child, which must not outlive a killed server."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -110,7 +110,7 @@ def _read_output(path: Path, process: str = "") -> LogFacts:
 
 
 class Failure(Record):
-    """A child that did not end well. `family` and `text` are empty when no known error was in its output.
+    """A child that did not succeed. `family` and `text` are empty if its output contains no known error.
 
     `line` counts from 1 in `log`, the child's stdout and stderr together.
     """
@@ -128,7 +128,7 @@ class Failure(Record):
 
 
 def read_failure(finished: Finished) -> Failure | None:
-    """The failure of a child, with the root error of its whole output; None when it succeeded."""
+    """Return the failure of a child, with the root error of its whole output; None if it succeeded."""
     if finished.ok:
         return None
     facts = read_output(finished.output)
@@ -164,7 +164,7 @@ _REFUSED = re.compile(r"srun: (?:fatal: |unrecognized option|error: (?:Unable to
 
 @dataclass(frozen=True)
 class RankEnd:
-    """A rank and its end, in the launcher's words."""
+    """A rank and how it ended, in the launcher's words."""
 
     rank: str
     how: str
@@ -172,8 +172,9 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class LauncherWords:
-    """What a launcher printed: the rank that failed `first`, or was stopped first if none failed by itself;
-    whether it is waiting for resources; and why it refused to start anything."""
+    """What a launcher printed: the rank that failed `first` (or was stopped first if none failed on its own);
+    whether the launcher is waiting for resources; and why it refused to start anything.
+    """
 
     first: RankEnd | None = None
     waiting: bool = False
@@ -181,7 +182,7 @@ class LauncherWords:
 
 
 def read_launcher(lines: Iterable[str]) -> LauncherWords:
-    """The launcher's own lines, which have no rank, in the joint output of its ranks."""
+    """Read the launcher's own lines, which have no rank, from the joint output of its ranks."""
     own: list[str] = []
     for raw in lines:
         if len(own) < MOST_LINES and ("srun: " in raw or "local_rank: " in raw):
@@ -192,15 +193,15 @@ def read_launcher(lines: Iterable[str]) -> LauncherWords:
         for found in map(_ENDED.search, own)
         if found
     ]
-    ends.sort(key=lambda end: _STOPPED.search(end.how) is not None)  # stable: else in the order printed
+    ends.sort(key=lambda end: _STOPPED.search(end.how) is not None)  # stable: otherwise in the order printed
     waiting = any(map(_WAITING.match, own)) and not any(map(_GRANTED.match, own))
     refused = "" if ends else next((text for text in own if _REFUSED.match(text)), "")
     return LauncherWords(next(iter(ends), None), waiting, bound(refused, 300))
 
 
-# Options with which a launcher puts the rank before each line of output; they are added unless the prefix has
-# one of the spellings behind them. `{directory}` is the run's output directory.
-# torch.distributed.run of torch 2.8-2.15; srun of Slurm 20-25.
+# Options with which a launcher puts the rank before each line of output. They are added unless the prefix has
+# one of the spellings listed after them. `{directory}` is the run's output directory. torch.distributed.run
+# of torch 2.8-2.15; srun of Slurm 20-25.
 LAUNCHERS: dict[str, dict[tuple[str, ...], set[str]]] = {
     "torchrun": {
         ("--no-python",): {"--no-python", "--no_python"},
@@ -211,7 +212,7 @@ LAUNCHERS: dict[str, dict[tuple[str, ...], set[str]]] = {
 }
 
 
-# Under any launcher, a child that is no run of the workload runs in the first rank only.
+# Under any launcher, a child that does not run the workload runs only in the first rank.
 ONLY_FIRST = (
     "sh",
     "-c",
@@ -222,7 +223,7 @@ ONLY_FIRST = (
 
 
 def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tuple[str, ...]:
-    """`argv` under the launcher `prefix`, with the options that name the rank of each line."""
+    """Put `argv` under the launcher `prefix`, with the options that name the rank of each line."""
     if not prefix:
         return tuple(argv)
     chosen = {word.partition("=")[0] for word in prefix}
@@ -236,12 +237,12 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
 
 
 def _options_of(prefix: Sequence[str]) -> dict[tuple[str, ...], set[str]]:
-    """The entry of the launcher in the prefix, which may begin with `env` or `nice`; empty for others."""
+    """Return the entry of the launcher in the prefix, even after `env` or `nice`; empty for others."""
     return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), {})
 
 
 def read_launcher_output(finished: Finished, prefix: Sequence[str]) -> LauncherWords:
-    """`read_launcher` of a run that failed; empty for another, and for an unknown launcher."""
+    """Run `read_launcher` on a failed run; empty for a successful run or an unknown launcher."""
     if finished.ok or not _options_of(prefix) or not finished.output.exists():
         return LauncherWords()
     with finished.output.open(errors="replace") as lines:
@@ -249,7 +250,7 @@ def read_launcher_output(finished: Finished, prefix: Sequence[str]) -> LauncherW
 
 
 def check_started(finished: Finished, prefix: Sequence[str]) -> None:
-    """Raise ProblemError if the launcher started nothing: then the workload did not run."""
+    """Raise ProblemError if the launcher started nothing, because then the workload did not run."""
     words = read_launcher_output(finished, prefix)
     if words.refused:
         raise ProblemError(f"the launcher started nothing: {words.refused}", value=" ".join(prefix))

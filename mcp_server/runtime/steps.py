@@ -1,5 +1,5 @@
-"""The steps of a job: what each is called while it runs, and those that ended, which a resumed job does not
-run again.
+"""The steps of a job: the words for each running step, and the ended steps, which a resumed job does not
+repeat.
 
 A step's key is a digest of its command, its request and the content of the files that they name, without the
 numbers of the job's own steps. The key is written next to the output when the child ends, so a stopped child
@@ -24,7 +24,7 @@ from typing import Any
 from mcp_server.errors import read_json
 from mcp_server.jobs.command import STOOD_STILL, Command, Finished
 
-# A script compiles before it calls; any other program does not.
+# A script compiles before it calls; other programs do not.
 COMPILES = ", its compile included"
 # By the name of the step's folder, without a number at its end.
 WORDS = {
@@ -85,7 +85,7 @@ WORDS = {
 
 
 def in_words(step: str, argv: Sequence[str] = ()) -> str:
-    """The line for a step named `step` that starts `argv`; the name itself for one that is not known."""
+    """Return the line for a step named `step` that starts `argv`; an unknown step's own name."""
     name = step.replace("_", "-").rstrip("0123456789").rstrip("-")
     program = _program(argv)
     words = WORDS.get(name, name.replace("-", " ")).format(program=program)
@@ -93,7 +93,7 @@ def in_words(step: str, argv: Sequence[str] = ()) -> str:
 
 
 def _program(argv: Sequence[str]) -> str:
-    """The script that a command runs, else its program."""
+    """Return the name of the script that a command runs, else of its program."""
     script = next((word for word in argv[1:] if word.endswith(".py")), argv[0] if argv else "the program")
     return Path(script).name
 
@@ -102,11 +102,11 @@ CARD = "step.json"
 STREAMS = ("output", "stdout", "stderr")
 NOT_LINKED = shutil.ignore_patterns(CARD)
 
-# They vary between runs and do not change the result: the time limit is compared separately, and the disk
-# space for a capture follows the free space.
+# Variables that differ between runs without changing the result: the time limit is compared separately, and
+# the disk space for a capture follows the free space.
 IGNORED = frozenset({"AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_CAPTURE_CAP"})
 
-WHOLE_BYTES = 16 << 20  # of a larger file, both ends, the size and the modification time are hashed
+WHOLE_BYTES = 16 << 20  # of a larger file, only both ends, the size and the modification time are hashed
 END_BYTES = 1 << 20
 
 
@@ -123,7 +123,7 @@ class StepCache:
         found = defaultdict(list)
         numbered = sorted(path for path in job.glob("[0-9][0-9]*-*") if path.is_dir())
         for path in numbered:
-            # Without a card the step has not ended; half of one was cut off while it was written.
+            # Without a card the step has not ended; half a card was cut off while it was written.
             with suppress(OSError, ValueError, TypeError, KeyError):
                 card = read_json((path / CARD).read_bytes())
                 card["finished"].update((name, path / f"{name}.log") for name in STREAMS)
@@ -132,9 +132,9 @@ class StepCache:
         return cls(dict(found), last)
 
     def take(self, key: str, command: Command, directory: Path) -> Finished | None:
-        """The cached result of this command, with its files in `directory`; None if it has to run.
+        """Return the cached result of this command, with its files in `directory`; None if it must run.
 
-        A run that timed out is not valid for a longer time limit, unless it stood still.
+        The result of a timed-out run is not valid for a longer time limit, unless the run had stalled.
         """
         for path, finished in self.steps.get(key, ()):
             cut_off = finished.ending == "timeout" and not finished.note.startswith(STOOD_STILL)
@@ -158,8 +158,8 @@ def keep(key: str, directory: Path, finished: Finished) -> None:
 
 
 def key_of(command: Command, directory: Path) -> str:
-    """The key of `command`, for a child whose directory is `directory`."""
-    # The numbers of the job's steps differ from turn to turn.
+    """Compute the key of `command`, for a child whose directory is `directory`."""
+    # The numbers of the job's steps differ between resumed runs.
     numbered = re.compile(re.escape(str(directory.parent)) + r"/\d\d+-")
     env = {name: value for name, value in command.env.items() if name not in IGNORED}
     words = [*command.argv, str(command.cwd), *sorted(f"{k}={v}" for k, v in env.items()), *command.unset]
@@ -174,7 +174,7 @@ def key_of(command: Command, directory: Path) -> str:
 
 
 def _words(value: Any) -> Iterator[str]:
-    """The keys and values of a request, one by one: some of them name files."""
+    """Yield the keys and values of a request one by one, because some of them name files."""
     if isinstance(value, dict):
         for name in sorted(value):
             yield name
@@ -187,7 +187,7 @@ def _words(value: Any) -> Iterator[str]:
 
 
 def _content(word: str, directory: Path) -> str:
-    """The digest of the file that `word` names; "" for other words and for files that this step writes."""
+    """Digest the file that `word` names; "" for other words and for files that this step writes."""
     if not word.startswith("/") or word.startswith(str(directory)):
         return ""
     try:
@@ -212,6 +212,6 @@ def _link(source: str, target: str) -> str:
     if not os.path.lexists(target):
         try:
             os.link(source, target, follow_symlinks=False)
-        except OSError:  # a file system without links, or a file of another user
+        except OSError:  # a file system without links, or another user's file
             shutil.copyfile(source, target, follow_symlinks=False)
     return target

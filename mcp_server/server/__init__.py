@@ -1,1 +1,1 @@
-"""The MCP server: what a client sees of the operations. Nothing is decided here."""
+"""The MCP server: how a client sees the operations. Nothing is decided here."""

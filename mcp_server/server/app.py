@@ -1,7 +1,6 @@
-"""The MCP server: tools and resources on stdio or HTTP, and how it ends on a signal. It decides
-nothing.
+"""The MCP server: tools and resources on stdio or HTTP, and how it ends on a signal. It decides nothing.
 
-Never imports torch: a workload lives in the worker, and the server starts in well under a second.
+It never imports torch: a workload runs in the worker, and the server starts in well under a second.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from mcp_server.server.tools import VERDICT_URI, ToolServer
 
 TOOLS_VARIABLE = "AOTI_DEBUG_TOOLS"
 _VERDICT_PAGE = Path(__file__).with_name("verdict_app.html")
-# Of a folder that is not imported, since that would delay the start.
+# The style sheet is in a folder that is not imported, since the import would delay the start.
 _STYLE = _VERDICT_PAGE.parent.parent / "report" / "page.css"
 
 
 def verdict_app() -> Apps:
     """The verdict as an MCP App (SEP-1865): a page that a client with that extension shows beside the text.
 
-    It loads nothing and talks to its host alone. Clients without the extension ignore the mark on the tools.
+    It loads nothing and talks only to its host. Clients without the extension ignore the tools' mark.
     """
     apps = Apps()
     apps.add_html_resource(
@@ -55,7 +54,7 @@ def verdict_app() -> Apps:
 
 
 def verdict_page() -> str:
-    """The page with the style sheet of the report in it."""
+    """Return the verdict page with the report's style sheet inlined."""
     html = _VERDICT_PAGE.read_text(encoding="utf-8")
     return html.replace("/* page.css */", _STYLE.read_text(encoding="utf-8"))
 
@@ -63,9 +62,9 @@ def verdict_page() -> str:
 def exit_on_signals() -> None:
     """End this process at once on SIGINT, SIGTERM and SIGHUP, with status 128 + n.
 
-    A thread that reads standard input cannot be cancelled, so an orderly end would hang. Nothing is lost by
-    going at once: the kernel closes the lifelines, and each supervisor then kills its tree. A signal that
-    this process was started to ignore (nohup) stays ignored.
+    A thread that reads standard input cannot be cancelled, so an orderly end would hang. Ending at once loses
+    nothing: the kernel closes the lifelines, and each supervisor then kills its tree. A signal that this
+    process was started to ignore (nohup) stays ignored.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -73,9 +72,9 @@ def exit_on_signals() -> None:
 
 
 def end_with_uv() -> None:
-    """End this process when the `uv run` that started it is gone: a killed uv ends no child.
+    """End this process when the `uv run` that started it is gone: a killed uv does not end its child.
 
-    Only for uv, which has no other task than to wait for us. A client may well start a server through a
+    This applies only to uv, whose only task is to wait for us. A client may well start a server through a
     process that ends.
     """
     parent = os.getppid()
@@ -92,7 +91,7 @@ def end_with_uv() -> None:
 
 
 def listed_tools(given: str = "") -> str:
-    """`core` or `all`: as given, else as AOTI_DEBUG_TOOLS says. Raises ProblemError."""
+    """Return `core` or `all`: `given`, else what AOTI_DEBUG_TOOLS says. Raise ProblemError for others."""
     chosen = given or os.environ.get(TOOLS_VARIABLE, "") or "core"
     if chosen not in ("core", "all"):
         raise ProblemError(
@@ -108,10 +107,10 @@ def make_server(
     share_jobs: bool = False,
     tools: str = "",
 ) -> ToolServer:
-    """A server of `operations` whose jobs keep their files in `store` and end with it.
+    """Create a server of `operations` whose jobs keep their files in `store` and end with it.
 
-    Clients on HTTP see their own jobs, or with `share_jobs` all. `tools` says which are listed (`core`,
-    `all`); a call of any other is answered too. Raises ProblemError for a wrong setting.
+    Clients on HTTP see their own jobs, or all jobs with `share_jobs`. `tools` says which tools are listed
+    (`core`, `all`); calls of unlisted tools are answered too. Raise ProblemError for an invalid setting.
     """
     hidden = {each.name for each in operations} - CORE if listed_tools(tools) == "core" else set()
     ownership, at_once = Ownership(shared=share_jobs), most_at_once()
@@ -142,11 +141,11 @@ def make_server(
 
 
 def serve(tools: str = "") -> None:
-    """Serve on stdio until the client closes it or a signal comes; then no job is left."""
+    """Serve on stdio until the client closes it or a signal arrives; then no job is left."""
     log_briefly()
     exit_on_signals()
     end_with_uv()
     project = os.environ.get("CLAUDE_PROJECT_DIR", "")
-    if project and Path(project).is_dir():  # relative paths start where the client works
+    if project and Path(project).is_dir():  # relative paths start at the client's directory
         os.chdir(project)
     make_server(open_store(), tools=tools).run("stdio")

@@ -1,4 +1,4 @@
-"""MCP over streamable HTTP: bearer tokens, forged Host and Origin, requests that do not come whole."""
+"""MCP over streamable HTTP: checks bearer tokens, Host and Origin, and limits incomplete requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 HIGHEST_PORT = 65_535
 REQUEST_LIMIT_S = 30.0
-"""From the first byte, or the connection, to the end of the body: 4 MiB need no more at 1 Mbit/s."""
+"""The time from the first byte, or the connection, to the end of the body: 4 MiB need no more at 1 Mbit/s."""
 
 SESSION_HEADER = "mcp-session-id"
 BODY_LIMIT = 4 << 20  # bytes; the limit of mcp 2.3
@@ -51,10 +51,10 @@ SHORTEST_TOKEN = 16
 
 
 def read_token(file: Path | None) -> str:
-    """The token in `file`, else in AOTI_DEBUG_HTTP_TOKEN, else "". It is never taken from an argument: those
-    can be read by every user of the machine.
+    """Return the token in `file`, else in AOTI_DEBUG_HTTP_TOKEN, else "". It is never an argument, because
+    every user of the machine can read those.
 
-    Raises ProblemError for a token that is short, and for a file that others can read.
+    Raise ProblemError if the token is too short or if others can read the file.
     """
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if file:
@@ -78,9 +78,9 @@ def read_token(file: Path | None) -> str:
 class Gate:
     """Passes on requests that name this server, and carry its token if it has one.
 
-    A page in a browser must not reach the server by another name: Host is one of `names` or the address at
-    which the request came in, to which no name server can turn another name. mcp 2.3 compares beginnings
-    (`127.0.0.1:1@evil` passes as `127.0.0.1:*`) and upper and lower case.
+    A page in a browser must not reach the server by another name: Host must be one of `names` or the address
+    at which the request arrived, which no name server can give to another name. mcp 2.3 compares only
+    beginnings (`127.0.0.1:1@evil` passes as `127.0.0.1:*`) and is case-sensitive.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str], token: str) -> None:
@@ -95,7 +95,7 @@ class Gate:
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        # In constant time: the delay of the answer says nothing about the token.
+        # In constant time: the delay of the answer reveals nothing about the token.
         if self._token and not (
             hmac.compare_digest(token.strip().encode(), self._token) and scheme.lower() == "bearer"
         ):
@@ -111,10 +111,10 @@ class Gate:
 
 
 class DistinctIds:
-    """Refuses a request whose id another request of its session still has.
+    """Rejects a request whose id is still in use by another request of its session.
 
-    mcp 2.3 keeps one stream for each id of a session: of two requests with one id, the earlier would wait for
-    ever for its answer. Requests without a session have streams of their own.
+    mcp 2.3 keeps one stream for each id of a session: of two requests with the same id, the earlier would
+    wait forever for its answer. Requests without a session have their own streams.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -146,7 +146,7 @@ class DistinctIds:
 
 
 def _replayed(received: list[Message], receive: Receive) -> Receive:
-    """The messages that were read already, and then those that come."""
+    """Return a receiver that first repeats messages already read, then passes on new ones."""
 
     async def again() -> Message:
         return received.pop(0) if received else await receive()
@@ -155,7 +155,7 @@ def _replayed(received: list[Message], receive: Receive) -> Receive:
 
 
 async def _whole_body(receive: Receive) -> list[Message]:
-    """The messages with a request's body, up to BODY_LIMIT bytes: the SDK refuses a longer one."""
+    """Read the messages of a request's body, up to BODY_LIMIT bytes: the SDK rejects a longer body."""
     messages: list[Message] = []
     size = 0
     while size <= BODY_LIMIT:
@@ -167,7 +167,7 @@ async def _whole_body(receive: Receive) -> list[Message]:
 
 
 def _id_of(body: bytes) -> int | str | None:
-    """The id of a JSON-RPC request; None for a notification, and for what is no request."""
+    """Return the id of a JSON-RPC request; None for a notification or anything that is not a request."""
     try:
         message = read_json(body)
     except ValueError:
@@ -177,7 +177,7 @@ def _id_of(body: bytes) -> int | str | None:
 
 
 def plain_name(name: str) -> str:
-    """A host name or address in the one form that is compared."""
+    """Normalise a host name or address for comparison."""
     bare = name.strip("[]").partition("%")[0]
     try:
         return str(ip_address(bare))
@@ -186,7 +186,7 @@ def plain_name(name: str) -> str:
 
 
 def _is_one_of(names: frozenset[str], form: re.Pattern[str], values: list[str]) -> bool:
-    """Whether the header came once, in that form, and names us."""
+    """Whether the header occurs once, has this form, and names us."""
     found = form.fullmatch(values[0]) if len(values) == 1 else None
     return found is not None and plain_name(found["name"]) in names
 
@@ -220,7 +220,7 @@ class TimedProtocol(H11Protocol):
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to `exit_on_signals`: uvicorn would wait for clients to hang up first."""
+        """Leave signals to `exit_on_signals`: uvicorn would wait for clients to hang up first."""
         yield
 
 
@@ -231,16 +231,16 @@ def serve_http(
     token: str = "",
     further: Iterable[str] = (),
 ) -> None:
-    """Serve until a signal comes; then no job is left. Port 0 takes a free one.
+    """Serve until a signal arrives; then no job is left. Port 0 selects a free port.
 
-    `further` are names by which clients reach this server (a proxy's, or this machine's in the network);
-    requests for any other Host are refused. Raises ProblemError when the address cannot be had, or needs a
-    token.
+    `further` are other names by which clients reach this server (a proxy's, or this machine's in the
+    network); requests for any other Host are rejected. Raise ProblemError if the address is unavailable, or
+    needs a token.
     """
     exit_on_signals()
     address = "127.0.0.1" if host == "localhost" else host
     try:
-        is_loopback = ip_address(address).is_loopback  # a name is not looked up
+        is_loopback = ip_address(address).is_loopback  # names are not resolved
     except ValueError:
         allowed = "localhost, or an IP address of this machine"
         raise ProblemError("no such address", value=host, allowed=allowed) from None
@@ -252,10 +252,10 @@ def serve_http(
             value=host,
             allowed=f"--token-file or {TOKEN_VARIABLE}, or a loopback address",
         )
-    # The socket is made here, so that a port that is taken is a problem, and port 0 becomes known.
+    # The socket is created here, so that a port in use is reported as a problem and port 0 becomes known.
     with _listening(address, port) as listening:
         log_briefly()
-        # Its own check is off, because Gate checks Host and Origin before it.
+        # The SDK's own check is off, because Gate checks Host and Origin first.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         served = DistinctIds(server.streamable_http_app(transport_security=unchecked))
         app = Gate(served, names, token)
@@ -268,7 +268,7 @@ def serve_http(
 
 
 def _checked_name(name: str) -> str:
-    """A name that clients may use. Raises ProblemError for a pattern, a URL, or a name with its port."""
+    """Return a name that clients may use. Raise ProblemError for a pattern, a URL, or a name with a port."""
     found = _HOST.fullmatch(name if ":" not in name or name.startswith("[") else f"[{name}]")
     if found is None or found["name"].strip("[]") != name.strip("[]") or name.isdigit():
         allowed = "a name or address such as gpu-box.example, without port, path or pattern"

@@ -1,4 +1,4 @@
-"""What a client may read: instructions, guides, jobs with their files."""
+"""What a client may read: instructions, guides, and jobs with their files."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ AT_THE_TOP = ("SKILL.md", "triton-index-out-of-bounds.md")
 
 @dataclass(frozen=True)
 class Guide:
-    """One guide, by the name of its file."""
+    """A guide, identified by its file name."""
 
     file: str
     title: str
 
     @property
     def place(self) -> str:
-        """Relative to the skill's folder: agents look for two of them at its top."""
+        """The path within the skill's folder. Agents look for two of the guides at its top."""
         return self.file if self.file in AT_THE_TOP else f"guides/{self.file}"
 
     @property
     def path(self) -> Path:
-        """Next to the package in a checkout or skill folder, in the shared data of an installed wheel."""
+        """The path next to the package in a checkout or skill folder, or in an installed wheel's data."""
         in_folder = ROOT / self.place
         return in_folder if in_folder.is_file() else INSTALLED / self.place
 
@@ -105,11 +105,11 @@ JSON = "application/json"
 
 
 def read_artifact(store: Store, job_id: str, name: str, offset: int = 0, limit: int = PAGE_BYTES) -> str:
-    """Text of `limit` bytes (at most 200,000) from `offset`; what is left out is said in a last line.
+    """Return `limit` bytes (at most 200,000) of text from `offset`; a last line says what is left out.
 
-    A client may print it on a terminal: escapes and control characters are left out.
+    A client may print it on a terminal, so escapes and control characters are removed.
 
-    Raises ProblemError: no such job or file, a path out of the job's directory, a binary file, a bad range.
+    Raise ProblemError for a missing job or file, a path outside the job, a binary file, or a bad range.
     """
     uri = f"{SCHEME}{job_id}/{quote(name)}"
     path = store.path_of(uri)
@@ -128,7 +128,7 @@ def read_artifact(store: Store, job_id: str, name: str, offset: int = 0, limit: 
 
 
 def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
-    """Offer every guide, the flag table, the jobs and artifacts of `store`."""
+    """Offer every guide, the flag table, and the jobs and artifacts of `store`."""
 
     def add_guide(guide: Guide) -> None:
         @server.resource(guide.uri, name=guide.file, title=guide.title, mime_type=MARKDOWN)
@@ -169,7 +169,7 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
 
 
 def _number(name: str, text: str, default: int) -> int:
-    """As text here and not as `int`: the SDK answers to a wrong type that the server failed."""
+    """Parse a number given as text: for a wrong type, the SDK would say that the server failed."""
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):
@@ -179,7 +179,7 @@ def _number(name: str, text: str, default: int) -> int:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """A problem as the protocol has it."""
+    """Turn a ProblemError into the protocol's error."""
     try:
         yield
     except ProblemError as problem:

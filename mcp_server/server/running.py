@@ -1,4 +1,4 @@
-"""Tool calls as jobs: a bounded wait, then the result or a handle, for the job's session."""
+"""Runs tool calls as jobs: waits for a limited time, then returns the result or a handle for the session."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Request = ServerRequestContext[Any, Any]
 
 SESSION_HEADER = "mcp-session-id"
 WITHOUT_SESSION = ""
-"""The owner of a job that was started by a request of no session, as those of protocol 2026-07-28 are."""
+"""The owner of a job started by a request without a session, as in protocol 2026-07-28."""
 
 _client: ContextVar[str | None] = ContextVar("client", default=None)
-"""The session of the request that is handled; None on stdio, where one client has the server alone."""
+"""The session of the current request; None on stdio, where one client has the server to itself."""
 
 
 class Ownership:
-    """Which jobs a client may see, read and stop.
+    """Decides which jobs a client may see, read and stop.
 
-    Without sessions, a job's handle is the right to it: whoever knows it may use the job, and no list shows
-    it. `shared`: every client may use every job of the state directory. On stdio that is so anyway.
+    Without sessions, knowing a job's handle is the right to use it, and no list shows the job. With `shared`,
+    every client may use every job of the state directory; on stdio this is always so.
     """
 
     def __init__(self, *, shared: bool = False) -> None:
@@ -44,7 +44,7 @@ class Ownership:
         self._owners: dict[str, str] = {}
 
     async def middleware(self, ctx: Request, call_next: CallNext) -> HandlerResult:
-        """Remember while a request is handled which session it belongs to."""
+        """Remember which session a request belongs to while the request is handled."""
         headers = getattr(ctx.request, "headers", None)
         client = None if headers is None else str(headers.get(SESSION_HEADER, WITHOUT_SESSION))
         before = _client.set(client)
@@ -54,13 +54,13 @@ class Ownership:
             _client.reset(before)
 
     def claim(self, job_id: str) -> None:
-        """A new job belongs to the client whose request is handled."""
+        """Assign a new job to the client whose request is being handled."""
         client = _client.get()
         if client is not None:
             self._owners[job_id] = client
 
     def check(self, job_id: str) -> None:
-        """Raise ProblemError for a job of another session, as for one that does not exist."""
+        """Raise ProblemError for a job of another session, as for a job that does not exist."""
         client = _client.get()
         if client is None or self._shared or self._owners.get(job_id) in (client, WITHOUT_SESSION):
             return
@@ -68,14 +68,14 @@ class Ownership:
         raise ProblemError("no such job of this session", value=job_id, allowed=allowed)
 
     def listed(self, job_ids: Iterable[str]) -> list[str]:
-        """Those that a list shows the client."""
+        """Select the jobs that a list may show to the client."""
         client = _client.get()
         if client is None or self._shared:
             return list(job_ids)
         return [job_id for job_id in job_ids if client and self._owners.get(job_id) == client]
 
 
-LONGEST_WAIT_S = 45.0  # Kimi CLI cuts a call at 60 s; the other clients allow more
+LONGEST_WAIT_S = 45.0  # Kimi CLI cuts a call off at 60 s; the other clients allow more
 STEP_S = 0.25
 
 WAIT_JOB = args.Declaration(
@@ -100,7 +100,7 @@ STOP_JOB = args.Declaration(
 class Running:
     """Answers tool calls with jobs."""
 
-    manager: Manager  # set while the server serves, as is `tasks`; those end with the server
+    manager: Manager  # set while the server serves, like `tasks`; both end with the server
     tasks: TaskGroup
 
     def __init__(self, ownership: Ownership) -> None:
@@ -129,9 +129,9 @@ class Running:
     async def begin(
         self, operation: args.Operation, arguments: Any, wait_s: float, progress: Progress | None = None
     ) -> JobState:
-        """Start the operation as a job and wait for it `wait_s` seconds at most.
+        """Start the operation as a job and wait for it for at most `wait_s` seconds.
 
-        Until the caller has the handle, the job is the call's: cancelling the call stops it.
+        Until the caller has the handle, the job belongs to the call: cancelling the call stops the job.
         """
         from mcp_server.jobs.shared_import import WarmImports, limits_here  # the server starts without it
 
@@ -153,7 +153,7 @@ class Running:
             raise
 
     async def _watched(self, job_id: str, wait_s: float, progress: Progress | None) -> JobState:
-        """Wait in steps and pass new progress on."""
+        """Wait in steps and pass on new progress."""
         limit, left, reported = time.monotonic() + wait_s, wait_s, ""
         state: JobState | None = None
         while state is None or (state.state == "running" and left > 0):
@@ -166,7 +166,7 @@ class Running:
 
 
 async def answered(state: JobState) -> Result:
-    """The result of a job that is done, else a handle. Raises the ProblemError of one that failed."""
+    """Return a finished job's result, else a handle. If the job failed, raise its ProblemError."""
     whole = {"uri": f"aoti-debug://jobs/{state.job_id}/result.json", "key": "result"}
     if state.state == "failed" and state.problem:
         raise state.problem.error()

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or read by nobody, and what the server writes to stderr."""
+"""Handles standard streams that are closed, full or unread, and what the server writes to stderr."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from mcp_server.jobs.output import clean
 from mcp_server.jobs.store import cause
 
 PIECE = 4096
-"""Bytes of one write: a pipe that is ready takes as many without waiting (PIPE_BUF of Linux)."""
+"""The bytes of one write: a pipe that is ready takes this many without waiting (PIPE_BUF of Linux)."""
 
 Writer = Callable[[bytes], int]
-"""Writes some of the bytes and says how many; OSError when it cannot."""
+"""Writes some of the bytes and returns how many; raises OSError if it cannot."""
 
 DESCRIPTORS = Path("/proc/self/fd")
 FEWEST_DESCRIPTORS = 64  # pipes of a few children, the files of a job, and what Python imports
 
 
 class LossyStream(io.TextIOBase):
-    """Text for a log: what cannot be written is dropped, and counted in the first line that gets through.
+    """A log stream that drops what cannot be written, and counts it in the next line that gets through.
 
-    So a full disk or a closed terminal behind standard error is no failure.
+    A full disk or a closed terminal behind standard error is therefore not a failure.
     """
 
     encoding = "utf-8"
@@ -72,7 +72,7 @@ class LossyStream(io.TextIOBase):
 
 
 def check_descriptors() -> None:
-    """Raises ProblemError where the limit on open files leaves no room for a job and its children."""
+    """Raise ProblemError if the limit on open files leaves no room for a job and its children."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FEWEST_DESCRIPTORS:
         raise ProblemError(
@@ -84,15 +84,15 @@ def check_descriptors() -> None:
 
 
 def open_missing() -> None:
-    """Put the null device where a standard stream is closed, before another file gets its number.
+    """Open the null device for each closed standard stream, before another file gets its number.
 
-    Raises ProblemError for a closed standard output: nobody would see the result.
+    Raise ProblemError if standard output is closed: nobody would see the result.
     """
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+            os.open(os.devnull, os.O_RDWR)  # this descriptor is the lowest free number
     sys.stderr = LossyStream(2, partial(os.write, 2))
     if sys.stdout is None:
         sys.stdout = LossyStream(1, partial(os.write, 1))
@@ -103,12 +103,12 @@ def open_missing() -> None:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Raise ProblemError when standard output (closed, a full disk) does not take what the body prints."""
+    """Raise ProblemError if standard output (closed, a full disk) rejects what the body prints."""
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        # The rest goes nowhere, so that the interpreter's last flush cannot fail.
+        # Discard the rest, so that the interpreter's last flush cannot fail.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.close(null)
@@ -116,13 +116,13 @@ def printing() -> Iterator[None]:
 
 
 def _writer_that_never_waits(fd: int) -> Writer:
-    """By what is behind the descriptor. Its own flags stay: a shell may share the open file with us."""
+    """Choose a writer by the kind of file. The file's flags stay: a shell may share the open file with us."""
     kind = os.fstat(fd).st_mode
     if stat.S_ISSOCK(kind):
         behind = socket.socket(fileno=os.dup(fd))
         return lambda data: behind.send(data, socket.MSG_DONTWAIT)
     if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
-        with suppress(OSError):  # what another user made cannot be opened anew
+        with suppress(OSError):  # a file created by another user cannot be reopened
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             return partial(os.write, os.open(DESCRIPTORS / str(fd), flags))
         room = select.poll()
@@ -132,13 +132,13 @@ def _writer_that_never_waits(fd: int) -> Writer:
 
 
 LONGEST_MESSAGE = 2_000  # characters
-FRAMES = 4  # frames of an exception that are named, the innermost
+FRAMES = 4  # the innermost frames of an exception, which are named
 
 ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class BriefFormatter(logging.Formatter):
-    """One line per event and one per frame: a client that keeps the log of every server has room for it."""
+    """One line per event and one per frame: a client that keeps every server's log has room for that."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return clean(super().formatMessage(record)).replace("\n", " ")[:LONGEST_MESSAGE]
@@ -154,7 +154,7 @@ class BriefFormatter(logging.Formatter):
 
 
 def log_briefly() -> None:
-    """Set up standard error and the root logger; before the SDK, which would print boxed tracebacks.
+    """Set up standard error and the root logger before the SDK, which would print boxed tracebacks.
 
     A client that does not read standard error must not stop the server.
     """

@@ -1,5 +1,5 @@
-"""The MCP server class: strict arguments, results in both channels that fit a client's limit, and errors
-that say what to send instead, also for a line on stdio that is no message.
+"""The MCP server class: strict arguments, results in both channels within a client's limit, and errors that
+say what to send instead, even for a stdio line that is not a message.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ if TYPE_CHECKING:
     from mcp.shared._stream_protocols import ReadStream, WriteStream
 
 VERDICT_URI = "ui://aoti-debug/verdict"
-VERDICT_TOOLS = frozenset({"diagnose", "wait_job"})  # the tools whose result is a verdict
+VERDICT_TOOLS = frozenset({"diagnose", "wait_job"})  # the tools that return a verdict
 
 LIMIT = 10_000
-"""Characters of a result. Codex cuts at about 12,000, and Claude Code cuts big errors at about 10,000."""
+"""Characters of a result. Codex cuts at about 12,000; Claude Code cuts large errors at about 10,000."""
 
 SHORTEST_STRING = 80
 WIDEST_MAPPING = 32
 LONGEST_REASON = 300  # characters
 
-Result = dict[str, Any]  # a record as JSON, as the SDK takes it and clients get it
+Result = dict[str, Any]  # a record as JSON, as the SDK takes it and clients receive it
 Progress = Callable[[str], Awaitable[None]]
 Path = tuple[str | int, ...]
-Cuts = dict[Path, int]  # original length of what was cut
+Cuts = dict[Path, int]  # the original length of each value that was cut
 
 log = logging.getLogger(__name__)
 
 
 def text_of(result: Result) -> str:
-    """What an agent reads: a verdict in a few lines, any other result as JSON.
+    """Return what an agent reads: a verdict in a few lines, any other result as JSON.
 
-    Structured content has all of a verdict: a client that passes both on pays for it once.
+    The structured content holds the complete verdict: a client that passes both on pays for it only once.
     """
     fields = {name: value for name, value in result.items() if name in Verdict.model_fields}
     if "outcome" not in fields or "summary" not in fields or "format_version" not in fields:
         return compact(result)
     try:
         return brief.text(Verdict.model_validate(fields))
-    except ValidationError:  # shortened in a place that makes it none
+    except ValidationError:  # shortened at a place that makes it invalid
         return compact(result)
 
 
 def compact(value: object) -> str:
-    """The JSON text that both channels carry."""
+    """Return the JSON text that both channels carry."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def shorten(result: Result, *, limit: int = LIMIT, full: Result | None = None) -> Result:
-    """`result` itself when it fits, else a copy with `shortened: {cut: [...], full: file}` that does."""
+    """Return `result` if it fits, else a shorter copy with `shortened: {cut: [...], full: file}`."""
     if len(compact(result)) <= limit:
         return result
     short = _without_nulls(result)
@@ -79,13 +79,13 @@ def shorten(result: Result, *, limit: int = LIMIT, full: Result | None = None) -
 
 
 def middle_cut(text: str, keep: int) -> str:
-    """Head and tail of `text`, together about `keep` characters."""
+    """Return head and tail of `text`, together about `keep` characters."""
     half = max(keep // 2 - 2, 1)
     return text if len(text) <= keep else f"{text[:half]} … {text[-half:]}"
 
 
 def _with_note(short: Result, cuts: Cuts, full: Result | None) -> Result:
-    """With one line per cut that is still visible: a later cut may have dropped a value that was cut."""
+    """Add one line per visible cut: a later cut may have dropped a value that was cut earlier."""
     lines = []
     for path, size in cuts.items():
         value: Any = short
@@ -102,14 +102,14 @@ def _with_note(short: Result, cuts: Cuts, full: Result | None) -> Result:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A copy."""
+    """Copy a value without the fields that are null."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _halve_largest(value: Any, path: Path, cuts: Cuts) -> bool:
-    """Halve the largest list, mapping or string inside `value`; False when nothing more can be cut."""
+    """Halve the largest list, mapping or string inside `value`; False if nothing more can be cut."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     for key in sorted(keys, key=lambda key: -len(compact(value[key]))):
         item, place = value[key], (*path, key)
@@ -131,7 +131,7 @@ def _halve_largest(value: Any, path: Path, cuts: Cuts) -> bool:
 
 
 def _is_many(items: dict[str, Any] | list[Any]) -> bool:
-    """Dropping items helps, unless one item holds most of the text: then that item is cut."""
+    """Whether to drop items. If one item holds most of the text, cutting that item helps more."""
     if len(items) < (WIDEST_MAPPING if isinstance(items, dict) else 2):
         return False
     sizes = [len(compact(item)) for item in (items.values() if isinstance(items, dict) else items)]
@@ -140,7 +140,7 @@ def _is_many(items: dict[str, Any] | list[Any]) -> bool:
 
 @dataclass(frozen=True)
 class ToolFace:
-    """A declared tool and what answers its calls with a result that fits the limit."""
+    """A declared tool, and the function that answers its calls with a result that fits the limit."""
 
     declaration: Declaration
     answer: Callable[[Any, Progress], Awaitable[Result]]
@@ -149,14 +149,14 @@ class ToolFace:
 class ToolServer(MCPServer[Any]):
     """An MCPServer whose tools come from declarations instead of function signatures.
 
-    The SDK drops unknown arguments, parses JSON inside strings and coerces types (mcp 2.3
-    `func_metadata`); validating against the model here does none of that.
+    The SDK drops unknown arguments, parses JSON inside strings and coerces types (mcp 2.3 `func_metadata`);
+    validating against the model here does none of that.
     """
 
     def __init__(
         self, name: str, tools: Sequence[ToolFace], *, hidden: frozenset[str] = frozenset(), **settings: Any
     ) -> None:
-        """Tools that are `hidden` are not listed; a call of one is answered like any other."""
+        """Create the server. `hidden` tools are not listed, but calls of them are answered."""
         super().__init__(name, **settings)
         self._faces = {tool.declaration.name: tool for tool in tools}
         self._hidden = hidden
@@ -178,11 +178,11 @@ class ToolServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> types.CallToolResult:
-        """Both channels carry the same JSON; a problem is an error result that says what to do instead."""
+        """Answer with the same JSON in both channels; an error result says what to do instead."""
         sent = 0
 
         async def progress(message: str) -> None:
-            """Nothing goes out unless the client sent a progress token."""
+            """Report progress, which goes out only if the client sent a progress token."""
             nonlocal sent
             sent += 1
             if context is not None:
@@ -203,7 +203,7 @@ class ToolServer(MCPServer[Any]):
             options = self._lowlevel_server.create_initialization_options()
             try:
                 await self._lowlevel_server.run(AnsweringStream(received, answers), answers, options)
-            except BaseException as error:  # or cancelled, because a stream broke
+            except BaseException as error:  # also if cancelled because a stream broke
                 log.error("the server ends: %s", type(error).__name__)
                 # The jobs have ended by now. The thread that reads standard input cannot be cancelled.
                 os._exit(1)
@@ -214,14 +214,14 @@ class ToolServer(MCPServer[Any]):
         arguments: dict[str, Any] | None = None,
         context: Context[Any, Any] | None = None,
     ) -> types.GetPromptResult | types.InputRequiredResult:
-        """Raises MCPError with INVALID_PARAMS for an unknown prompt (mcp 2.3 has code 0)."""
+        """Raise MCPError with INVALID_PARAMS for an unknown prompt (mcp 2.3 uses code 0)."""
         if name not in {prompt.name for prompt in await self.list_prompts()}:
             raise MCPError(code=INVALID_PARAMS, message="there are no prompts: the guides are resources")
         return await super().get_prompt(name, arguments, context)
 
 
 async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResult:
-    """What the tool `name` answers, or why it cannot. Never raises."""
+    """Return the answer of the tool `name`, or why it has none. Never raises."""
     try:
         result = await answer
         text = types.TextContent(type="text", text=text_of(result))
@@ -230,7 +230,7 @@ async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResul
         problem = error
     except Exception as error:
         log.exception("%s failed", name)
-        # Not the text of the exception: it may hold anything. The traceback is in the server's log.
+        # The exception's text is left out, as it may contain anything. The traceback is in the server's log.
         problem = ProblemError(
             f"{name} failed inside aoti-debug with {type(error).__name__}: this is a bug of aoti-debug",
             next_call="see the server's stderr for the traceback",
@@ -249,7 +249,7 @@ async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResul
 
 
 def input_schema(model: type[Arguments]) -> dict[str, Any]:
-    """The model's JSON schema, short: every byte of it is in the context of every session."""
+    """Return the model's JSON schema, short: every byte of it is in the context of every session."""
     schema: dict[str, Any] = _terse(model.model_json_schema())
     schema.pop("description", None)
     schema["properties"] = {name: schema["properties"][name] for name, _ in fields_of(model)}
@@ -257,12 +257,12 @@ def input_schema(model: type[Arguments]) -> dict[str, Any]:
 
 
 SAID = frozenset({"default", "minimum", "maximum", "exclusiveMinimum"})
-"""What each description says, and the call applies and checks (tests/server/test_tools.py)."""
+"""What each description says, and what the call applies and checks (tests/server/test_tools.py)."""
 
 
 def _terse(schema: Any) -> Any:
-    """Drops titles (a property named title is a mapping and stays), what the description says anyway, and
-    what JSON schema allows by itself.
+    """Drop titles (a property named title is a mapping and stays), what the description says anyway, and what
+    JSON schema allows by default.
     """
     if isinstance(schema, dict):
         return {
@@ -280,7 +280,7 @@ class BadIdError(Exception):
 
 
 class _Adapter:
-    """Parses lines as the SDK does, which drops such an id: the request is a notification then (mcp 2.3)."""
+    """Parses lines as the SDK does, but rejects a bad id. mcp 2.3 drops it and sees a notification."""
 
     _parses = types.jsonrpc_message_adapter
 
@@ -292,7 +292,7 @@ class _Adapter:
 
 
 class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
-    """The messages of `source`; for a line that is none, a JSON-RPC error goes to `answers` instead.
+    """Passes on the messages of `source`; answers a line that is not a message with a JSON-RPC error.
 
     mcp 2.3.0 drops such a line on stdio, so a client waits forever for its answer; over HTTP it answers 400
     and -32700.
@@ -306,7 +306,7 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
 
     @property
     def last_context(self) -> Any:
-        """The context in which the last message was sent: the SDK handles it in that."""
+        """The context in which the last message was sent; the SDK handles the message in this context."""
         return getattr(self._source, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
@@ -322,7 +322,7 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
 
 
 def answer_to(error: Exception) -> types.JSONRPCError | None:
-    """What to answer to a line that could not be read; nothing to an empty one, a notification, an answer."""
+    """Return the answer to an unreadable line; None for an empty line, a notification or an answer."""
     if isinstance(error, BadIdError):
         return _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
     found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
@@ -333,11 +333,11 @@ def answer_to(error: Exception) -> types.JSONRPCError | None:
         if not line:
             return None
         try:
-            message = read_json(line)  # which takes half a surrogate pair
+            message = read_json(line)  # json accepts half a surrogate pair
         except ValueError:
             message = None
         return _error(PARSE_ERROR, f"the line is not JSON: {found[0]['msg']}", message)
-    # Each kind of message says what it misses; the first that misses a whole field has all of the value.
+    # Each kind of message lists what is missing; the first with a whole field missing has the full value.
     message = next((item["input"] for item in found if item["type"] in ("missing", "model_type")), None)
     if isinstance(message, dict):
         is_notification = "method" in message and "id" not in message
@@ -348,7 +348,7 @@ def answer_to(error: Exception) -> types.JSONRPCError | None:
 
 
 def _error(code: int, reason: str, message: object) -> types.JSONRPCError:
-    """With the id of the line that was received, if it has one of a type that the protocol knows."""
+    """Build an error with the id of the received line, if the protocol allows the id's type."""
     request = message.get("id") if isinstance(message, dict) else None
     if not isinstance(request, str | int) or isinstance(request, bool):
         request = None

@@ -1,1 +1,1 @@
-"""The tools: one module each, from a workload to findings with evidence, and what they share."""
+"""The tools, one module each: from a workload to findings with evidence. Also what the tools share."""

@@ -1,4 +1,4 @@
-"""`bisect`: which decision of the compiler makes a program fail, and what to write to work around it."""
+"""`bisect`: which compiler decision makes a program fail, and what to write to work around it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from mcp_server.tools.switches import (
 )
 from mcp_server.worker import events, protocol
 
-REDUCE_SHARE = 0.5  # of the budget: a smaller program makes every experiment cheaper
-# From the most telling to the least: a decomposition also changes what is fused.
+REDUCE_SHARE = 0.5  # of the budget; a smaller program makes every experiment cheaper
+# From the most specific to the least: a decomposition also changes what is fused.
 KINDS: tuple[Kind, ...] = ("pass", "lowering", "decomposition")
 SINGLE_PASSES = ("disabled_passes",)
 
@@ -63,11 +63,11 @@ async def bisect(
 ) -> Bisected:
     """Compile the failing program with careful options, then a smaller one with decisions switched off.
 
-    The second only where no option helps. What is named was switched off (the failure was gone) and on again
-    (it was back). What helps the reduced program is then tried on the whole one. `seen` is a captured run of
-    the script, which is not run again then, and `tried` what `try_options` found.
-    Raises ProblemError for a program that does not fail, or not by the compiler's doing: that is found out
-    by one compile and one run in eager mode.
+    The second step runs only if no option helps. What is named was switched off (the failure disappeared) and
+    on again (it returned). What helps the reduced program is then tried on the whole one. `seen` is a
+    captured run of the script, which is then not run again; `tried` is what `try_options` found. Raise
+    ProblemError for a program that does not fail, or whose failure is not the compiler's: one compile and one
+    run in eager mode find that out.
     """
     async with context.sharing_imports():
         failing = await failing_program(context, workload, TIMED, seen)
@@ -94,9 +94,9 @@ async def bisect(
 
 
 async def refuse_others_faults(context: Context, failing: Failing) -> None:
-    """Run the program once in eager mode. Raises `ProblemError` where it fails there in the same way.
+    """Run the program once in eager mode. Raise `ProblemError` if it fails there in the same way.
 
-    Also for inputs that its own guards refuse, and for a compile that failed over a tool or the machine.
+    Also raise it if the program's guards reject the inputs, or a tool or the machine failed the compile.
     """
     family, next_call = BY_ID.get(failing.failure.family), "check_devices"
     reason = ""
@@ -115,12 +115,12 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
 
 
 def of_eager(failing: Failing, eager: WorkerRun) -> str:
-    """How eager mode shows that the failure is not the compiler's; empty if it does not."""
+    """Say how eager mode shows that the failure is not the compiler's; empty if it does not."""
     guard = eager.last(events.GuardFailed)
     if guard is not None:
         return f"the inputs are not what the program was exported for: {quoted(guard.text)}"
     failure = failing.failure
-    if failure.phase == "compiling":  # it needs no inputs, so that they cannot be the reason
+    if failure.phase == "compiling":  # a compile needs no inputs, so they cannot be the reason
         return ""
     interpreted, ended = eager.last(events.Interpreted), read_failure(eager.finished)
     if interpreted is None and ended is not None and failure.kind in ("crash", "error"):
@@ -143,11 +143,11 @@ def of_eager(failing: Failing, eager: WorkerRun) -> str:
 
 @dataclass
 class Search:
-    """One kind of decision after another is switched off as a whole in a small program, whose `operators`
-    are its own. The kind that makes the failure go away is narrowed down.
+    """Switches off one kind of decision after another, as a whole, in a small program with its own
+    `operators`. The kind whose removal makes the failure disappear is narrowed down.
 
-    `listed` are the decisions that were taken, by kind and key, and `named` those behind the failure; `also`
-    are other kinds without which it is gone, too.
+    `listed` are the decisions that were taken, by kind and key; `named` are those behind the failure; `also`
+    are other kinds whose removal makes it disappear, too.
     """
 
     context: Context
@@ -162,7 +162,7 @@ class Search:
     single_passes: bool = False
 
     async def run(self) -> str:
-        """Why nothing was found; empty when a decision was."""
+        """Return why nothing was found; empty if a decision was found."""
         self.waves = {kind: Wave(self._compile(kind), f"without {kind}: {{}}") for kind in KINDS}
         taken = self.waves["pass"]
         if await taken.run([()]) != ["same"]:
@@ -216,7 +216,7 @@ class Search:
 
 
 async def _workaround(context: Context, failing: Failing, search: Search) -> Workaround | None:
-    """Try in the reduced program and on the whole one what helps."""
+    """Try what helps in the reduced program, then on the whole one."""
     asked = search.workaround
     if asked is None:
         return None
@@ -279,7 +279,7 @@ def _result(
 
 
 def _reported(context: Context, failing: Failing, found: Bisected, reduced: Reduced) -> Bisected:
-    """With the smaller program, where there is one, and a text for PyTorch's tracker about a fault of it."""
+    """Add the smaller program, if any, and for a compiler decision a text for PyTorch's tracker."""
     if reduced.outcome != "reduced":
         return found
     update: dict[str, object] = {"reproduction": reduced.files, "cost": context.cost.cost()}
@@ -290,7 +290,7 @@ def _reported(context: Context, failing: Failing, found: Bisected, reduced: Redu
 
 
 def _issue(context: Context, result: Bisected, torch: events.Torch | None) -> Artifact:
-    """A report for PyTorch's tracker: what happens, the program, the versions, what was switched off."""
+    """Write a report for PyTorch's tracker: what happens, the program, versions, what was switched off."""
     script = _script(result.reproduction)
     rows = [f"| {one.label} | {one.result} | {one.seconds} |" for one in result.experiments]
     changed = [line for decision in result.decisions for line in decision.change]

@@ -1,4 +1,4 @@
-"""`capture`: run the user's program once, with the hook that records what AOTInductor was asked to do."""
+"""`capture`: runs the user's program once, with the hook that records the program's use of AOTInductor."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from mcp_server.runtime.failure import RankEnd, read_launcher_output
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
 
-# A call that has not ended by then, and takes far longer than those before it, is taken to hang.
+# A call that has not ended by then, and takes far longer than earlier calls, is assumed to hang.
 STALLED_S = 45.0
 
 TAIL_BYTES = 4000  # of a script's standard error
 
-# Options of Python that keep PYTHONPATH or `site` out, and with them the hook.
+# Options of Python that keep PYTHONPATH or `site`, and so the hook, out.
 ISOLATED = frozenset("IES")
 
 
 class Capture(Captured):
     """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
 
-    `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`:
-    Python was started with options that keep the hook out. `quiet_s`: seconds from the last thing that the
-    hook saw to the end of the program, None if it saw nothing.
+    `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`
+    means that Python was started with options that keep the hook out. `quiet_s` is the number of seconds from
+    the last thing that the hook saw to the end of the program; None if it saw nothing.
     """
 
     finished: Finished
@@ -57,10 +57,10 @@ async def capture(
 ) -> Capture:
     """Run `workload` once under the hook, in its own directory, environment and interpreter.
 
-    Each saved call, update and program may take an eighth of the free disk, 64 MiB to 8 GiB, or what
+    Each saved call, update and program may take an eighth of the free disk, within 64 MiB to 8 GiB, or what
     AOTI_DEBUG_CAPTURE_CAP in the workload's environment says. A failing or hanging program is a result;
-    `until_stalled` ends it before its time limit when a call will plainly not come back.
-    Raises `ProblemError` for a script that is not there, and for an interpreter without torch.
+    `until_stalled` ends it before its time limit if a call will clearly not return. Raise `ProblemError` if
+    the script is missing, or for an interpreter without torch.
     """
     directory = context.fresh("capture")
     argv = workload_argv(context, workload)
@@ -90,7 +90,7 @@ async def capture(
     rank = read_launcher_output(finished, context.launcher).first
     seen = read_capture(directory)
     if rank is not None and any(process.rank == rank.rank for process in seen.processes):
-        # What the processes of that rank did, and those that have no rank.
+        # What the processes of this rank did, and those that have no rank.
         pids = {process.pid for process in seen.processes if process.rank in ("", rank.rank)}
         kept = {name: [e for e in getattr(seen, name) if e.pid in pids] for name in Captured.model_fields}
         seen = seen.model_copy(update=kept)
@@ -122,7 +122,7 @@ async def capture(
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
-    """A function that finds the process of a call that will not come back, from journals that are quiet."""
+    """Return a function that finds the process of a call that will not return, once journals are quiet."""
     read, seen = 0.0, Captured()  # large journals take seconds to read
 
     def stalled() -> int | None:
@@ -140,7 +140,7 @@ def _watcher(directory: Path) -> Callable[[], int | None]:
 
 
 def hook_environment(directory: Path, asked: Mapping[str, str]) -> dict[str, str]:
-    """The variables that load the hook: a private directory in front of the PYTHONPATH in effect."""
+    """Return the variables that load the hook: a private directory precedes the PYTHONPATH in effect."""
     site = directory / "site"
     site.mkdir()
     shutil.copyfile(HOOK / "capture" / "hook_site.py", site / "sitecustomize.py")
@@ -153,7 +153,7 @@ def hook_environment(directory: Path, asked: Mapping[str, str]) -> dict[str, str
 
 
 def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) -> tuple[str, ...]:
-    """The argument list of the user's own program; raises `ProblemError` when it cannot be started."""
+    """Return the argument list of the user's program. Raise `ProblemError` if it cannot be started."""
     if isinstance(workload, CommandWorkload):
         return tuple(workload.argv)
     script = (workload.cwd or Path.cwd()) / workload.script

@@ -34,7 +34,7 @@ _ARGUMENT = re.compile(r"\[(?P<which>0|1)\](?P<rest>\[.*)")
 
 @dataclass(frozen=True)
 class Given:
-    """Flat tensors in calling order, the paths of all leaves, and notes on leaves that are no tensors."""
+    """Flat tensors in calling order, the paths of all leaves, and notes on leaves that are not tensors."""
 
     tensors: tuple[GivenTensor, ...]
     paths: tuple[str, ...] = ()
@@ -42,8 +42,8 @@ class Given:
 
 
 def from_leaves(leaves: Sequence[TensorFacts], signature: Signature | None) -> Given:
-    """Leaves of the worker's `describe_inputs`, brought into the order in which the package takes them."""
-    # `[0][1]['x']`, a key path in (args, kwargs), reads `args[1]['x']`; a captured flat list stays `[1]`.
+    """Put leaves from the worker's `describe_inputs` into the order in which the package takes them."""
+    # The key path `[0][1]['x']` in (args, kwargs) becomes `args[1]['x']`; a captured flat list stays `[1]`.
     paths = [leaf.path or "" for leaf in leaves]
     nested = [_ARGUMENT.fullmatch(path) for path in paths]
     paths = [
@@ -65,7 +65,7 @@ def from_leaves(leaves: Sequence[TensorFacts], signature: Signature | None) -> G
 
 
 def _given(dtype: str, shape: Sequence[int], stride: Sequence[int] | None, device: str) -> GivenTensor:
-    """The tensor of a leaf, or of a spec."""
+    """Describe the tensor of a leaf, or of a spec."""
     strides = tuple(stride) if stride is not None else None
     return GivenTensor(dtype.removeprefix("torch."), tuple(shape), strides, device)
 
@@ -103,9 +103,9 @@ class InputRow(Record):
 
 
 class DevicesChecked(Record):
-    """`problems` and `mismatches` have the certain ones first; `unknown` lists what could not be checked.
+    """The result. `problems` and `mismatches` list certain ones first; `unknown` could not be checked.
 
-    `undecided`: why it is not known whether the inputs fit, though inputs were passed.
+    `undecided` says why it is unknown whether the inputs fit, although inputs were passed.
     """
 
     summary: str
@@ -169,7 +169,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         inputs=_rows(package, passed) if package is not None else [],
         mismatches=mismatches,
         problems=problems,
-        # What is no fault and yet worth knowing: fixed arguments, dropped leaves.
+        # Facts that are no faults but worth knowing: fixed arguments, dropped leaves.
         notes=[*(package.signature.notes if package else ()), *(passed.notes if passed else ())],
         unknown=[*machine.unknown, *unknown],
         undecided=f"inputs: {undecided}" if undecided else "",
@@ -179,7 +179,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
 async def _read_inputs(
     context: Context, workload: PackageWorkload, package: Package
 ) -> tuple[Given | None, str]:
-    """The inputs, or why they are not known. Specs need no process at all."""
+    """Return the inputs, or why they are not known. Specs need no process."""
     if workload.inputs is None:
         return None, "none were given"
     if not isinstance(workload.inputs, Path):
@@ -205,7 +205,7 @@ def _summary(
     passed: Given | None,
     undecided: str,
 ) -> str:
-    """One sentence: the first certain difference, what could not be decided, or what was found to fit."""
+    """Summarise in one sentence: the first certain difference, what is undecided, or what fits."""
     certain = [problem.what for problem in problems if problem.certain]
     certain += [mismatch.sentence for mismatch in mismatches if mismatch.severity == "fatal"]
     if certain:
@@ -236,7 +236,7 @@ def _facts(package: Package) -> PackageFacts:
 
 
 def _rows(package: Package, passed: Given | None) -> list[InputRow]:
-    """A row for each compiled input, and for passed tensors beyond them."""
+    """Build a row for each compiled input, and for further tensors that were passed."""
     texts = []
     for tensor in passed.tensors if passed is not None else ():
         stride = f" strides {tensor.strides}" if tensor.stride is not None else ""

@@ -1,4 +1,4 @@
-"""Compiles an exported program: under chosen flags, or with provenance, to look into."""
+"""Compiles an exported program: under chosen flags, or with provenance for analysis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AppliedFlag(Record):
 
 
 class Compiled(Record):
-    """The outcome of one compile; `failure` is None when it made a package.
+    """The outcome of one compile; `failure` is None if it produced a package.
 
     `kernels` counts the launches of each kernel in wrapper.cpp. `seconds` is the compiler's own time, without
     the import of torch and the loading of the program.
@@ -58,8 +58,8 @@ async def compile_with_flags(
 ) -> Compiled:
     """Compile the workload's program into a new package of this job's directory; its inputs are not used.
 
-    `flags` are names of the flag table with their values. A compile that fails is a result.
-    Raises ProblemError for a flag that cannot act, and for a file that is no exported program.
+    `flags` maps names of the flag table to values. A compile that fails is a result. Raise ProblemError for a
+    flag that cannot act, or a file that is not an exported program.
     """
     version = (await find_toolchain(context.python_for(workload), context, workload.env)).torch_version
     device = await anyio.to_thread.run_sync(exported_device, workload.exported)
@@ -114,8 +114,8 @@ async def compile_with_flags(
 
 
 async def compiled_package(context: Context, workload: ExportedWorkload) -> PackageWorkload:
-    """The package of `workload` with its inputs. Raises ProblemError when it does not compile."""
-    # Not as a flag: torch 2.8, which has no provenance, would be refused for it.
+    """Compile `workload` into a package with its inputs. Raise ProblemError if it does not compile."""
+    # Not as a flag: torch 2.8 has no provenance, so the flag would be rejected.
     traced = workload.model_copy(update={"env": {"INDUCTOR_PROVENANCE": "1", **workload.env}})
     made = await compile_with_flags(context, traced, {})
     if made.package is None:

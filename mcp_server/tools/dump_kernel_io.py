@@ -30,7 +30,7 @@ from mcp_server.worker import events
 from mcp_server.worker.events import Argument
 
 SHOWN = 24
-OPEN = 64  # launches that are not yet known to have ended
+OPEN = 64  # launches not yet known to have ended
 
 
 async def dump_kernel_io(
@@ -47,7 +47,7 @@ async def dump_kernel_io(
     """Run the call once and look at the chosen launches, by default at all.
 
     Launch probes see every tensor and need no recompile; an exported program is compiled first, with
-    provenance. A call that fails is a result. Raises ProblemError for a wrong choice, missing inputs, and a
+    provenance. A call that fails is a result. Raise ProblemError for an invalid choice, missing inputs, or a
     package that cannot be rebuilt.
     """
     check_inputs_given(workload)
@@ -70,13 +70,13 @@ async def dump_kernel_io(
     }
     run = await _observe(context, workload, instrumented, choice, request, save=save)
     seen = read_launches(context, stream_events(run.directory / REPORT, Argument), model, bounds)
-    # Reads all that was reported: in a thread, for it may be long.
+    # Read everything reported in a thread, because it may be long.
     found = await anyio.to_thread.run_sync(overview, seen, model, choice, run.directory, shown)
     returned, last = run.last(events.Called) is not None, found.last
     # Stopped on purpose: the call raised right after a bad value, without a signal or another launch.
     raised = stop_at_first_bad and run.finished.ending == "exit" and not returned
     stopped = raised and last is not None and last.surely_bad
-    # The launch of which nothing was seen afterwards.
+    # The launch after which nothing was seen.
     open_launch = not returned and last is not None and all(a.when == "before" for a in last.arguments)
     return KernelIO(
         returned=returned,
@@ -104,7 +104,7 @@ async def _observe(
     *,
     save: bool,
 ) -> WorkerRun:
-    """Run the package with probes once; what it tells of arguments stays in the file of its report."""
+    """Run the package with probes once; the facts about arguments stay in its report file."""
     directory = context.fresh("observe")
     chosen = {"launches": choice.launches, "kernels": choice.kernels, "names": choice.buffers}
     more: dict[str, object] = {name: list(value) for name, value in chosen.items() if value}
@@ -123,7 +123,7 @@ async def _observe(
 
 
 def _notes(instrumented: Instrumented, run: WorkerRun, model: PackageView) -> list[str]:
-    """What the probes did not see."""
+    """List what the probes did not see."""
     skipped = [s for s in instrumented.skipped if s.model == model.package.model_name]
     return [
         *instrumented.notes,
@@ -140,7 +140,7 @@ def _notes(instrumented: Instrumented, run: WorkerRun, model: PackageView) -> li
 def read_launches(
     context: Context, seen: Iterable[Argument], model: PackageView, bounds: Iterable[IndexBound]
 ) -> Iterator[LaunchValues]:
-    """The worker's events, grouped by launch in the order of the call.
+    """Group the worker's events by launch, in the order of the call.
 
     Launches of concurrent runs may be mixed, at most `OPEN` of them.
     """
@@ -171,9 +171,9 @@ def _launch(
     of_operator = operator_bounds(known, seen) if known is not None else {}
     arguments = []
     for argument in seen:
-        # Of several checks the first that it fails, else the last. The worker has compared the elements with
-        # a bound that is known before the call. One that is a size of this call, or a shape that an operator
-        # indexes, is compared with minimum and maximum here.
+        # Of several checks, show the first that fails, else the last. The worker has compared elements with
+        # bounds that are known before the call. A bound that is a size of this call, or a shape that an
+        # operator indexes, is compared with minimum and maximum here.
         for bound in bounds.get((argument.name, number), ()) if argument.role != "written" else ():
             if not bound.size:
                 argument = argument.model_copy(update={"bound": bound.text})

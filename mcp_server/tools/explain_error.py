@@ -60,16 +60,16 @@ _ADVICE: Mapping[Advice, tuple[str, str]] = {
 
 
 def in_words(root: ErrorFact) -> dict[str, str]:
-    """The fields of an error, with names for the codes of dtypes and devices that the runtime prints."""
+    """Return an error's fields, with names for the dtype and device codes that the runtime prints."""
     words = {"input_dtype": DTYPES, "input_device": DEVICES}.get(root.family.id, {})
     codes = {name: root.fields[name] for name in ("expected", "got") if words and name in root.fields}
     return {**root.fields, **{name: words.get(int(code), f"code {code}") for name, code in codes.items()}}
 
 
 def as_sentence(root: ErrorFact) -> str:
-    """The family's sentence with this error's values; the meaning without a sentence, or if a value is prose.
+    """Fill the family's sentence with this error's values; the meaning if there is none or a value is prose.
 
-    Prose of a log could be read as an instruction, so it stays in `fields`.
+    Prose from a log could be read as an instruction, so it stays in `fields`.
     """
     template, fields = root.family.sentence, in_words(root)
     names = {name for _, name, _, _ in Formatter().parse(template) if name}
@@ -78,7 +78,7 @@ def as_sentence(root: ErrorFact) -> str:
 
 
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
-    """The most useful next call, with placeholder paths for files that the log does not name."""
+    """Return the most useful next call, with placeholder paths for files that the log does not name."""
     if root is not None:
         advice = root.family.advice
     else:
@@ -107,7 +107,7 @@ def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> 
 
 
 def program_of(facts: LogFacts) -> dict[str, object]:
-    """The failing program as arguments of `diagnose`: a script or a command. Empty if the log names none."""
+    """Return the failing program, a script or command, as arguments of `diagnose`; empty if not named."""
     for exception in facts.exceptions:
         first = exception.frames[0] if exception.frames else None
         if first and first.user and first.function == "<module>" and first.file.endswith(".py"):
@@ -117,7 +117,7 @@ def program_of(facts: LogFacts) -> dict[str, object]:
         words = shlex.split(command)
     except ValueError:
         words = command.split()
-    if "$" in command:  # the values of shell variables are lost: at most the program and its script are known
+    if "$" in command:  # shell variables lost their values: at most the program and its script are known
         words = [word for word in words[:2] if "$" not in word]
     if len(words) > 1 and PurePath(words[0]).name.startswith("python") and words[1].endswith(".py"):
         return {"script": words[1]}
@@ -144,9 +144,9 @@ class OtherError(Record):
 class Explanation(Record):
     """What is known about an error text. Lines count from 1 in the text.
 
-    `known` is false when no family matched: then `lines` are the most telling ones. `category` is set where
-    the text decides it; else `candidates` are what it admits, the likeliest first. `trace` needs a package.
-    `page` is the family's section in the documentation.
+    `known` is False if no family matched: then `lines` are the most telling ones. `category` is set if the
+    text decides it; otherwise `candidates` are the possible ones, the likeliest first. `trace` needs a
+    package. `page` is the family's section in the documentation.
     """
 
     known: bool
@@ -186,7 +186,7 @@ async def explain_error(
 ) -> Explanation:
     """Explain `text`, or a log file of any size.
 
-    Raises ProblemError for both, neither, or a file that cannot be read; PackageError for a bad `package`.
+    Raise ProblemError for both, neither, or an unreadable file; PackageError for a bad `package`.
     """
     if bool(text.strip()) == (log is not None):
         raise ProblemError(
@@ -199,7 +199,7 @@ async def explain_error(
     root = facts.root
     if (
         root is None and log is None
-    ):  # it was sent as an error, so its lines count as one; a log may hold none
+    ):  # the text was sent as an error, so its lines count as one; a log may contain none
         facts = replace(facts, best_lines=facts.best_lines or facts.tail)
     others: Sequence[ErrorFact] = facts.errors
     if root is not None:
@@ -229,7 +229,7 @@ async def explain_error(
 
 
 def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
-    """What is said of an error of a known family."""
+    """Return the part of the explanation for an error of a known family."""
     family = root.family
     return {
         "summary": as_sentence(root),
@@ -252,12 +252,12 @@ def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
 
 
 def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
-    """What is said of a text without a root error, and notes."""
+    """Return the explanation of a text without a root error, and notes."""
     guide, notes = MAIN_GUIDE, list[str]()
     if facts.last_launch:
         began = facts.last_launch.kernel
         summary = f"No error text; the last launch that began and did not end is {began}."
-    elif facts.errors:  # of rank NOISE: others would be a root
+    elif facts.errors:  # all of rank NOISE: others would be a root
         summary = f"No error that names a cause. {facts.errors[0].family.meaning}"
     elif facts.best_lines:
         summary = "This text matches no known error."
@@ -278,10 +278,10 @@ def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
 
 
 def _trace(root: ErrorFact, package: Path | None, model_name: str | None) -> tuple[list[Fact], list[str]]:
-    """The package's launches where an index assertion may have failed, and notes."""
+    """Return the package's launches where an index assertion may have failed, and notes."""
     if package is None or "kernel_assert" not in root.family.tags:
         return [], []
-    # The place of a failed check is in its own line or the next one.
+    # The location of a failed check is in its own line or the next.
     fields = root.fields
     file = fields.get("file") or fields.get("raised_file")
     line = fields.get("line") or fields.get("raised_line")

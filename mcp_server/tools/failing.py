@@ -1,6 +1,6 @@
-"""A program that fails: how it does, whether another failure is the same, and one more compile of it.
+"""A failing program: how it fails, whether another failure is the same, and how to compile it once more.
 
-Each compile has something changed: options, a workaround, decisions of the compiler, or the program itself.
+Each compile has something changed: options, a workaround, compiler decisions, or the program itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mcp_server.worker import events
 from mcp_server.worker.protocol import MadeBy
 
 Kind = Literal["crash", "error", "not_finite", "departs"]
-# What became of a failure in a compile with something changed.
+# What happened to a failure in a compile with something changed.
 Result = Literal["gone", "same", "other"]
 
 # Exit status of a reproduction (worker/reduction/script.py).
@@ -38,14 +38,14 @@ NOT_EXPORTED = 5
 PHASES = {"compiling": "compiling", "loading": "loading", "loaded": "loading", "calling": "calling"}
 HELP = "an exported program (torch.export.save) with inputs, or the script that compiles it"
 COMPILER = tuple(f"torch._inductor.{name}" for name in ("codegen.cpp_wrapper_cpu", "compile_fx", "package"))
-# What changes between two failures of one kind: addresses, numbers, names of temporaries, kernels and files.
+# What differs between two failures of one kind: addresses, numbers, names of temporaries, kernels and files.
 _VOLATILE = re.compile(r"0x[0-9a-f]+|/\S+|\b(?:cpp|triton)_\w+|\d+")
-COMPARED = 200  # characters of a text, after which it may have been cut
+COMPARED = 200  # characters of a text; after these it may have been cut
 
 
 class FailureShown(Record):
-    """`kind` is crash (killed by `signal`), error (an exception, in `phase`), not_finite (`nan`: also NaN) or
-    departs (from eager). `family` and `text` are of the root error, where there is one.
+    """`kind`: crash (killed by `signal`), error (an exception, in `phase`), not_finite (`nan`: NaN occurs,
+    too) or departs (from eager). `family` and `text` come from the root error, if there is one.
     """
 
     kind: Kind
@@ -64,7 +64,7 @@ class FailureShown(Record):
         return f"{how}: {self.text}" if self.text else how
 
     def same_as(self, other: FailureShown) -> bool:
-        """Whether `other` is this failure: its signal or phase and family, and for an error what it says.
+        """Whether `other` is this failure: same signal or phase and family, and for an error the same text.
 
         Families of the compiler's errors are wide: any operator without a lowering, any missing name.
         """
@@ -77,18 +77,18 @@ class FailureShown(Record):
 
 
 def essence(line: str) -> str:
-    """A line without what changes from run to run."""
+    """Remove from a line what changes between runs."""
     return _VOLATILE.sub("#", line).strip()[:COMPARED]
 
 
 def of_attempt(done: WorkerRun) -> FailureShown | None:
-    """How the worker's `attempt` failed; None when the program is healthy.
+    """Return how the worker's `attempt` failed; None if the program is healthy.
 
-    Raises `ProblemError` for a run that did not end in time, or that failed before the compile.
+    Raise `ProblemError` for a run that did not end in time, or that failed before the compile.
     """
     judged = done.last(events.Judged)
     called = done.last(events.Called)
-    if judged is None and called is not None:  # eager failed where the package did not: judge the package
+    if judged is None and called is not None:  # only eager failed, so judge the package alone
         not_finite = any(output.not_finite for output in called.outputs)
         judged = events.Judged(not_finite, any(output.nan for output in called.outputs), departs=False)
     if judged is not None:
@@ -108,9 +108,9 @@ def of_attempt(done: WorkerRun) -> FailureShown | None:
 
 
 def of_script(finished: Finished) -> FailureShown | None:
-    """How a reproduction failed, from its exit status and its output.
+    """Return how a reproduction failed, from its exit status and output; None if it did not.
 
-    Raises `ProblemError` for one that did not end in time.
+    Raise `ProblemError` if it did not end in time.
     """
     if finished.ok or finished.returncode == NOT_EXPORTED:
         return None
@@ -131,7 +131,7 @@ def _output(finished: Finished) -> str:
 
 
 def of_ending(finished: Finished, failure: Failure, phase: str) -> FailureShown:
-    """A child that was killed or raised. Raises `ProblemError` for any other end."""
+    """Describe a child that was killed or raised. Raise `ProblemError` for any other end."""
     if finished.ending not in ("exit", "signal"):
         raise ProblemError(
             f"it ended with {finished.ending}, which smaller programs cannot be compared with",
@@ -147,10 +147,10 @@ def of_ending(finished: Finished, failure: Failure, phase: str) -> FailureShown:
 
 @dataclass(frozen=True)
 class Target:
-    """`imports` register custom operators; of a captured program they are tried only if it needs them.
+    """A program to compile. `imports` register custom operators; a captured program gets them only if needed.
 
-    `made_by` says how the script makes the program (worker/loading.py), should no file give it back; with
-    `taken` it is taken from there.
+    `made_by` says how the script creates the program (worker/loading.py), in case its saved file cannot be
+    read; with `taken` the program is taken from the script.
     """
 
     workload: ExportedWorkload
@@ -165,12 +165,12 @@ class Target:
 
     @cached_property
     def device(self) -> Literal["cpu", "cuda"] | None:
-        """The device of the program's tensors, which is read from its file once for all candidates."""
+        """The device of the program's tensors, read from its file once for all candidates."""
         return exported_device(self.workload.exported)
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """What a child that runs the program or a part of it leases."""
+        """The GPUs leased by a child that runs the program or a part of it."""
         return gpus_of(self.device) or ()
 
 
@@ -193,13 +193,13 @@ async def failing_program(
     more: Mapping[str, object] | None = None,
     seen: Capture | None = None,
 ) -> Failing:
-    """Compile and call the workload's program once. Raises `NoFailure` if it does not fail.
+    """Compile and call the workload's program once. Raise `NoFailure` if it does not fail.
 
-    `more` are further arguments of the worker's attempt. `seen` is a run of the script that was captured.
+    `more` are further arguments of the worker's attempt. `seen` is a captured run of the script.
     """
     target = await _find_target(context, workload, seen)
     attempt = await run_worker(context, "attempt", target, more)
-    # Where the program is not read back: with the script's own module, which may have its operators, and
+    # If the program cannot be read back, try with the script's own module, which may have its operators, and
     # then with the program taken from the script.
     if not attempt.phases("reading_inputs") and target.imports and not target.taken:
         imports = [*target.workload.extra_imports, *target.imports]
@@ -222,12 +222,12 @@ async def failing_program(
 async def _find_target(
     context: Context, workload: ExportedWorkload | ScriptWorkload, seen: Capture | None = None
 ) -> Target:
-    """The program to reduce. Raises `ProblemError` for a script that compiles none, or whose is not kept."""
+    """Find the program to reduce. Raise `ProblemError` if the script compiles none, or it was not kept."""
     if isinstance(workload, ExportedWorkload):
         return Target(workload, {})
     seen = seen or await capture(context, workload)
     phase = failing_phase(seen)
-    # The failing or suspect call with the compile of its package; a compile alone when that failed.
+    # The failing or suspect call with the compile of its package, or the compile alone if that failed.
     call = phase if isinstance(phase, CapturedCall) else seen.suspect
     compiled: CapturedCompile | None = None
     if isinstance(phase, CapturedCompile):
@@ -256,7 +256,7 @@ async def run_worker(
     target: Target,
     more: Mapping[str, object] | None = None,
 ) -> WorkerRun:
-    """One operation of the worker on the program."""
+    """Run one operation of the worker on the program."""
     directory = context.fresh(operation)
     source = {"made_by": target.made_by} if target.taken else {"exported": target.workload.exported}
     request = {
@@ -274,7 +274,7 @@ async def run_worker(
 async def try_script(
     context: Context, failing: Failing, script: Path, more: Mapping[str, object] | None = None
 ) -> tuple[Result, WorkerRun]:
-    """Run a reproduction, its compile with `more` of the worker's trial, and what became of the failure."""
+    """Run a reproduction, its compile with `more` for the worker's trial; return result and run."""
     request = {"script": script, "temporary": str(context.temporary()), **(more or {})}
     done = await _run(context, "trial", failing.target, request, context.fresh("trial"))
     ended = done.last(events.ScriptEnded)
@@ -301,10 +301,10 @@ async def _run(
 
 
 def result_of_script(finished: Finished, failure: FailureShown) -> Result:
-    """What became of the failure in a reproduction. Infinity counts as gone if eager has it too."""
+    """Return what happened to the failure in a reproduction. Infinity counts as gone if eager has it too."""
     try:
         shown = of_script(finished)
-    except ProblemError:  # it hangs, say: another failure
+    except ProblemError:  # for example, it hangs, which is another failure
         return "other"
     if shown is None:
         return "gone" if finished.ok else "other"
@@ -315,12 +315,12 @@ def result_of_script(finished: Finished, failure: FailureShown) -> Result:
 
 
 def result_of_attempt(trial: WorkerRun, failure: FailureShown) -> Result:
-    """What became of the failure in a compile of the whole program."""
+    """Return what happened to the failure in a compile of the whole program."""
     judged = trial.last(events.Judged)
     if failure.kind == "departs" and judged is not None and not judged.departs:
-        return "gone"  # what is not finite is so in eager mode, too
+        return "gone"  # values that are not finite are so in eager mode, too
     try:
         left = of_attempt(trial)
-    except ProblemError:  # it hangs, say: another failure
+    except ProblemError:  # for example, it hangs, which is another failure
         return "other"
     return "gone" if left is None else "same" if failure.same_as(left) else "other"

@@ -28,11 +28,11 @@ Tool = Literal[
 ]
 
 
-# How a tool is run, and how the package is rebuilt for it.
+# How to run a tool, and how to rebuild the package for it.
 Method = tuple[Callable[[Context, Target], Awaitable[FaultRun]], Options]
 PRINT_LIMIT = 100
-PADDING = 512  # bytes behind each allocation; the driver's own granularity hides smaller overruns
-# Until the program first uses CUDA; after the default 10 s it goes on unchecked ("No attachable process").
+PADDING = 512  # bytes after each allocation; the driver's own granularity hides smaller overruns
+# Time until the program first uses CUDA; after the default 10 s it runs unchecked ("No attachable process").
 LAUNCH_TIMEOUT_S = 3600
 
 # Another tool's injection keeps the sanitizer out; expandable segments give false alarms (pytorch #196209).
@@ -41,9 +41,9 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -> FaultRun:
-    """One run under compute-sanitizer. The report decides; its exit code does not.
+    """Run once under compute-sanitizer. Its report decides, not its exit code.
 
-    Raises `ProblemError` when the program did not run, or ran unchecked: a clean report then means nothing.
+    Raise `ProblemError` if the program did not run, or ran unchecked: a clean report then means nothing.
     """
     env = target.workload.env
     program = find_tool("compute-sanitizer", env, context.python_for(target.workload))
@@ -56,7 +56,7 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
     run = await target.run(
         context,
         context.fresh(tool),
-        env=CACHING_OFF,  # each tensor in an allocation of its own, so that an overrun leaves one
+        env=CACHING_OFF,  # each tensor in its own allocation, so that an overrun leaves the allocation
         unset=left_out(env),
         prefix=sanitizer_prefix(program, tool),
     )
@@ -71,7 +71,7 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
 
 
 def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
-    """The argument list before the interpreter. Options as in compute-sanitizer 2025.3 and 2026.4."""
+    """Return the arguments before the interpreter. Options as in compute-sanitizer 2025.3 and 2026.4."""
     padding = ("--padding", str(PADDING)) if tool == "memcheck" else ()
     return (
         *(str(program), "--tool", tool, *padding, "--print-limit", str(PRINT_LIMIT)),
@@ -81,15 +81,15 @@ def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
 
 
 def left_out(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables that must not reach a process under the sanitizer."""
+    """Return the variables that must not reach a process under the sanitizer."""
     return (*_FOREIGN, *(name for name in _ALLOCATOR if "expandable_segments" in env.get(name, "")))
 
 
 def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[SanitizerReport, list[Access]]:
-    """The text report in a program's output, and its faults: those of this package first, in their order.
+    """Read the text report in a program's output, and its faults, those of this package first, in order.
 
-    The assertion that the program printed stands for the records of asserts. Records of kernels that no
-    launch of the package started (a library's own) come last.
+    The assertion that the program printed replaces the records of asserts. Records of kernels that no launch
+    of the package started (such as a library's own) come last.
     """
     assertions: list[str] = []
 
@@ -108,7 +108,7 @@ def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[S
 
 
 def _printed(text: str) -> list[Access]:
-    """The index assertion that generated code printed, if `text` is one."""
+    """Return the index assertion that generated code printed, if `text` is one."""
     assertion = read_assertion(text)
     if assertion is None:
         return []
@@ -131,7 +131,7 @@ _ASK = ("info cuda kernels", "bt", "info line *$errorpc")
 
 
 async def run_core_dump(context: Context, target: Target) -> FaultRun:
-    """One run that leaves a light core dump, read by cuda-gdb where there is one."""
+    """Run once so that a light core dump is left, which cuda-gdb reads if installed."""
     directory = context.fresh("core-dump")
     run = await target.run(context, directory, env={**core_environment(directory), **CACHING_OFF})
     output = run.done.finished.output
@@ -143,7 +143,7 @@ async def run_core_dump(context: Context, target: Target) -> FaultRun:
 
 
 def core_environment(directory: Path) -> dict[str, str]:
-    """The variables with which the driver (565 and newer) writes a light core dump into `directory`."""
+    """Return the variables that make the driver (565 and newer) write a light core dump to `directory`."""
     return {
         "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
         "CUDA_COREDUMP_FILE": str(directory / "core.%p"),
@@ -153,7 +153,7 @@ def core_environment(directory: Path) -> dict[str, str]:
 
 
 async def read_core(context: Context, directory: Path, output: Path, debugger: Path | None) -> Access | None:
-    """The fault of the dump in `directory`; None when the run left neither a dump nor a progress log."""
+    """Return the fault of the dump in `directory`; None if the run left neither dump nor progress log."""
     core = next(iter(sorted(path for path in directory.iterdir() if path.stem == "core")), None)
     if core is not None and debugger is not None:
         asked = [part for command in _ASK for part in ("-ex", command)]
@@ -168,7 +168,7 @@ async def read_core(context: Context, directory: Path, output: Path, debugger: P
 
 
 async def run_sync(context: Context, target: Target) -> FaultRun:
-    """One run with a wait for the device after each launch, read from the journal: needs no NVIDIA tool."""
+    """Run once, waiting for the device after each launch, and read the journal: needs no NVIDIA tool."""
     await _check_rebuilt(target)
     run = await target.run(context, context.fresh("sync"), env=CACHING_OFF)
     asserted = await anyio.to_thread.run_sync(_assertions_in, run.done.finished.output)
@@ -181,7 +181,7 @@ async def run_sync(context: Context, target: Target) -> FaultRun:
     return replace(run, accesses=[Access("sync", "invalid_access", text)])
 
 
-# The interpreter's own handler for SIGSEGV, faulthandler's, must not replace the sanitizer's.
+# The interpreter's own SIGSEGV handler, faulthandler's, must not replace the sanitizer's.
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "detect_leaks=0:handle_segv=2:handle_sigbus=2:handle_abort=1:detect_container_overflow=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -189,33 +189,33 @@ SANITIZER_ENV = {
 
 
 async def _run_sanitized(context: Context, target: Target, name: str) -> FaultRun:
-    """The C++ kernels built with a sanitizer, index asserts taken out, each weight in memory of its own."""
+    """Run C++ kernels built with a sanitizer, without index asserts, each weight in its own memory."""
     await _check_rebuilt(target)
     run = await target.run(context, context.fresh(name), env=SANITIZER_ENV)
     return replace(run, accesses=await anyio.to_thread.run_sync(_native_accesses, run))
 
 
 # Two OpenMP threads that fail at once print `terminate called recursively` and lose the assertion. Kernels
-# ask for the number of threads of their compile, which only a limit overrules.
+# request the thread count of their compile, which only a limit overrides.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 
 
 async def run_native(context: Context, target: Target) -> FaultRun:
-    """The stack of the crash by gdb, and the index assertion that was printed."""
+    """Get the stack of the crash from gdb, and the index assertion that was printed."""
     gdb = shutil.which("gdb")
     prefix = (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
     run = await target.run(context, context.fresh("native"), env=ONE_THREAD, prefix=prefix)
     finished = run.done.finished
     ended = finished.output.read_bytes()[-200_000:].decode("utf-8", "replace")
     if gdb and finished.returncode == 1 and "exited normally]" in ended:
-        # gdb's own status: there is no stack to print, since nothing crashed.
+        # This is gdb's own status: there is no stack to print, since nothing crashed.
         run = replace(run, done=replace(run.done, finished=replace(finished, returncode=0)))
     found = await anyio.to_thread.run_sync(_native_accesses, run)
     return replace(run, accesses=found, what="gdb" if gdb else "no gdb on PATH")
 
 
 async def _check_rebuilt(target: Target) -> None:
-    """Raise `ProblemError` when the package could not be rebuilt with probes."""
+    """Raise `ProblemError` if the package could not be rebuilt with probes."""
     if isinstance(target, PackageTarget):
         await target.settled.wait()
     if target.rebuilt is None:
@@ -223,7 +223,7 @@ async def _check_rebuilt(target: Target) -> None:
 
 
 def _native_accesses(run: FaultRun) -> list[Access]:
-    """Sanitizer reports, the printed assertion and a native stack; else the launch in which the run died."""
+    """Return sanitizer reports, the printed assertion and a native stack; else the launch that died."""
     output, journal = run.done.finished.output, run.evidence.journal
     with output.open(encoding="utf-8", errors="replace") as lines:
         native = read_native(lines)
@@ -238,13 +238,13 @@ def _native_accesses(run: FaultRun) -> list[Access]:
 
 
 def _assertions_in(output: Path) -> list[Access]:
-    """The first index assertion of an output; the place of the throw is on a line of its own."""
+    """Return the first index assertion of an output; the location of the throw is on a separate line."""
     text = output.read_text(encoding="utf-8", errors="replace")[-200_000:]
     at = text.find("index out of bounds: ")
     return _printed(text[at : at + 2000]) if at >= 0 else []
 
 
-_SEPARATE = Options(separate_weights=True)  # one rebuild for all that `auto` tries on CUDA
+_SEPARATE = Options(separate_weights=True)  # one rebuild for all methods that `auto` tries on CUDA
 
 METHODS: dict[Tool, Method] = {
     "memcheck": (partial(run_sanitizer, tool="memcheck"), _SEPARATE),
@@ -262,7 +262,7 @@ _AUTO: dict[str, tuple[Tool, ...]] = {"cuda": ("memcheck", "core_dump", "sync"),
 
 
 def order(tool: Tool | Literal["auto"], device_type: str | None) -> tuple[Tool, ...]:
-    """The methods to try. Raises `ProblemError` for one that cannot see the package's device."""
+    """List the methods to try. Raise `ProblemError` for a method that cannot see the package's device."""
     device = "cuda" if device_type == "cuda" else "cpu"
     if tool == "auto":
         return _AUTO[device]

@@ -29,9 +29,9 @@ from mcp_server.tools.run_deterministic import CACHING_OFF
 from mcp_server.tools.trace_launches import journal_environment
 from mcp_server.worker import events
 
-MOST_NAMES = 200  # integer tensors whose range is read in the run that faults
+MOST_NAMES = 200  # integer tensors whose range is read in the faulting run
 
-PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}  # a compile in the run then records the model lines too
+PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}  # a compile in the run then also records the model lines
 
 _INTEGERS = ("int", "uint", "bool")
 
@@ -51,10 +51,10 @@ class FaultRun:
 
 @dataclass
 class PackageTarget:
-    """One call of a package, with probes if it can be rebuilt; `why_not` says why it cannot.
+    """One call of a package, with probes if it can be rebuilt; otherwise `why_not` says why.
 
     A worker that starts before the rebuild has ended waits for the file `handoff`, which names the package to
-    load. `settled` is set when `rebuilt` and `why_not` are known.
+    load. `settled` is set once `rebuilt` and `why_not` are known.
     """
 
     workload: PackageWorkload
@@ -138,9 +138,9 @@ def prepare(
 
 @dataclass
 class ProgramTarget:
-    """The user's own program. `caching_off` may not be set where it captures CUDA graphs.
+    """The user's own program. `caching_off` is False if it captures CUDA graphs, which forbid the variable.
 
-    `children`: the call was made in a child process, so compute-sanitizer has to follow child processes.
+    `children` means that a child process made the call, so compute-sanitizer must follow child processes.
     """
 
     workload: Program
@@ -178,7 +178,7 @@ Target = PackageTarget | ProgramTarget
 
 
 def integer_tensors(view: PackageView) -> list[str]:
-    """Variables that may hold indices; those of unknown type (results of operators) too."""
+    """List variables that may hold indices, including those of unknown type (results of operators)."""
     types = {i.name: i.dtype for i in view.package.inputs}
     types |= {c.name: c.dtype for c in view.package.constants}
     types |= {b.name: b.dtype for b in view.wrapper.buffers.values() if b.dtype and b.name not in types}
@@ -187,7 +187,7 @@ def integer_tensors(view: PackageView) -> list[str]:
 
 
 def read_ranges(seen: Iterable[events.Argument]) -> dict[tuple[int, str], ValueRange]:
-    """Least and greatest element by launch and variable; of a launch that ran twice, the last."""
+    """Return minimum and maximum element by launch and variable; if a launch ran twice, the last."""
     return {
         (each.launch, each.name): ValueRange(int(each.min), int(each.max))
         for each in seen

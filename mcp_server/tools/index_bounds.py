@@ -1,7 +1,7 @@
 """The bounds of the indices that launches read, from their kernels and from the schemas of operators.
 
-A generated kernel carries its bounds in asserts. The index arguments of an ATen operator have theirs in its
-schema alone (aten/src/ATen/native/native_functions.yaml, torch 2.13): they are compared with the shape of the
+A generated kernel has its bounds in asserts. The index arguments of an ATen operator are bounded only by its
+schema (aten/src/ATen/native/native_functions.yaml, torch 2.13): they are compared with the shape of the
 indexed tensor in the same call.
 """
 
@@ -26,10 +26,10 @@ _CONDITION = re.compile(r"~\((?!(?:[xyzr]\d*_?mask(?: & )?)+\))")
 
 @dataclass(frozen=True)
 class IndexBound:
-    """Elements of `name`, as `launch` reads it, must lie in [low, high).
+    """Elements of `name`, as read by `launch`, must lie in [low, high).
 
-    `size` names the launch's argument that the ends depend on when they are known at run time only; then
-    `low` and `high` are None, and `allowed` works them out.
+    If the ends are known only at run time, `size` names the launch's argument that they depend on; then `low`
+    and `high` are None, and `allowed` computes them.
     """
 
     name: str
@@ -40,7 +40,7 @@ class IndexBound:
     allowed: Limit | None = None
 
     def at(self, value: int) -> IndexBound:
-        """The bound for the size in this call."""
+        """Return the bound for the size in this call."""
         ends = self.allowed.numbers({self.size: value}) if self.allowed else None
         if ends is None:
             return self
@@ -53,9 +53,9 @@ class IndexBound:
 
 
 def find_bounds(view: PackageView) -> tuple[IndexBound, ...]:
-    """Bounds on tensors whose elements make indices, from the kernels' asserts.
+    """Find bounds on tensors whose elements determine indices, from the kernels' asserts.
 
-    One bound for each tensor of a launch: what all of its checks allow; and those that depend on a size.
+    Each tensor of a launch gets one bound that all its checks allow, plus those that depend on a size.
     """
     merged: dict[tuple[str, int], IndexBound] = {}
     sized: dict[IndexBound, None] = {}
@@ -74,10 +74,10 @@ def find_bounds(view: PackageView) -> tuple[IndexBound, ...]:
 
 
 def _bound(candidate: Candidate) -> IndexBound | None:
-    """The bound on all elements of the tensor that the checked value is computed from.
+    """Return the bound on all elements of the tensor from which the checked value is computed.
 
-    None for a value behind a condition, and for one at an offset or a step (a column of a table): elements
-    that are left out may hold anything.
+    None for a value behind a condition, or at an offset or a step (such as a column of a table): elements
+    that are skipped may have any value.
     """
     line = candidate.kernel.source.split("\n")[candidate.check.line - 1]
     places = [over_loops(load.index) for load in elements(candidate.value)]
@@ -105,7 +105,7 @@ _NUMBER = re.compile(r"-?\d+")
 class Indexing:
     """The elements of `index` are positions in dimension `dim` of `indexed`, which may name an argument.
 
-    Without `dim`, `index` is a list: its n-th tensor indexes dimension n, negative ones from the end.
+    If `dim` is None, `index` is a list: its n-th tensor indexes dimension n, negative ones from the end.
     """
 
     index: str
@@ -116,7 +116,7 @@ class Indexing:
 _ALONG = Indexing("index", "self", "dim")
 _LOOKUP = Indexing("indices", "weight", 0)
 _EACH = Indexing("indices", "self", None)
-# The operators whose shims' parameters are known by name (`package/calls.py`), without `_out`.
+# The operators whose shim parameters are known by name (`package/calls.py`), without `_out`.
 OPERATORS: dict[str, Indexing] = {
     "scatter_src": _ALONG,
     "scatter_value": _ALONG,
@@ -130,14 +130,14 @@ OPERATORS: dict[str, Indexing] = {
 
 
 def operator_bounds(launch: Launch, seen: Sequence[ArgumentValues]) -> dict[str, IndexBound]:
-    """Bounds of the index arguments of an extern launch, by variable; `seen` has the shapes of the call."""
+    """Return bounds for an extern launch's index arguments, by variable; `seen` has the call's shapes."""
     rule = OPERATORS.get(shim_operator(launch.kernel).removesuffix("_out"))
     if rule is None or launch.kind not in ("extern", "fallback_shim"):
         return {}
     read = {a.name: a for a in seen if a.when == "before"}
     indexed = next((a for a in launch.arguments if a.name == rule.indexed and a.target), None)
     values = read.get(indexed.target or "") if indexed is not None else None
-    # The shape of a view that is made in the call is not known.
+    # The shape of a view created in the call is not known.
     if indexed is None or indexed.view is not None or values is None or values.shape is None:
         return {}
     dim = rule.dim

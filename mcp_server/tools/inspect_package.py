@@ -28,10 +28,10 @@ _HASH = re.compile(r"^[0-9a-z]{40,}\.(?=wrapper|kernel)")
 
 
 class Question(Record):
-    """A question about a package; at most one of the fields is set. Without any, the answer is the overview.
+    """A question about a package: at most one field is set. If none is set, the answer is the overview.
 
-    `location` is `file.py:LINE` of the user's model. `assertion` is an error text; with it, `kernel` and
-    `generated_line` narrow the answer.
+    `location` is `file.py:LINE` of the user's model. `assertion` is an error text; `kernel` and
+    `generated_line` can be given with it to narrow the answer.
     """
 
     launch: int | None = None
@@ -46,11 +46,10 @@ class Question(Record):
 
 
 class Overview(Record):
-    """A package on one screen. Counts are complete, lists are cut to what fits.
+    """A package on one screen. Counts are complete; lists are cut to fit.
 
-    What only the sources say is None for a package without them: None does not mean that there are none.
-
-    `weights` is the place and number of the constants' bytes; `files` are the largest of the model, in bytes.
+    Facts that only the sources contain are None for a package without sources; None does not mean zero.
+    `weights` is the location and size of the constants; `files` are the largest of the model, with bytes.
     """
 
     models: list[str]
@@ -73,10 +72,10 @@ class Overview(Record):
 
 
 class Inspection(Record):
-    """The answer. `facts` is one page: `offset` of `total`, go on at `next_offset` (None at the end).
+    """The answer. `facts` is one page from `offset` of `total`; continue at `next_offset` (None at the end).
 
-    `not_understood` lists places of the wrapper that the reader did not understand: what depends on them
-    may be missing here.
+    `not_understood` lists places in the wrapper that the reader did not understand; whatever depends on them
+    may be missing.
     """
 
     package: str
@@ -93,9 +92,9 @@ class Inspection(Record):
 
 @dataclass(frozen=True)
 class _Answer:
-    """Facts, some as the number of a launch, which is described when its page is asked for.
+    """Facts; a fact given as a launch number is described when its page is requested.
 
-    A picture marks the launches `marked`.
+    A picture highlights the launches in `marked`.
     """
 
     facts: Sequence[Fact | int]
@@ -114,9 +113,9 @@ async def inspect_package(
 ) -> Inspection:
     """Answer a question about a package; nothing is loaded or run.
 
-    `graph` writes the dataflow as Mermaid text, with the slice through what was asked highlighted. Raises
-    `PackageError` for a file that is no package, and `ProblemError` for a name that it does not hold (with
-    the names that it does).
+    `graph` writes the dataflow as Mermaid text, with the slice for the question highlighted. Raise
+    `PackageError` for a file that is not a package, and `ProblemError` for a name that it does not contain
+    (with the names that it does contain).
     """
     asked = question or Question()
     # In a thread: a large package takes seconds, and the server answers other calls meanwhile.
@@ -199,7 +198,7 @@ def _launches_in_short(view: PackageView) -> _Answer:
 
 @lru_cache(maxsize=4)
 def _of_kernels(view: PackageView) -> dict[Finding, str]:
-    """The defects that the code of the kernels shows for the largest sizes that were compiled for."""
+    """Find the defects that the kernels' code shows for the largest sizes compiled for."""
     sizes = largest_sizes(view)
     named = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     said = f" (for {named}, the largest)" if named else ""
@@ -207,7 +206,7 @@ def _of_kernels(view: PackageView) -> dict[Finding, str]:
 
 
 def _kernel(view: PackageView, name: str) -> _Answer:
-    """A kernel, then its launches; a shim or a custom operator has launches only."""
+    """Answer with a kernel, then its launches; a shim or a custom operator has only launches."""
     numbers = query.launches_of_kernel(view, name)
     if not view.wrapper.kernel_named(name):
         return _Answer(numbers, numbers)

@@ -26,7 +26,7 @@ Source = Literal["kernel", "input", "constant", "unset"]
 
 
 class BadElement(Record):
-    """The first bad element in row-major order: logical index (empty if unknown), value, how many are bad."""
+    """The first bad element in row-major order: index (empty if unknown), value, and how many are bad."""
 
     index: list[int] = Field(default_factory=list)
     value: str
@@ -40,9 +40,9 @@ class BadElement(Record):
 class ArgumentValues(Record):
     """One argument of a launch in one phase; shape and stride in elements.
 
-    `min`, `max` and `mean` are of the finite values. Counts are
-    None where nothing counted them. `outside` is an index beyond `bound`. `uninitialised` marks memory that
-    nothing has written yet: its values mean nothing.
+    `min`, `max` and `mean` cover the finite values. Counts are None if nothing counted them. `outside` is an
+    index beyond `bound`. `uninitialised` marks memory that nothing has written yet: its values mean
+    nothing.
     """
 
     name: str
@@ -69,18 +69,18 @@ class ArgumentValues(Record):
 
     @property
     def bad(self) -> bool:
-        """Whether a value that counts is not finite, or an index out of its bound."""
+        """Whether an initialised value is not finite, or is an index out of its bound."""
         return not self.uninitialised and bool(self.non_finite or self.outside)
 
     @property
     def perhaps_intended(self) -> bool:
-        """Only minus infinity was seen: masks of attention look like this."""
+        """Whether only minus infinity was seen, as in masks of attention."""
         return self.outside is None and self.non_finite is not None and self.non_finite.value == "-inf"
 
 
 class LaunchValues(Record):
-    """One launch. `launch` is its number in wrapper.cpp, None where it is not known; `sequence` its
-    place in the call. `not_shown` names tensors of the launch that nothing showed.
+    """One launch. `launch` is its number in wrapper.cpp, None if unknown; `sequence` is its position in the
+    call. `not_shown` names tensors of the launch that were not observed.
     """
 
     kernel: str
@@ -96,15 +96,15 @@ class LaunchValues(Record):
 
     @property
     def surely_bad(self) -> bool:
-        """Bad by more than what may be a mask."""
+        """Whether it is bad beyond what may be a mask."""
         return any(argument.bad and not argument.perhaps_intended for argument in self.arguments)
 
 
 class FirstBad(Record):
     """The first bad value of the call, and where it came from.
 
-    `kind` and `name` are its source: the launch's own kernel, an input or a constant of the model, or
-    a launch that was not shown (`producers`). `inputs_were_good` is None when not all that it reads was seen.
+    `kind` and `name` are its source: the launch's own kernel, an input or a constant of the model, or a
+    launch that was not shown (`producers`). `inputs_were_good` is None if not all of its inputs were seen.
     """
 
     what: Literal["non_finite", "outside"]
@@ -124,9 +124,9 @@ class FirstBad(Record):
 class KernelIO(Record):
     """The outcome of `dump_kernel_io`.
 
-    `launches` holds the ones with bad values first, then the others in order, at most as many as asked for;
-    all of them are in `json_file` and, as a table, in `table`. `last_launch` is where the call ended, if it
-    did not return; `stopped` that it was ended on purpose, at the first bad value.
+    `launches` lists those with bad values first, then the others in order, up to the requested number; all of
+    them are in `json_file` and, as a table, in `table`. `last_launch` is where the call ended, if it did not
+    return. `stopped` means that it was ended on purpose, at the first bad value.
     """
 
     returned: bool
@@ -149,7 +149,7 @@ HEAD = ("", "argument", "when", "role", "dtype", "shape", *_FIGURES, "first bad"
 
 
 def block(launch: LaunchValues) -> str:
-    """A launch as aligned lines; `!` in front of an argument with bad values."""
+    """Format a launch as aligned lines; `!` marks an argument with bad values."""
     number = "" if launch.launch is None else f"launch {launch.launch} "
     lines = [f"{number}{launch.kernel}"]
     lines += [f"    {place.file}:{place.line}: {place.code}" for place in launch.locations[:3]]
@@ -183,7 +183,7 @@ def _row(argument: ArgumentValues) -> tuple[str, ...]:
 
 
 def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> FirstBad | None:
-    """The first bad value of these launches, in the order of the call.
+    """Return the first bad value of these launches, in the order of the call.
 
     Values that may be an intended mask count only if nothing else is bad.
     """
@@ -203,7 +203,7 @@ def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> Firs
 
 
 def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> FirstBad:
-    """Who is behind a bad value: the launch that wrote it, else what the launch read it from."""
+    """Find the origin of a bad value: the launch that wrote it, else what the launch read it from."""
     element = argument.outside or argument.non_finite
     assert element is not None, "only bad arguments are judged"
     kind: Source = "kernel"
@@ -219,7 +219,7 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
         needed = f" (needed: {argument.bound})" if argument.outside is not None and argument.bound else ""
         rest = f"{needed} in {argument.name}, which comes from {origin}"
     else:
-        # None of the values that it read was seen to be bad.
+        # None of the values it read was seen to be bad.
         verb = "wrote"
         seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
         if known is not None:
@@ -248,7 +248,7 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
 
 
 def _label(model: PackageView, name: str) -> str:
-    """An input by the caller's path to it, a constant by its name in the model."""
+    """Name an input by the caller's path to it, a constant by its name in the model."""
     inputs = {taken.name: taken.label for taken in model.package.inputs}
     constants = {constant.name: constant.fqn for constant in model.package.constants}
     return inputs.get(name) or constants.get(name) or name
@@ -273,7 +273,7 @@ MODEL_LINE = re.compile(r"(?:.*[^:]:)?\d+")
 
 @dataclass(frozen=True)
 class Choice:
-    """What to look at; an empty choice means everything, and of several kinds each restricts the others.
+    """What to look at. An empty choice means everything; several kinds of choice restrict each other.
 
     `kernels` are whole names in any case, or lines of the user's model: `FILE.py:LINE`, `LINE`.
     """
@@ -283,9 +283,9 @@ class Choice:
     buffers: Sequence[str] = ()
 
     def checked(self, model: PackageView) -> Choice:
-        """The same with launches for model lines, and names as the wrapper spells them.
+        """Return this choice with model lines resolved to launches, and names as the wrapper spells them.
 
-        Raises ProblemError for an unknown launch or name, and for a line of which no launch is known to come.
+        Raise ProblemError for an unknown launch or name, or a line from which no launch is known to come.
         """
         launches = model.wrapper.launches
         for number in self.launches:
@@ -306,7 +306,7 @@ class Choice:
         return Choice(sorted(wanted), (), buffers)
 
     def of(self, launch: LaunchValues) -> LaunchValues | None:
-        """The launch with the chosen buffers only; None when it is not chosen."""
+        """Return the launch with only the chosen buffers; None if the launch is not chosen."""
         if self.launches and launch.launch not in self.launches:
             return None
         if self.kernels and launch.kernel not in self.kernels:
@@ -328,7 +328,7 @@ def _spelled(name: str, known: Collection[str], what: str) -> str:
 
 
 def unset_arguments(model: PackageView) -> dict[int, list[str]]:
-    """By launch, the tensors that nothing has written before it: their values mean nothing."""
+    """Map each launch to the tensors that nothing has written before it: their values mean nothing."""
     found: dict[int, list[str]] = {}
     for launch in model.wrapper.launches:
         for name in {a.target for a in launch.tensors if a.target}:
@@ -342,9 +342,9 @@ def unset_arguments(model: PackageView) -> dict[int, list[str]]:
 
 @dataclass(frozen=True)
 class Overview:
-    """`shown` are the first chosen launches, those with bad values before the others, of `count` chosen ones.
+    """`shown` lists the first of `count` chosen launches, those with bad values before the others.
 
-    `table` and `json_file` hold all chosen launches; `first_bad` and `last` are of all launches.
+    `table` and `json_file` contain all chosen launches; `first_bad` and `last` cover all launches.
     """
 
     first_bad: FirstBad | None
@@ -358,7 +358,7 @@ class Overview:
 def overview(
     launches: Iterable[LaunchValues], model: PackageView, choice: Choice, folder: Path, most: int
 ) -> Overview:
-    """Write `kernel_io.txt` and `kernel_io.json` into `folder`, and keep at most `most` launches."""
+    """Write `kernel_io.txt` and `kernel_io.json` to `folder`, and keep at most `most` launches."""
     last: LaunchValues | None = None
     count = 0
     bad: list[LaunchValues] = []
@@ -366,7 +366,7 @@ def overview(
     table, json_file = folder / "kernel_io.txt", folder / "kernel_io.json"
 
     def written() -> Iterator[LaunchValues]:
-        """The launches, of which the chosen ones are written as they pass."""
+        """Yield all launches, writing the chosen ones as they pass."""
         nonlocal last, count
         with table.open("w", encoding="utf-8") as rows, json_file.open("w", encoding="utf-8") as items:
             items.write("[")

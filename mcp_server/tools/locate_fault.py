@@ -27,7 +27,7 @@ from mcp_server.tools.fault_methods import METHODS, Tool, order
 from mcp_server.tools.fault_run import PROVENANCE, FaultRun, Program, ProgramTarget, Target, prepare
 from mcp_server.tools.requests import called_package, check_inputs_given, failing_phase, plan_replay
 
-OTHERS = 5  # faults that are listed beside the first
+OTHERS = 5  # faults listed in addition to the first
 
 
 class Attempt(Record):
@@ -43,8 +43,8 @@ class Attempt(Record):
 class LocatedFault(Record):
     """The result. `fault` is the first fault of the package; `others` are further sites, not joined.
 
-    `errors` is the sanitizer's own count. `instrumented`: launches and addresses come from a journal. `notes`
-    are the limits of the answer. `log` is the output of the run that found the fault.
+    `errors` is the sanitizer's own count. `instrumented` means that launches and addresses come from a
+    journal. `notes` are the limits of the answer. `log` is the output of the run that found the fault.
     """
 
     found: bool
@@ -70,9 +70,9 @@ async def locate_fault(
 ) -> LocatedFault:
     """Run the call under checkers until one sees the fault, and join what it saw with the package.
 
-    `auto` takes memcheck, a core dump, then waiting launches (CUDA); AddressSanitizer, then a native stack
-    (CPU). A fault is a result, and so is none. Raises `ProblemError` for missing inputs, a tool that does not
-    fit the package's device, and a package that cannot be read.
+    `auto` tries memcheck, a core dump, then waiting launches (CUDA); AddressSanitizer, then a native stack
+    (CPU). A fault is a result, and so is no fault. Raise `ProblemError` for missing inputs, a tool that does
+    not fit the package's device, or a package that cannot be read.
     """
     check_inputs_given(workload)
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
@@ -86,7 +86,7 @@ async def locate_fault(
 async def search(
     context: Context, tools: tuple[Tool, ...], target_of: Callable[[Options], Target]
 ) -> tuple[Target, FaultRun, list[Attempt]]:
-    """Try one method after the other until one sees a fault; without a fault, the last run that was made."""
+    """Try methods in turn until one sees a fault; without a fault, return the last run."""
     attempts: list[Attempt] = []
     last: tuple[Target, FaultRun] | None = None
     for tool in tools:
@@ -113,7 +113,7 @@ async def search(
 
 
 def result(context: Context, target: Target, found: FaultRun, attempts: list[Attempt]) -> LocatedFault:
-    """What the last run showed, joined with the package."""
+    """Build the result: what the last run showed, joined with the package."""
     fault = join_fault(target.view, found.accesses[0], found.evidence) if found.accesses else None
     ran = [attempt.tool for attempt in attempts if attempt.ran]
     nothing = f"No memory fault was seen ({', '.join(ran)}). That does not clear the numbers."
@@ -156,10 +156,10 @@ async def locate_in_program(
 ) -> LocatedFault:
     """Run the program once under the capture hook, then its failing call under checkers.
 
-    When that call was not kept, or shows no fault by itself though the program failed, or the fault can be
-    in the replay of a CUDA graph, the program itself is run under the checker: launches then carry no
-    addresses. `package` is the one of a host that the hook does not see into (C++). Raises `ProblemError` for
-    a program that cannot be started, or of which no package is known, and for an unsafe package.
+    If this call was not kept, or shows no fault alone though the program failed, or the fault may be in the
+    replay of a CUDA graph, the program itself is run under the checker; launches then have no addresses.
+    `package` belongs to a host that the hook cannot see into (C++). Raise `ProblemError` for a program that
+    cannot be started or whose package is unknown, and for an unsafe package.
     """
     if package is not None:
         refuse_unsafe(package)
@@ -178,7 +178,7 @@ async def locate_in_program(
 
 
 def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | None, str]:
-    """The failing or suspect call as a package workload, or None and why it cannot be one."""
+    """Return the failing or suspect call as a package workload, or None and why that is impossible."""
     phase = failing_phase(seen)
     if in_graph(seen) and seen.failing is None and not seen.finished.ok:
         return None, "the program replays CUDA graphs, which are no calls, and failed outside of one"
@@ -207,7 +207,7 @@ async def run_under_checker(
     package: Path | None = None,
     tool: Tool | Literal["auto"] = "auto",
 ) -> LocatedFault:
-    """Run the captured program once more, as it is, under a checker. Raises `ProblemError` like the above."""
+    """Run the captured program again, unchanged, under a checker. May raise `ProblemError`."""
     view = await anyio.to_thread.run_sync(view_package, package or _loaded(seen))
     target = ProgramTarget(workload, view, not in_graph(seen), len(seen.processes) > 1)
     device = "cuda" if view.package.device_type == "cuda" else "cpu"
@@ -217,9 +217,9 @@ async def run_under_checker(
 
 
 def _loaded(seen: Capture) -> Path:
-    """The package of the call to suspect, else the last one that was loaded.
+    """Return the package of the suspect call, else the last one loaded.
 
-    A bare library is taken from where it was loaded: its sources are in the same folder.
+    A bare library is taken from where it was loaded, because its sources are in the same folder.
     """
     if not seen.loads:
         raise ProblemError(

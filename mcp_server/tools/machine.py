@@ -1,4 +1,4 @@
-"""What this machine has, what the tools need of it (`doctor`), and whether a package fits it."""
+"""What this machine has, what the tools need from it (`doctor`), and whether a package fits it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROBE_TIMEOUT_S = 120
 COMPILE_TIMEOUT_S = 60
 ENOUGH_TEMP_BYTES = 2 << 30
 
-# Throws, so that the C++ runtime is needed and the linker cannot drop it.
+# It throws, so that the C++ runtime is needed and the linker cannot drop it.
 _PROGRAM = """#include <stdexcept>
 void probe() { throw std::runtime_error("probe"); }
 """
@@ -42,8 +42,8 @@ _VERSION = re.compile(r"\b(?:gcc|clang) version [\d.]+")
 
 
 class Compiler(Record):
-    """The compiler that Inductor would take (CXX, else g++). `links_cxx_runtime` names the C++ runtime that
-    it links dynamically; empty means statically, which makes every CUDA package that it builds crash at load.
+    """The compiler that Inductor would use (CXX, else g++). `links_cxx_runtime` names the C++ runtime that it
+    links dynamically; empty means statically, which makes every CUDA package that it builds crash at load.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Compiler(Record):
 
 
 class Interpreter(Record):
-    """None, and a line in `unknown`, for what was not read."""
+    """Facts of the interpreter. A fact that was not read is None, with a line in `unknown`."""
 
     python_version: str | None = None
     torch: str | None = None
@@ -68,7 +68,7 @@ class Interpreter(Record):
 
 
 class Machine(Interpreter):
-    """Facts of this machine and of the interpreter `python`."""
+    """Facts about this machine and about the interpreter `python`."""
 
     platform: str
     machine: str
@@ -81,7 +81,7 @@ class Machine(Interpreter):
 
 
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
-    """Compile a probe and ask the worker at the same time; an interpreter without torch leaves unknowns."""
+    """Compile a probe and ask the worker concurrently; an interpreter without torch leaves unknowns."""
     interpreter = Interpreter()
 
     async def ask_worker() -> None:
@@ -135,7 +135,7 @@ def _interpreter(run: WorkerRun) -> Interpreter:
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Feature flags of the first CPU: `flags` on x86, `Features` on Arm. Empty where nothing says."""
+    """Read the feature flags of the first CPU: `flags` on x86, `Features` on Arm. Empty if unknown."""
     if not path.exists():
         return frozenset()
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -147,7 +147,7 @@ def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def find_tool(name: str, env: Mapping[str, str], python: Path | None = None) -> Path | None:
-    """The executable `name`: on PATH, in a CUDA toolkit, or in the site-packages of `python`; else None."""
+    """Find the executable `name` on PATH, in a CUDA toolkit, or in `python`'s site-packages; else None."""
     environment = {**os.environ, **env}
     on_path = shutil.which(name, path=environment.get("PATH"))
     if on_path:
@@ -165,7 +165,7 @@ def find_tool(name: str, env: Mapping[str, str], python: Path | None = None) -> 
 
 async def check_compiler(context: Context, env: Mapping[str, str]) -> Compiler:
     """Compile and link three lines as Inductor would, and read what the result needs."""
-    # CXX may hold a launcher and flags (`ccache g++`).
+    # CXX may contain a launcher and flags (`ccache g++`).
     argv = shlex.split(env.get("CXX") or os.environ.get("CXX") or "g++") or ["g++"]
     found = find_tool(argv[0], env)
     if found is None:
@@ -205,7 +205,7 @@ Standing = Literal["ok", "missing", "limited"]
 
 
 class Need(Record):
-    """One thing: `essential` ones are needed for any workload, the others for what `for_what` says."""
+    """One need: `essential` ones are required for any workload, the others for the purpose in `for_what`."""
 
     name: str
     standing: Standing
@@ -228,7 +228,7 @@ class Checkup(Record):
 
 
 def checkup(machine: Machine) -> Checkup:
-    """What the tools need of a machine: what is there, what is missing, and how to get it."""
+    """Say what the tools need from a machine: what is there, what is missing, and how to get it."""
     gpus, free = ", ".join(gpu.name for gpu in machine.gpus), machine.temp_free_bytes
     tested: Standing = "missing"
     if machine.torch:
@@ -281,13 +281,13 @@ def checkup(machine: Machine) -> Checkup:
     for name, for_what, how in _PROGRAMS:
         path = machine.tools.get(name)
         needs.append(_need(name, "ok" if path else "missing", path or "none", for_what, how))
-    # What is essential first; a machine without a GPU is complete for CPU packages.
+    # Essential needs come first; a machine without a GPU is complete for CPU packages.
     wanting = {need.name: need.essential for need in needs if need.standing != "ok"}
     names = ", ".join(sorted(wanting, key=lambda name: not wanting[name]))
     summary = f"missing or limited: {names}" if wanting else "everything is there"
     if wanting and not any(wanting.values()):
         summary = f"what is essential is there; optional, and missing or limited here: {names}"
-    if not machine.torch:  # the rest can wait, and is asked of that environment
+    if not machine.torch:  # the rest can wait, and will be read from that environment
         summary = "no torch: activate the environment that has your torch, then run this again"
     return Checkup(summary=summary, needs=needs, unknown=machine.unknown if machine.torch else [])
 
@@ -306,12 +306,12 @@ _PROGRAMS = (
 def _need(
     name: str, standing: Standing, found: str, for_what: str, how: str, *, essential: bool = False
 ) -> Need:
-    """`how` is the way to get it, and left out for what is there."""
+    """Build a need. `how` is the way to get it, and is dropped if it is there."""
     how = "" if standing == "ok" else how
     return Need(name=name, standing=standing, found=found, for_what=for_what, how=how, essential=essential)
 
 
-# What Inductor writes into AOTI_CPU_ISA (torch/_inductor/cpu_vec_isa.py, 2.13) and the flags of
+# What Inductor writes into AOTI_CPU_ISA (torch/_inductor/cpu_vec_isa.py, 2.13), and the flags of
 # /proc/cpuinfo that such code uses.
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "AVX2": ("avx2", "fma"),
@@ -327,7 +327,7 @@ _ARM_NAMES = {"arm64": "aarch64"}
 _CXX_RUNTIME_FIX = "compile with CXX=/usr/bin/g++, or start with LD_PRELOAD=libstdc++.so.6 (the shared one)"
 _COMPILER_FIX = "install g++, or set CXX"
 _SPACE_FACTOR = 1.1
-# Defects that are of another category than invalid_package.
+# Defects of a category other than invalid_package.
 _DEFECT_CATEGORIES: dict[str, Category] = {
     "weights_not_included": "constants",
     "foreign_library": "arch_mismatch",
@@ -336,7 +336,7 @@ _DEFECT_CATEGORIES: dict[str, Category] = {
 
 
 class Problem(Record):
-    """Something that stops the package here (`certain`), or may."""
+    """Something that stops the package here (`certain`), or may stop it."""
 
     category: Category
     what: str
@@ -354,7 +354,7 @@ def defect_problem(defect: Defect) -> Problem:
 
 
 def find_problems(package: Package, machine: Machine, device_index: int = -1) -> list[Problem]:
-    """Everything about package and machine that does not fit; certain problems first."""
+    """List everything about package and machine that does not fit; certain problems first."""
     found = [
         *(defect_problem(defect) for defect in package.defects),
         *_host_problems(package, machine),
@@ -424,7 +424,7 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
     wanted, here = package.compute_capability, gpu.capability
     if not (wanted and wanted.isdigit() and here.isdigit()):
         return
-    # A cubin runs on its own major architecture from its minor one on; a fatbin may hold PTX, too.
+    # A cubin runs on its own major architecture from its minor one on; a fatbin may contain PTX, too.
     if wanted[:-1] != here[:-1] or int(wanted[-1]) > int(here[-1]):
         portable = any(member.name.endswith(".fatbin") for member in package.files.kernel_binaries)
         what = f"the kernels need compute capability {wanted}; GPU {gpu.index} ({gpu.name}) has {here}"
@@ -432,7 +432,7 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
 
 
 def compiler_problems(machine: Machine) -> list[Problem]:
-    """What is wrong with the compiler, for whatever is compiled here next."""
+    """List what is wrong with the compiler, for whatever is compiled here next."""
     compiler = machine.compiler
     if not compiler.works:
         what = f"the C++ compiler {compiler.path} does not work: {compiler.error}"

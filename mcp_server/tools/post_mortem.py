@@ -1,4 +1,4 @@
-"""`post-mortem`: where the threads of a dead or a hung process are in a package."""
+"""`post-mortem`: where the threads of a dead or hung process are in a package."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ MOST_THREADS = 32
 MOST_LOOKED_AT = 256
 MOST_FRAMES = 12
 SOURCES = (".kernel.cpp", ".wrapper.cpp")
-LONGEST_CODE = 160  # characters of a line that are shown
-LONGEST_CALL = 8  # lines of a launch in wrapper.cpp
+LONGEST_CODE = 160  # characters shown of a line
+LONGEST_CALL = 8  # most lines of a launch in wrapper.cpp
 STATES = {
     "reclaim_finished_models": "waits for a free instance of the model: all are in calls",
     "get_available_model": "waits for a free instance of the model: all are in calls",
@@ -45,7 +45,7 @@ STATES = {
     "swap_constant_buffer": "swaps weights",
     "load_constants": "loads weights",
 }
-"""What a thread does outside of a launch, by a part of a function's name (model_container.h, 2.8-2.15)."""
+"""What a thread does outside a launch, by a part of a function's name (model_container.h, 2.8-2.15)."""
 
 
 class ThreadSeen(Record):
@@ -71,7 +71,7 @@ class PostMortem(Record):
 
 
 async def post_mortem(context: Context, package: Path, core: Path | None, pid: int | None) -> PostMortem:
-    """Of a core file, or of a process that goes on. Raises `ProblemError`."""
+    """Examine a core file, or a process that continues to run. Raise `ProblemError` if that is impossible."""
     view = await anyio.to_thread.run_sync(view_package, package)
     library = await anyio.to_thread.run_sync(_library, view.package, context.directory)
 
@@ -83,7 +83,7 @@ async def post_mortem(context: Context, package: Path, core: Path | None, pid: i
 
 
 def _library(package: Package, folder: Path) -> Path:
-    """The package's own library as a file. Raises `ProblemError` where it has none."""
+    """Extract the package's own library to a file. Raise `ProblemError` if it has none."""
     member = package.files.library
     if member is None:
         raise ProblemError("the package has no library (.so)", value=str(package.path))
@@ -97,7 +97,7 @@ def _library(package: Package, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Addresses of a process in terms of the package."""
+    """Translates addresses of a process into terms of the package."""
 
     view: PackageView
     library: Path
@@ -152,7 +152,7 @@ class _Reader:
         return name.removesuffix(ORIGINAL) == self.library.name
 
     def _builds(self) -> list[str]:
-        """Raises `ProblemError` where the process had another build of the library."""
+        """Compare builds. Raise `ProblemError` if the process had another build of the library."""
         wanted = build_id_of(self.view.package)
         found = {build_id_at(self.remains.read(start, 4096)) for start in self._starts} - {""}
         if wanted and found and wanted not in found:
@@ -165,7 +165,7 @@ class _Reader:
         return [] if wanted and found else ["Whether it is the same build of the package could not be told."]
 
     def _place(self, address: int) -> int | None:
-        """The place of an address in the library's file; None outside of it."""
+        """Return the offset of an address in the library's file; None if it is outside."""
         found = self.remains.mapping(address)
         if found is None or not self._is_library(found.path):
             return None
@@ -180,7 +180,7 @@ class _Reader:
         places = [self._place(frame) for frame in frames]
         if all(place is None for place in places):
             return None
-        # A return address is behind the call; the first is where the thread itself is.
+        # A return address is after the call; the first address is where the thread itself is.
         known = [place - (number > 0) for number, place in enumerate(places) if place is not None]
         names = [function_at(self.library, place) for place in known]
         lines = [line_at(self.library, place, SOURCES) for place in known]
@@ -197,7 +197,7 @@ class _Reader:
         )
 
     def _launch(self, names: Sequence[str], lines: Sequence[SourceLine | None]) -> Launch | None:
-        """The launch that the wrapper's run was in, else the only one of the kernel that a frame is in."""
+        """Return the launch in which the wrapper's run was, else the only launch of a kernel in a frame."""
         launches = self.view.wrapper.launches
         for name, line in zip(names, lines, strict=True):
             if "8run_impl" in name and line is not None and line.file.endswith(".wrapper.cpp"):
@@ -231,7 +231,7 @@ class _Reader:
         )
 
     def _code(self, line: SourceLine) -> str:
-        """The text of a line of a source that is in the package."""
+        """Return the text of a source line in the package; empty if absent."""
         name = PurePosixPath(line.file).name
         member = next(
             (each for each in self.view.package.files.members if each.name.endswith(f"/{name}")), None
@@ -268,12 +268,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _joined(frames: Iterable[str]) -> list[str]:
-    """Without repetitions of a library, of which Python has dozens."""
+    """Combine consecutive frames of the same library, of which Python has dozens."""
     runs = [(frame, len(list(run))) for frame, run in groupby(frames)]
     return [f"{frame} ({count} frames)" if count > 1 else frame for frame, count in runs][:MOST_FRAMES]
 
 
 def _short(line: SourceLine) -> str:
-    """`wrapper.cpp:966`: names of generated files are hashes."""
+    """Shorten a location to `wrapper.cpp:966`: names of generated files are hashes."""
     name = PurePosixPath(line.file).name
     return f"{name.partition('.')[2] or name}:{line.line}"

@@ -23,7 +23,7 @@ MOST_CALLS = 10
 
 
 def default_folder() -> str:
-    """In memory where the system has that: a file on a disk would be written again and again."""
+    """Return a folder in memory if the system has one: a file on disk would be rewritten constantly."""
     memory = Path("/dev/shm")
     root = memory if os.access(memory, os.W_OK) else Path("/tmp")
     return str(root / f"aoti-debug-recordings-{os.getuid()}")
@@ -34,7 +34,7 @@ def options_of(directory: Path | None, mode: str, ring_mb: int, budget_mb: int) 
 
 
 def is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
-    """Whether a folder lies in memory: CUDA pins no memory of a file on a disk (H100, CUDA 13.0)."""
+    """Whether a folder is in memory: CUDA cannot pin the memory of a file on disk (H100, CUDA 13.0)."""
     path = os.path.realpath(folder)
     found = [line.split()[1:3] for line in mounts.read_text().splitlines()] if mounts.exists() else []
     holding = [(place, kind) for place, kind in found if f"{path}/".startswith(f"{place.rstrip('/')}/")]
@@ -42,7 +42,7 @@ def is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
 
 
 class Recorded(Record):
-    """What was written, where a host keeps its calls, and what reads them."""
+    """What was written, where a host keeps its calls, and the command that reads them."""
 
     summary: str
     package: Path | None = None
@@ -55,7 +55,7 @@ class Recorded(Record):
 
 
 def new_package(asked: Path | None, package: Path, kind: str) -> Path:
-    """The file to write, by default beside the package. Raises `ProblemError` for one that exists."""
+    """Return the file to write, by default next to the package. Raise `ProblemError` if it exists."""
     target = asked or package.with_name(f"{package.stem}.{kind}.pt2")
     if target.exists() or target.is_symlink():
         raise ProblemError("the file is there already", value=str(target), allowed="a new file")
@@ -63,7 +63,7 @@ def new_package(asked: Path | None, package: Path, kind: str) -> Path:
 
 
 async def record(context: Context, package: Path, out: Path | None, options: RecorderOptions) -> Recorded:
-    """Write the package with the recorder in it. Raises `ProblemError`."""
+    """Write the package with the recorder in it. Raise `ProblemError` if that fails."""
     target = new_package(out, package, "recorded")
     models = await with_recorder(package, target, options, context)
     told = f"Wrote {target}: load it in place of {package.name}. Hosts stay as they are."
@@ -80,14 +80,14 @@ async def record(context: Context, package: Path, out: Path | None, options: Rec
 
 
 async def remove(package: Path, out: Path | None) -> Recorded:
-    """Write the package as it was before it recorded. Raises `ProblemError`."""
+    """Write the package as it was before it recorded. Raise `ProblemError` if that fails."""
     target = new_package(out, package, "plain")
     models = await without_recorder(package, target)
     return Recorded(summary=f"Wrote {target} without the recorder.", package=target, models=models)
 
 
 async def preload(context: Context, out: Path | None, options: RecorderOptions) -> Recorded:
-    """The library that records whatever package its process loads."""
+    """Build the library that records whatever package its process loads."""
     library = await build_library("preload.c", {}, options, context)
     if out is not None:
         try:
@@ -107,7 +107,7 @@ async def preload(context: Context, out: Path | None, options: RecorderOptions) 
 
 
 class CallRow(Record):
-    """One call: `number` counts the calls of its thread."""
+    """One call. `number` counts the calls of its thread."""
 
     call: str
     thread: int
@@ -118,7 +118,7 @@ class CallRow(Record):
 
 
 class ProcessRow(Record):
-    """One process and its calls. `calls` are those that failed or were in flight, then the newest."""
+    """One process and its calls. `calls` lists those that failed or were in flight, then the newest."""
 
     recording: Path
     process: int
@@ -138,7 +138,7 @@ class Recordings(Record):
 
 
 async def recordings(folder: Path) -> Recordings:
-    """Read what is kept in `folder`, also while a process writes to it. Raises `ProblemError`."""
+    """Read what is kept in `folder`, even during writing to it. Raise `ProblemError` if unreadable."""
     rows, unreadable = [], []
     for path in recordings_in(folder)[:MOST_LISTED]:
         try:

@@ -41,20 +41,20 @@ from mcp_server.worker.protocol import Plan
 from mcp_server.worker.reduction import Minimiser
 
 SCRIPT = "repro.py"
-VERIFIED = 3  # reproductions that are tried under a plain interpreter, the smallest first
+VERIFIED = 3  # reproductions tried under a plain interpreter, the smallest first
 PASSED_ON = 1 << 20  # bytes that are easily passed on
-SMALL = 64 << 10  # bytes of real values that a reproduction may hold without asking whether seeded ones do
-TINY = 4 << 10  # bytes of values in which nothing is gained by smaller sizes
+SMALL = 64 << 10  # bytes of real values that a reproduction may contain without trying seeded ones
+TINY = 4 << 10  # bytes of values for which smaller sizes gain nothing
 SIZES = 6  # distinct sizes that are tried
 MOST_NOTES = 5
 # torch/_inductor/exc.py (2.8-2.15), OperatorIssue: the operator that could not be lowered.
 TARGET = re.compile(r"^ *target: (\S+)$", re.MULTILINE)
-# A reproduction takes over what steers torch, and nothing else of the environment.
+# A reproduction keeps the variables that steer torch, and nothing else of the environment.
 STEERING = ("TORCH", "PYTORCH", "AOT_", "INDUCTOR", "TRITON", "CUDA_", "OMP_")
 
 
 class ReducedNode(Record):
-    """One operator of the reproduction, and the model's lines that it comes from."""
+    """One operator of the reproduction, and the model's lines from which it comes."""
 
     name: str
     operator: str
@@ -64,10 +64,10 @@ class ReducedNode(Record):
 class Reduced(Record):
     """A reproduction, seen to fail in the same way under a plain interpreter; or why there is none.
 
-    `files` are the script and what must be in the same folder. `real` names tensors that hold values of the
-    workload, `seeded` those that the script makes. `complete` is False when the time was over before
-    everything was tried. Exit status of the script: 0 no fault, 1 an exception, 3 an output is not finite, 4
-    it differs from eager, 5 it cannot be exported.
+    `files` are the script and what must be in the same folder. `real` names tensors with values of the
+    workload, `seeded` those that the script generates. `complete` is False if time ran out before everything
+    was tried. Exit status of the script: 0 no fault, 1 an exception, 3 an output is not finite, 4 it differs
+    from eager, 5 it cannot be exported.
     """
 
     outcome: Literal["reduced", "not_reduced"]
@@ -93,12 +93,12 @@ async def reduce(
     *,
     budget_s: float = 300,
 ) -> Reduced:
-    """Few operators of an exported program that fail as it does, found within `budget_s` seconds.
+    """Find, within `budget_s` seconds, a few operators of an exported program that fail as it does.
 
-    The program is cut down in children of its own. A script is run once, and its failing or suspect call is
-    taken. When it is stopped, the link `best` in the job's folder holds the best reproduction so far.
-    Raises ProblemError for a package without its program, a healthy program, one that only hangs, and a
-    script without a program.
+    The program is cut down in separate child processes. A script is run once, and its failing or suspect call
+    is used. If the job is stopped, the link `best` in its folder points to the best reproduction so far.
+    Raise ProblemError for a package without its program, a healthy program, one that only hangs, or a script
+    without a program.
     """
     if isinstance(workload, PackageWorkload):
         raise ProblemError(
@@ -135,12 +135,12 @@ async def reduce_program(context: Context, failing: Failing, budget_s: float) ->
 
 
 def one_line(text: str) -> str:
-    """Bounded, and safe in the docstring of a script."""
+    """Bound a text, and make it safe in the docstring of a script."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())[:200]
 
 
 def _suspected(failing: Failing, recorded: WorkerRun) -> list[str]:
-    """Nodes that the compiler named, that raised, or that broke their fake function's promise."""
+    """List nodes that the compiler named, that raised, or that broke their fake function's promise."""
     last = recorded.last(events.Node)
     raised = [last.node] if last and not recorded.phases("recorded") else []
     mismatches = [event.node for event in recorded.all(events.FakeMismatch)]
@@ -148,7 +148,7 @@ def _suspected(failing: Failing, recorded: WorkerRun) -> list[str]:
 
 
 def _named_by_compiler(failing: Failing, recorded: WorkerRun) -> list[str]:
-    """Nodes whose operator the compiler named: as its target, or in a name that it did not find."""
+    """List nodes whose operator the compiler named: as its target, or in a name that it did not find."""
     failure, output = failing.failure, failing.attempt.finished.output
     if failure.kind != "error" or failure.phase != "compiling":
         return []
@@ -157,7 +157,7 @@ def _named_by_compiler(failing: Failing, recorded: WorkerRun) -> list[str]:
     found = []
     for event in recorded.all(events.Node):
         operator = event.op
-        # The name of a user's operator's C shim ends with the operator's name.
+        # The C shim of a user's operator has a name that ends with the operator's name.
         name = operator.split(".")[1] if "." in operator else operator
         users = not operator.startswith(("aten.", "prims.", "<", "prim."))
         if operator in targets or (users and any(w == name or w.endswith("_" + name) for w in words)):
@@ -167,9 +167,9 @@ def _named_by_compiler(failing: Failing, recorded: WorkerRun) -> list[str]:
 
 @dataclass
 class Reduction:
-    """First fewer nodes, then smaller sizes, then values drawn from a seed.
+    """Searches for fewer nodes, then smaller sizes, then values drawn from a seed.
 
-    `cuts` are the scripts of plans, `tried` whether each fails in the same way, and `kept` those that do.
+    `cuts` are the scripts of plans; `tried`: whether each fails in the same way; `kept`: those that do.
     """
 
     context: Context
@@ -182,7 +182,7 @@ class Reduction:
     notes: list[str] = field(default_factory=list)
 
     async def run(self, guess: str) -> None:
-        """Search, the part around the node `guess` first."""
+        """Search, beginning with the part around the node `guess`."""
         start = await self._start(guess)
         if start is None:
             return
@@ -196,7 +196,7 @@ class Reduction:
             await self._seed(await self._smaller(plan))
 
     async def first_failing(self, plans: Sequence[Plan]) -> int | None:
-        """The number of the first plan that still fails in the same way, or None."""
+        """Return the number of the first plan that still fails in the same way, or None."""
         known = next((n for n, plan in enumerate(plans) if self.tried.get(plan)), None)
         cuts = await self._cut([plan for plan in plans[:known] if plan not in self.tried])
         limit, ended = anyio.CapacityLimiter(most_children()), set[Plan]()
@@ -223,7 +223,7 @@ class Reduction:
         return plans.index(found)
 
     async def _cut(self, plans: list[Plan]) -> dict[Plan, events.Cut]:
-        """Scripts of the plans that give a program."""
+        """Return the scripts of the plans that yield a program."""
         if not plans:
             return {}
         directory = self.context.fresh("candidates")
@@ -237,7 +237,7 @@ class Reduction:
         return found
 
     def _keep(self, plan: Plan) -> None:
-        """Point the link `best` to this reproduction: a stop at any time leaves a whole one there."""
+        """Point the link `best` to this reproduction, so that a stop at any time leaves a whole one there."""
         self.kept.append(plan)
         link = self.context.directory / "best.new"
         link.unlink(missing_ok=True)
@@ -245,7 +245,7 @@ class Reduction:
         link.replace(link.with_name("best"))
 
     async def _start(self, guess: str) -> Plan | None:
-        """A plan that fails; parts around the suspected node come first: they compile much sooner."""
+        """Return a plan that fails. Parts around the suspect node come first, as they compile much sooner."""
         units = tuple(self.units.readers)
         parts = [Plan(keep) for keep in self._around(guess) if len(keep) < len(units)]
         whole = [Plan(units), Plan(units, dynamic=True)] if self.units.dynamic else [Plan(units)]
@@ -256,7 +256,7 @@ class Reduction:
         return None
 
     def _around(self, guess: str) -> list[tuple[str, ...]]:
-        """Three candidates: the node, the node with its readers, and the node with all that depends on it."""
+        """Return three candidates: the node, the node with its readers, the node with all its dependents."""
         readers = self.units.readers
         if guess not in readers:
             return []
@@ -295,7 +295,7 @@ class Reduction:
         return plan
 
     async def _seed(self, plan: Plan) -> None:
-        """Values from a seed instead of real ones: all at once, else the largest, one after another."""
+        """Replace real values with seeded ones: all at once, else tensor after tensor, the largest first."""
         tensors = self.cuts[plan].tensors
         if sum(tensors.values()) <= SMALL:
             return

@@ -25,7 +25,7 @@ INPUTS_HELP = (
 
 
 def package_request(workload: PackageWorkload) -> RunRequest:
-    """What each request of the worker about a call of a package has; `inputs` may be None."""
+    """Return what all worker requests about a package's call have in common; `inputs` may be None."""
     inputs = workload.inputs
     return {
         "package": str(workload.package),
@@ -37,7 +37,7 @@ def package_request(workload: PackageWorkload) -> RunRequest:
 
 
 def run_request(workload: PackageWorkload) -> RunRequest:
-    """The worker's `run` of a package; raises `ProblemError` when there are no inputs."""
+    """Return the worker's `run` request for a package. Raise `ProblemError` if there are no inputs."""
     check_inputs_given(workload)
     return package_request(workload)
 
@@ -48,21 +48,21 @@ def check_inputs_given(workload: PackageWorkload | ExportedWorkload) -> None:
         raise ProblemError("a call of a package needs inputs", allowed=INPUTS_HELP)
 
 
-# Options of a captured loader that the worker's own loading takes under the same name.
+# Options of a captured loader that the worker's own loading accepts under the same name.
 OPTIONS = ("model_name", "run_single_threaded", "num_runners", "device_index")
 
-USUAL_STACK = 8 << 20  # bytes, of a thread on Linux unless somebody says otherwise
+USUAL_STACK = 8 << 20  # bytes; the default for a thread on Linux
 
-# After a file's name in `extra_imports`: only the operators that it registers (worker/imports.py).
+# Follows a file's name in `extra_imports`: take only the operators that it registers (worker/imports.py).
 OPERATORS = "#operators"
 
 
 def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
-    """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there.
+    """Return where the program failed inside AOTInductor; if nowhere there, the call to suspect.
 
     With `ended_well` the program itself succeeded: compiles and loads that failed were replaced by others.
     """
-    # torch itself tries a load again in another way (`load_package`, 2.8-2.15).
+    # torch itself retries a load in another way (`load_package`, 2.8-2.15).
     good = {(load.pid, load.package): load.n for load in seen.loads if load.outcome == "ok"}
     loads = [load for load in seen.loads if good.get((load.pid, load.package), -1) < load.n]
     phases: list[Phase] = [*seen.compiles, *loads]
@@ -72,10 +72,10 @@ def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
 
 
 def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
-    """Whether the program went on without it: to calls that came back, then to its end or another failure.
+    """Whether the program continued without this phase: to successful calls, then its end or another failure.
 
-    One that succeeded, and whose calls before it had come back, had something to go on with.
-    What failed in a process that a program started, to try something out say, is overcome by calls of that
+    If the program succeeded and its earlier calls had returned, it had something to continue with. A failure
+    in a process that the program started, for example to try something out, is overcome by calls of the
     program itself.
     """
     good = [c for c in seen.calls if c.outcome == "ok"]
@@ -90,9 +90,9 @@ def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
 
 
 def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
-    """How to make the load of `phase` again, and its updates and call, in the captured order.
+    """Plan how to repeat the load of `phase`, its updates and its call, in the captured order.
 
-    Raises `ProblemError` for a phase that has no load, and when the capture lacks something that it needs.
+    Raise `ProblemError` for a phase that has no load, or if the capture lacks something that it needs.
     """
     if isinstance(phase, CapturedCall) and phase.file is None:
         raise ProblemError("the inputs of that call were not kept", value=phase.notice)
@@ -120,7 +120,7 @@ def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
     if isinstance(phase, CapturedCall):
         steps.append(phase)
         if phase.current_device is not None:
-            request["current_device"] = phase.current_device  # the CUDA device of the thread that called
+            request["current_device"] = phase.current_device  # the CUDA device of the calling thread
     request["steps"] = [_step(each) for each in steps if each.file]
     return request
 
@@ -128,7 +128,7 @@ def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
 def called_package(
     request: ReplayRequest, inputs: Path, workload: ScriptWorkload | CommandWorkload
 ) -> PackageWorkload:
-    """The call of a replay without its history, in the surroundings of the program."""
+    """Return the call of a replay without its history, in the environment of the program."""
     return PackageWorkload(
         package=Path(request["package"]),
         inputs=inputs,
@@ -151,9 +151,9 @@ def _step(each: CapturedUpdate | CapturedCall) -> Step:
 
 
 def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> MadeBy | None:
-    """The worker's request for the program that the script itself compiled, saved or not (worker/loading.py).
+    """Return the worker's request for the program that the script itself compiled (worker/loading.py).
 
-    None for what is no exported program, and for a compile in a process that the script started.
+    None if it is not an exported program, or if a process that the script started compiled it.
     """
     first = next((process for process in seen.processes if process.pid == compiled.pid), None)
     script = (workload.cwd or Path.cwd()) / workload.script
@@ -165,7 +165,7 @@ def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload
 
 
 def imports_of(seen: Captured, phase: Phase) -> list[str]:
-    """What a replay imports for the program's custom ops: the libraries that it loaded, then its module."""
+    """List what a replay imports for the program's custom ops: the libraries it loaded, then its module."""
     process = next((process for process in seen.processes if process.pid == phase.pid), None)
     own = own_module(process) if process else None
     made = seen.load_of(phase) if isinstance(phase, CapturedCall | CapturedUpdate) else phase
@@ -174,7 +174,7 @@ def imports_of(seen: Captured, phase: Phase) -> list[str]:
 
 
 def own_module(process: CapturedProcess) -> str | None:
-    """The program's own module or file; of a file that importing would run, only its operators."""
+    """Return the program's own module or file; if importing the file would run it, only its operators."""
     arguments = process.argv[1:]
     if "-m" in arguments[:-1]:
         return arguments[arguments.index("-m") + 1]
@@ -188,7 +188,7 @@ def own_module(process: CapturedProcess) -> str | None:
 
 
 def is_importable(script: Path) -> bool:
-    """Whether the file runs its program only under `if __name__ == "__main__"`, at the top level."""
+    """Whether the file runs its program only under a top-level `if __name__ == "__main__"`."""
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""`run_deterministic`: repeat a workload under the flags that make a fault show where it happens."""
+"""`run_deterministic`: repeats a workload under flags that make a fault show where it happens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LastLaunchSeen(Record):
 
 
 class RepeatedRun(Record):
-    """One run. `checksums` are of the outputs of its last call, where the worker made it."""
+    """One run. `checksums` are of the outputs of its last call, if the worker made the call."""
 
     number: int
     failure: Failure | None
@@ -60,7 +60,7 @@ class RepeatedRun(Record):
 
     @property
     def signature(self) -> str:
-        """What makes two failures the same: the ending, and the root error as far as it is known."""
+        """What two equal failures share: the ending and, if known, the root error."""
         if self.failure is None:
             return ""
         how = self.failure.signal or f"{self.failure.ending} {self.failure.returncode}"
@@ -71,7 +71,7 @@ class Repeated(Record):
     """All runs, and what they have in common.
 
     `pattern`: clean (none failed), stable (all failed alike), varying (all failed, not alike), flaky (some
-    failed: `failing` of `len(runs)`). `outputs_differ` is None when fewer than two clean runs gave outputs.
+    failed: `failing` of `len(runs)`). `outputs_differ`: None if fewer than two clean runs gave outputs.
     """
 
     flags: dict[str, str]
@@ -85,10 +85,10 @@ class Repeated(Record):
 
 
 async def run_deterministic(context: Context, workload: Workload, *, repeats: int = 3) -> Repeated:
-    """Run `workload` `repeats` times (1-20), each in a process of its own; does it fail the same way?
+    """Run `workload` `repeats` times (1-20), each in its own process, to see if it fails the same way.
 
-    The workload's own environment overrules `FLAGS`. An exported program is compiled once and its package
-    repeated. Raises `ProblemError` for bad arguments; runs that fail are the result.
+    The workload's own environment overrides `FLAGS`. An exported program is compiled once and its package
+    repeated. Raise `ProblemError` for bad arguments; runs that fail are the result.
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise ProblemError("repeats is out of range", value=repeats, allowed=f"1 to {MOST_REPEATS}")

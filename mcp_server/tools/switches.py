@@ -1,6 +1,6 @@
-"""The program compiled again with options of the compiler changed, side by side, and what that shows.
+"""Compiles the program again with compiler options changed, side by side, and concludes from the results.
 
-This needs no smaller program and no second export. Which pass or lowering it is comes from `bisect`.
+This needs no smaller program and no second export. `bisect` finds which pass or lowering is at fault.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_server.worker.reduction import split
 Kind = Literal["pass", "switch", "decomposition", "lowering"]
 Outcome = Literal["decision", "rounding", "not_found"]
 
-# What takes a decision back, by option of torch._inductor.config (2.8-2.15; the worker leaves out what the
+# Options of torch._inductor.config that undo a compiler decision (2.8-2.15; the worker skips those that the
 # release lacks). The value is the careful choice, which costs speed and nothing else.
 SWITCHES: dict[str, dict[str, object]] = {
     "cpu": {
@@ -56,7 +56,7 @@ SWITCHES: dict[str, dict[str, object]] = {
 }
 # Rounds intermediate results of bf16 and fp16 as eager does (torch/_inductor/config.py, 2.6 and later).
 PRECISION = {"emulate_precision_casts": True}
-TIMED = {"timed_calls": 5}  # of the whole program, with and without the workaround
+TIMED = {"timed_calls": 5}  # calls of the whole program, with and without the workaround
 ROUNDED = tuple(PRECISION)
 ROUNDING = (
     "The difference is rounding, not a fault: with intermediate results rounded as in eager "
@@ -73,8 +73,8 @@ COMES_FROM: dict[Kind, str] = {
 class Decision(Record):
     """One decision of the compiler.
 
-    `rewrites` are the functions of torch that changed the graph in a pass of patterns. `change` are the lines
-    that a pass took out of the graph and put in.
+    `rewrites` are the functions of torch that changed the graph in a pattern pass. `change` lists the lines
+    that a pass removed from the graph and added to it.
     """
 
     kind: Kind
@@ -86,10 +86,10 @@ class Decision(Record):
 
 
 class Workaround(Record):
-    """What to write before or in the compile. `reduced` and `whole`: what the two programs then do.
+    """What to write before or in the compile. `reduced` and `whole` say what the two programs then do.
 
-    `reduced` is None where the reduced one was not compiled with it. `price` is the time of a call with it
-    over the time without it, in the whole program; None if the program crashes without it.
+    `reduced` is None if the reduced program was not compiled with it. `price` is the time of a call with the
+    workaround divided by the time without, in the whole program; None if the program crashes without it.
     """
 
     code: str
@@ -99,7 +99,7 @@ class Workaround(Record):
 
 
 class Experiment(Record):
-    """One compile of the whole or the reduced program, and whether the failure was gone in it."""
+    """One compile of the whole or the reduced program, and whether the failure disappeared in it."""
 
     label: str
     result: Result
@@ -129,7 +129,7 @@ class Bisected(Record):
 
 
 def switches_of(failing: Failing) -> dict[str, object]:
-    """The options to try for a program; those of all devices where its device is not known."""
+    """Return the options to try for a program; if its device is unknown, those of all devices."""
     device = failing.target.device
     kinds = ("any", device) if device else ("any", "cpu", "cuda")
     found = {name: value for kind in kinds for name, value in SWITCHES[kind].items()}
@@ -137,7 +137,7 @@ def switches_of(failing: Failing) -> dict[str, object]:
 
 
 def price(before: WorkerRun, after: WorkerRun) -> float | None:
-    """The time of a call after over that before; None if one of them was not timed."""
+    """Return the time of a call after the change divided by before; None if one was not timed."""
     timed, again = before.last(events.Timed), after.last(events.Timed)
     if not (timed and again and timed.seconds):
         return None
@@ -145,7 +145,7 @@ def price(before: WorkerRun, after: WorkerRun) -> float | None:
 
 
 def workaround_lines(asked: protocol.Workaround) -> str:
-    """The lines that a user writes."""
+    """Return the lines that a user writes."""
     lines = [
         f"torch._inductor.decomposition.{table}.pop(torch.ops.{name}, None)"
         for name in asked.get("decompositions", ())
@@ -161,8 +161,8 @@ def workaround_lines(asked: protocol.Workaround) -> str:
     return "\n".join(lines)
 
 
-# Tried alone at once, since many faults are of vector code: six of the six switches that public reports came
-# down to (benchmarks/results.json).
+# Tried alone first, since many faults are in vector code: all six switches to which public reports were
+# reduced (benchmarks/results.json).
 TELLING = "cpp.simdlen"
 AGAIN = "nothing is switched off"
 
@@ -185,7 +185,7 @@ class Wave:
     runs: dict[Names, WorkerRun] = field(default_factory=dict)
 
     async def run(self, groups: Sequence[Names]) -> list[Result]:
-        """Compile and call once for each group of names; the empty one each time that it is asked for."""
+        """Compile and call once for each group of names; repeat the empty group each time it is requested."""
         limit = anyio.CapacityLimiter(most_children())
 
         async def attempt(names: Names) -> None:
@@ -203,18 +203,18 @@ class Wave:
 
 
 def switched(runs: Mapping[Names, WorkerRun], names: Names) -> Names:
-    """Those of the names that this release of torch has."""
+    """Return the names that exist in this release of torch."""
     found = [event for run in runs.values() if (event := run.last(events.Switched)) is not None]
     return tuple(name for name in names if any(name in event.names for event in found))
 
 
 def is_steady(runs: Sequence[WorkerRun]) -> bool:
-    """Whether each package gave in further calls what it gave in the first: else a run proves nothing."""
+    """Whether each package repeated its first results in further calls; otherwise a run proves nothing."""
     return all(event.steady for run in runs if (event := run.last(events.Timed)) is not None)
 
 
 async def try_options(context: Context, failing: Failing, options: Mapping[str, object]) -> Bisected:
-    """Find the fewest options whose careful values make the failure go away, and compile without them again.
+    """Find the fewest options whose careful values make the failure disappear, and compile again without.
 
     `rounding`: numbers that differ agree once intermediate results are rounded as in eager mode.
     """
@@ -269,17 +269,17 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
 async def fewest(
     names: Names, alone: Names, parallel: int, run: Callable[[Sequence[Names]], Awaitable[list[Result]]]
 ) -> Names:
-    """The fewest of `names` that were seen to help; none where not even all of them do.
+    """Return the fewest of `names` that were seen to help; empty if not even all of them help.
 
-    `run` gives the result of each group of names, and makes `parallel` of them at once. `alone`, if there are
-    any, are tried at once; of the others parts are tried as long as one helps by itself.
+    `run` returns the result for each group of names, `parallel` of them at once. `alone`, if any, are tried
+    first; of the others, parts are tried as long as one part helps on its own.
     """
     with_all, *rest = await run(list(dict.fromkeys([names, alone or names])))
     if alone and [with_all, *rest][-1] == "gone":
         return alone
     if with_all == "same":
         return ()
-    # All of them together may fail in a way of their own.
+    # All of them together may fail in their own way.
     helping, left = names if with_all == "gone" else (), tuple(name for name in names if name not in alone)
     while left and len(helping) != 1:
         parts = [tuple(part) for part in split(left, min(len(left), max(2, parallel)))]

@@ -29,9 +29,9 @@ How = Literal["returned", "fault", "threw", "died", "between", "not_started", "n
 
 
 class LaunchRow(Record):
-    """One launch of the trace. `seconds` is host time: on CUDA it is the kernel's only in synchronous mode.
+    """One launch of the trace. `seconds` is host time; on CUDA only synchronous mode makes it the kernel's.
 
-    `arguments` are one line each; `line` is that of wrapper.cpp.
+    `arguments` are one line each; `line` is in wrapper.cpp.
     """
 
     launch: int
@@ -46,7 +46,7 @@ class LaunchRow(Record):
 
 
 class Trace(Record):
-    """The result. `launches` are the last ones, `total` counts all; `trace` holds them all as JSON.
+    """The result. `launches` are the last ones, `total` counts all; `trace` contains all as JSON.
 
     `package` is the instrumented package: a C++ host loads it with `environment` set and needs no Python.
     """
@@ -79,10 +79,9 @@ async def trace_launches(
 ) -> Trace:
     """Instrument the package, run it `calls` times, and read the journal of its launches.
 
-    Without inputs nothing runs: the result has the instrumented package and its environment, for a host of
-    the user's own. `sync` waits for the device after each launch, so that a fault stops at the launch that
-    caused it; `stop_at` ends the run before that launch. Raises `ProblemError` when the package cannot be
-    rebuilt.
+    Without inputs nothing runs: the result has the instrumented package and its environment, for the user's
+    own host. `sync` waits for the device after each launch, so that a fault stops at the launch that caused
+    it; `stop_at` ends the run before that launch. Raise `ProblemError` if the package cannot be rebuilt.
     """
     rebuilt = await with_probes(context, workload, cache=cache)
     journal_file = context.directory / "launches.jsonl"
@@ -136,13 +135,13 @@ async def trace_launches(
 
 
 def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[str, str]:
-    """The variables with which an instrumented package writes its journal, in Python and in a C++ host."""
+    """Return the variables that make an instrumented package write its journal, in Python or a C++ host."""
     stop = {} if stop_at is None else {"AOTI_DEBUG_STOP_AT": str(stop_at)}
     return {"AOTI_DEBUG_JOURNAL": str(journal), "AOTI_DEBUG_SYNC": str(int(sync)), **stop}
 
 
 def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync: bool) -> str:
-    """One sentence; it claims no more than that the journal ends there."""
+    """Write one sentence that claims no more than that the journal ends there."""
     status = f"exit status {finished.returncode}" if finished.ending == "exit" else finished.ending
     end = finished.signal or status
     if last is None:
@@ -160,7 +159,7 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
 
 
 def _row(launch: JournalLaunch, known: Mapping[int, tuple[int, tuple[ModelLocation, ...]]]) -> LaunchRow:
-    """`known`: by the number under which probes report a launch, its line in wrapper.cpp and model lines."""
+    """Build a row. `known` maps a launch's probe number to its line in wrapper.cpp and its model lines."""
     line, model = known.get(launch.launch, (None, ()))
     shown = [describe_argument(argument) for argument in launch.arguments[:ARGUMENTS]]
     more = len(launch.arguments) - len(shown)
@@ -178,7 +177,7 @@ def _row(launch: JournalLaunch, known: Mapping[int, tuple[int, tuple[ModelLocati
 
 
 def describe_argument(argument: JournalArgument) -> str:
-    """`buf0 out_ptr0 written float32 (8, 16) stride (16, 1) at 0x7f…`, or `ks0 = 8`."""
+    """Describe an argument: `buf0 out_ptr0 written float32 (8, 16) stride (16, 1) at 0x7f…`, or `ks0 = 8`."""
     if argument.value is not None:
         return f"{argument.parameter or argument.name} = {argument.value}"
     if argument.tensor is None:

@@ -1,12 +1,12 @@
-"""What is accessed where: the elements of a check, the checks of an access, and the lanes that make it.
+"""What is accessed where: the elements of a check, the checks of an access, and the lanes of an access.
 
-A package that was compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and
-neither has a kernel of the user's: `index_checks` makes them from accesses at a loaded place.
+A package compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and a user's
+kernel has none either: `index_checks` derives them from accesses at a loaded index.
 
-A lane is one combination of the loop variables, with the address in the types that the code computes in.
-Those that are tried are the ends of each loop, and of the digits into which `//` and `%` take it apart: a sum
-of multiples of nested digits has its extremes there. Where a mask cuts such an end off, the last lane that it
-leaves is tried.
+A lane is one combination of the loop variables, with the address in the types in which the code computes. The
+lanes tried are the ends of each loop, and of the digits into which `//` and `%` split it: a sum of multiples
+of nested digits has its extremes there. If a mask cuts such an end off, the last lane that the mask leaves is
+tried.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _WHOLE = frozenset({"add", "sub", "mul", "neg", "shl"})
 
 
 def read_accesses(kernel: Source) -> tuple[Access, ...]:
-    """The accesses of a kernel in the order of the text, as far as they are understood."""
+    """List the accesses of a kernel in source order, as far as they are understood."""
     return tuple(each for each in read_program(kernel).accesses if each.is_understood)
 
 
 def terms_of(access: Access) -> tuple[Term, ...]:
-    """All terms that decide where and when an access is made."""
+    """List all terms that decide where and when an access happens."""
     return tuple(
         dict.fromkeys(each for root in access.decided_by for each in parts(root, inside_indices=True))
     )
@@ -59,7 +59,7 @@ def terms_of(access: Access) -> tuple[Term, ...]:
 
 @dataclass(frozen=True)
 class Overflow:
-    """An operation whose result its type cannot hold: what it should be, and what it becomes."""
+    """An operation whose result does not fit its type: the exact value, and the wrapped value."""
 
     term: Term
     exact: int
@@ -67,7 +67,7 @@ class Overflow:
 
 
 class Lane(Evaluator):
-    """Evaluates terms in one lane, and notes the first overflow of whole numbers."""
+    """Evaluates terms in one lane, and notes the first integer overflow."""
 
     def __init__(self, place: Mapping[str, int], sizes: Mapping[str, int]) -> None:
         super().__init__(place, sizes)
@@ -89,9 +89,9 @@ class Lane(Evaluator):
         return value
 
     def offset(self, access: Access) -> int | None:
-        """Bytes from the pointer to what is accessed; None where the lane does not make the access.
+        """Return the bytes from the pointer to the accessed element; None if the lane makes no access.
 
-        Raises `UnknownValue`.
+        Raise `UnknownValue` if they are unknown.
         """
         if access.test is not None and not self.value(access.test):
             return None
@@ -99,7 +99,7 @@ class Lane(Evaluator):
 
 
 def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
-    """The lanes of the extremes, the last ones first; all where they are few. Raises `UnknownValue`."""
+    """Yield the lanes at the extremes, the last ones first; all lanes if few. May raise `UnknownValue`."""
     plain = Lane({}, sizes)
     spans = {each.name: plain.span(each) for each in access.ranges}
     if prod(map(len, spans.values())) <= _MOST_LANES:
@@ -115,7 +115,7 @@ def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
             masked.append(place)
     for place in masked:
         for name, span in spans.items():
-            # The last turn that a mask leaves on, if it leaves the first turns on.
+            # The last iteration that a mask leaves on, if it leaves the first iterations on.
             left = bisect_left(span, True, key=lambda turn: not _made(access, {**place, name: turn}, sizes))
             if left:
                 yield Lane({**place, name: span[left - 1]}, sizes)
@@ -126,7 +126,7 @@ def _made(access: Access, place: Mapping[str, int], sizes: Mapping[str, int]) ->
 
 
 def _ends(turns: int, digits: list[int]) -> list[int]:
-    """The turns in which each digit is 0 or the largest that the other digits allow, last turn first."""
+    """List the iterations in which each digit is 0 or as large as the others allow, last first."""
     found, below = {0, turns - 1}, {0}
     for low, high in pairwise([1, *digits, turns]):
         last = (turns - 1) // low
@@ -137,7 +137,7 @@ def _ends(turns: int, digits: list[int]) -> list[int]:
 
 
 def _digits(access: Access, plain: Lane) -> list[int]:
-    """The number of turns after which each digit of the place, made with `//` and `%`, starts again."""
+    """List the iteration counts after which a digit of the index, made with `//` and `%`, repeats."""
 
     def number(term: Term) -> int:
         try:
@@ -159,7 +159,7 @@ def _digits(access: Access, plain: Lane) -> list[int]:
 
 
 class Spans:
-    """Judges an access by intervals alone: fast, and enough for most. Raises `UnknownValue`."""
+    """Judges an access by intervals alone: fast, and enough for most. May raise `UnknownValue`."""
 
     def __init__(self, access: Access, sizes: Mapping[str, int]) -> None:
         plain, self.access = Lane({}, sizes), access
@@ -171,7 +171,7 @@ class Spans:
 
     @property
     def may_overflow(self) -> bool:
-        """Whether a term of fewer than 64 bits may not hold its value."""
+        """Whether a term of fewer than 64 bits may overflow."""
         for term in terms_of(self.access):
             limit, span = limits(term.dtype), self.bounds.of(term)
             whole = not (is_float(term.dtype) or term.dtype in ("bool", "int64"))
@@ -180,14 +180,14 @@ class Spans:
         return False
 
     def may_leave(self, first: int, end: int) -> bool:
-        """Whether the access may lie outside of the bytes from `first` to below `end`."""
+        """Whether the access may lie outside the bytes from `first` to below `end`."""
         spans = [(self.bounds.of(part), size) for part, size in self.access.place.parts]
         low = sum(span.low * size for span, size in spans)
         return low < first or sum(span.high * size for span, size in spans) + self.access.place.itemsize > end
 
 
 def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
-    """The loop variables that a term depends on."""
+    """Return the loop variables on which a term depends."""
     names = {each.name for each in parts(term, inside_indices=True) if isinstance(each, Position)}
     return tuple(each for each in ranges if each.name in names)
 
@@ -195,7 +195,7 @@ def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
 def places(
     ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
 ) -> tuple[list[dict[str, int]], bool]:
-    """At most `most` combinations of the loop variables, and whether these are all."""
+    """Return at most `most` combinations of the loop variables, and whether these are all."""
     evaluator = Evaluator({}, sizes)
     total = prod(len(evaluator.span(each)) for each in ranges)
     found = islice(evaluator.places(ranges, max(total, 1)), most)
@@ -205,9 +205,9 @@ def places(
 def position_of(
     index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
 ) -> dict[str, int] | None:
-    """The last values of the loop variables at which an index is `offset`, or None. Raises `UnknownValue`.
+    """Return the last loop variables at which an index is `offset`, or None. May raise `UnknownValue`.
 
-    An index is nearly always a sum of multiples of the variables: its strides are tried first.
+    An index is nearly always a sum of multiples of the variables, so its strides are tried first.
     """
     relevant = used(index, ranges)
 
@@ -237,7 +237,7 @@ def position_of(
 
 
 def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list[tuple[int, str]]:
-    """Line and tensor of each access below an index check whose place the checked value decides."""
+    """List line and tensor of each access after an index check whose position the checked value decides."""
     value = uncast(check.value)  # the check may be on a converted copy
     position = value.name if isinstance(value, Position) else None
     found = (
@@ -257,10 +257,10 @@ def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list
 def index_checks(
     program: Program, parameter: str, shape: Sequence[int], stride: Sequence[int]
 ) -> tuple[Check, ...]:
-    """For each access to `parameter` at a loaded index: that the index lies within its dimension.
+    """For each access to `parameter` at a loaded index, check that the index lies within its dimension.
 
-    `shape` and `stride` are those of the tensor, in elements. Where the index does not belong to one
-    dimension, the whole offset is checked against all that the tensor reaches.
+    `shape` and `stride` are those of the tensor, in elements. If the index does not belong to one dimension,
+    the whole offset is checked against everything that the tensor reaches.
     """
     found: dict[tuple[Term, tuple[str, ...]], Check] = {}
     for access in program.accesses:
@@ -276,9 +276,9 @@ def index_checks(
 
 
 def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range | None:
-    """The slice of flat elements of a tensor that a check reads; None if they do not form a slice.
+    """Return the slice of flat elements of a tensor that a check reads; None if they form no slice.
 
-    Raises `UnknownValue` if the code or the sizes do not tell.
+    Raise `UnknownValue` if the code or the sizes do not determine it.
     """
     terms = parts(check.value, inside_indices=True)
     loads = [each for each in terms if isinstance(each, Element) and each.parameter == parameter]
@@ -305,7 +305,7 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
 
 
 def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
-    """The loaded index in a place and the size of its dimension; else the place and the whole extent."""
+    """Return the loaded index in an offset and its dimension's size; else the offset and the whole extent."""
     indices = [each for each in _summands(place) if elements(each)]
     if len(indices) == 1:
         factor, index = _scaled(indices[0])
@@ -323,7 +323,7 @@ def _summands(term: Term) -> list[Term]:
 
 
 def _scaled(term: Term) -> tuple[int, Term]:
-    """The factor of a product and the rest of it."""
+    """Split a product into its constant factor and the rest."""
     match term:
         case Apply(op="cast", args=(inner,)) if inner.dtype.startswith("int") and term.dtype == "int64":
             return _scaled(inner)

@@ -1,7 +1,7 @@
 """Splits generated C++ into statements and blocks.
 
-A lexer, not a parser: for Inductor's code recognising strings, comments and brackets is enough.
-Each statement has exact offsets, so that a rewriter can insert text around it.
+This is a lexer, not a parser: for Inductor's code, recognising strings, comments and brackets is enough. Each
+statement has exact offsets, so that a rewriter can insert text around it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ StatementKind = Literal["simple", "open", "close", "comment", "directive", "cut"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A pair of braces. `header` is the text before the opening brace, `line` is 1-based."""
+    """A pair of braces. `header` is the text before the opening brace; `line` is 1-based."""
 
     kind: BlockKind
     header: str
@@ -33,7 +33,7 @@ class Block:
 class Statement(NamedTuple):
     """One statement. `text` has no semicolon; `start` and `end` are offsets of the whole statement.
 
-    Kinds `open` and `close` are the braces of a block; `cut` is an unexpected end of the text.
+    The kinds `open` and `close` are the braces of a block; `cut` is an unexpected end of the text.
     """
 
     kind: StatementKind
@@ -56,7 +56,7 @@ _PLAIN_BLOCKS: dict[str, BlockKind] = {"": "scope", "try": "scope", "else": "els
 
 
 def split_body(text: str, start: int, line: int, header: str) -> Iterator[Statement]:
-    """Yield the statements of the function whose `{` lies just before `start`, on `line`.
+    """Yield the statements of the function whose `{` is just before `start`, on `line`.
 
     The last statement is the `close` of the function, or `cut` if the text ends first.
     """
@@ -159,7 +159,7 @@ class _Splitter:
 
 
 def _block_kind(head: str, depth: int) -> BlockKind | None:
-    """The kind of block that `{` opens; None for an initialiser. In parentheses only a lambda is a block."""
+    """Return the kind of block that `{` opens; None for an initialiser or, in parentheses, a non-lambda."""
     control = _CONTROL.match(head)
     if head.endswith((")", "]", "mutable")) and _LAMBDA.search(head) and not control:
         return "lambda" if not head.endswith("[]") else None
@@ -178,7 +178,7 @@ _PIECE = re.compile(
 
 
 def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Stripped (start, end) offsets of the arguments in `text[start:end]`, split at commas outside brackets.
+    """Return stripped (start, end) offsets of the arguments in `text[start:end]`, split at top-level commas.
 
     A trailing comma, as in `{8L, }`, adds no argument.
     """
@@ -203,7 +203,7 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def closing(text: str, start: int) -> int:
-    """The offset of the bracket that closes the one open at `start`; the length of the text without one."""
+    """Return the offset of the bracket that closes the one open at `start`, else the length of the text."""
     depth = 0
     for at in range(start, len(text)):
         letter = text[at]
@@ -215,14 +215,14 @@ def closing(text: str, start: int) -> int:
 
 @dataclass(eq=False)
 class Node:
-    """A block with the statements and blocks in it, in the order of the text."""
+    """A block with the statements and blocks in it, in source order."""
 
     block: Block
     items: list[Statement | Node] = field(default_factory=list)
 
 
 def tree(source: str) -> Node:
-    """The nested blocks of a function's text, or of a bare list of statements; comments are left out."""
+    """Build the nested blocks of a function's text, or of a bare list of statements, without comments."""
     opening = re.match(r"\s*(?:extern|static|inline|void)\b[^{]*\{", source)
     start = opening.end() if opening else 0
     statements = split_body(source, start, 1 + source.count("\n", 0, start), source[:start])

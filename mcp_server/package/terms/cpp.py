@@ -1,8 +1,8 @@
-"""Reads the C++ kernels of the CPU backend as programs, statement by statement in the order of the text.
+"""Reads the C++ kernels of the CPU backend as programs, statement by statement in source order.
 
-Vector code is read element by element: a loop that steps by a vector's width stands for one that steps by 1,
-and a loop over the lanes of a vector (`x0_inner`) for its first lane. A statement that cannot be
-read is not understood: each name that it mentions has an unknown value from there on.
+Vector code is read element by element: a loop that steps by a vector's width counts as one that steps by 1,
+and a loop over the lanes of a vector (`x0_inner`) counts as its first lane. If a statement cannot be read,
+each name that it mentions has an unknown value from there on.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _REDUCE_ALL = re.compile(
 _ACCUMULATOR = re.compile(r"(?:masked_)?(?P<base>tmp_acc\d+)(?:_\w+)?$")
 _OF_ACCUMULATOR = re.compile(r"(?:masked_)?tmp_acc\d+|\w*(?:welford|cascade)\w*helper\w*")
 _EXCEPT = re.compile(r"\|\s*!\((?P<test>.+?)\)\s*,\s*\"index out of bounds", re.S)
-# What keeps count of threads, errors and memory, and computes no element.
+# Statements that manage threads, errors and memory, and compute no element.
 _NO_VALUE = re.compile(
     r"$|\(\)$|int tid = omp_|int max_threads = |std::atomic<|inductor_cpu_|std::unique_ptr<|RECORD_|alignas"
     r"|using\b|(?:static )?(?:Welford|CascadeSum)Helper<|__at_align__|.*throw std::runtime_error"
@@ -75,7 +75,7 @@ _MEMBERS["welford"] = {"mean": "mean", "m2": "m2"}
 
 
 def read_cpp_program(kernel: Source) -> Program:
-    """What a C++ kernel does, in the order of its text."""
+    """Read what a C++ kernel does, in source order."""
     reader = _Reader(kernel)
     root = tree(_REDUCE_ALL.sub(r"\1", kernel.source))
     try:
@@ -87,7 +87,7 @@ def read_cpp_program(kernel: Source) -> Program:
 
 @dataclass
 class _Accumulator:
-    """A reduction. `depth` loops are around its declaration; `fold` has the kind of its update."""
+    """A reduction. Its declaration is inside `depth` loops; `fold` has the kind of its update."""
 
     depth: int
     fold: Fold | Unread | None = None
@@ -95,7 +95,7 @@ class _Accumulator:
 
 @dataclass
 class _Scope:
-    """The names that a block declares. `depth` loops are around it, `ends` narrow them."""
+    """The names that a block declares. The block is inside `depth` loops; `ends` narrow them."""
 
     depth: int
     names: dict[str, Term | Node] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class _Reader(Reader):
         self.lines = kernel.source.split("\n")
         self.scopes = [_Scope(0, given)]
         self.local: dict[str, list[tuple[str, Term]]] = {}
-        self.outer = 0  # tests around the lambda that is read
+        self.outer = 0  # number of tests around the lambda being read
         self.result: Term | None = None
 
     # Names
@@ -148,14 +148,14 @@ class _Reader(Reader):
     # Expressions
 
     def read(self, text: str) -> Term:
-        """The value of an expression here."""
+        """Return the value of an expression at this point."""
         try:
             return self.term(read_cpp(text))
         except (NotRead, IndexError):
             return Unread(text[:120])
 
     def called(self, call: Call) -> Term | None:
-        """The result of a function that the kernel has defined."""
+        """Return the result of a function that the kernel defines; None for other functions."""
         if not call.args and call.receiver is None and isinstance(node := self._found(call.name), Node):
             return self._returned(node)
         if call.name == "data" and call.receiver is not None:
@@ -174,7 +174,7 @@ class _Reader(Reader):
         return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
 
     def _access(self, place: Place, *, masked: bool = False) -> Access:
-        """An access by the statement that is read, as a load."""
+        """Describe the access of the current statement as a load."""
         known = Access(kind="load", place=place, ranges=self.ranges(), test=self.test(), line=self.line)
         return replace(known, masked=masked, code=self.lines[self.line - 1].strip())
 
@@ -226,7 +226,7 @@ class _Reader(Reader):
             self.settle((name,), first)
 
     def _if(self, node: Node) -> Term | None:
-        """Read a branch; the test, if there may be an `else`."""
+        """Read a branch. Return its test if an `else` may follow, otherwise None."""
         header = node.block.header
         with self._scope() as scope:
             if part := _PART.match(header):
@@ -236,7 +236,7 @@ class _Reader(Reader):
                 self.run(node)
                 return None
             text = match["test"] if (match := _IF.match(header)) else header
-            if text.endswith(".all_zero()"):  # a shortcut: the `else` gives the same
+            if text.endswith(".all_zero()"):  # a shortcut: the `else` gives the same result
                 return Number(False, "bool")
             test = self.read(text)
             with self.where(test):
@@ -255,7 +255,7 @@ class _Reader(Reader):
             self.scopes[-1].names[match["name"]] = node
 
     def _returned(self, node: Node) -> Term:
-        """The result of a lambda: its last returned value."""
+        """Return the result of a lambda: its last returned value."""
         before, self.result, self.outer = (self.result, self.line, self.outer), None, len(self.tests)
         with self._scope():
             self.run(node)
@@ -264,10 +264,10 @@ class _Reader(Reader):
         return found or Unread("lambda")
 
     def ranges(self, outer: int = 0, *, whole: bool = False) -> tuple[Range, ...]:
-        """The loops around this place, outermost first, without the first `outer` loops.
+        """List the loops around this point, outermost first, without the first `outer` loops.
 
-        A loop is read in two parts, the vectors and the rest: only the current part, unless `whole`.
-        A scalar rest (`x0_tail`) is nested in its vector loop, and replaces that loop.
+        A loop is read in two parts, the vectors and the remainder. Only the current part counts unless
+        `whole`. A scalar remainder (`x0_tail`) is nested in its vector loop, and replaces that loop.
         """
         found = {each.name: each for each in self.loops[outer:]}
         for name in [name for name in found if name.endswith("_tail")]:
@@ -286,7 +286,7 @@ class _Reader(Reader):
     # Statements
 
     def statement(self, statement: Statement) -> None:
-        """Read one statement; what it may write is unknown from here on if it is not understood."""
+        """Read one statement. If it is not understood, whatever it may write is unknown from here on."""
         text, self.line = " ".join(statement.text.split()), statement.line
         if self.line in self.asserts:
             self._check(self.asserts[self.line], text)
@@ -312,14 +312,14 @@ class _Reader(Reader):
             self._not_read(self.line, text)
 
     def _declare_array(self, name: str, text: str) -> None:
-        """An array of the kernel's own, over the lanes of a vector: it stands for one element."""
+        """Declare the kernel's own array over the lanes of a vector, which counts as one element."""
         if not _ACCUMULATOR.match(name):
             dtype = re.findall(r"\b(?:float|double|bool|[\w:]*Half|[\w:]*BFloat16|u?int\d+_t)\b", text)
             self.scopes[-1].names[name] = Size(name, f"*{dtype_of(dtype[-1]) if dtype else 'float32'}")
             self.local[name] = []
 
     def _call_statement(self, text: str) -> bool:
-        """A store of a vector, an atomic addition or a transposed tile; false for another statement."""
+        """Read a vector store, an atomic addition or a transposed tile; return False for other statements."""
         if match := _TRANSPOSED.match(text):
             places = split_arguments(text, match.end(), closing(text, match.end()))
             given = [text[start:end] for start, end in places]
@@ -390,7 +390,7 @@ class _Reader(Reader):
         if not type_:
             holder = next((scope for scope in reversed(self.scopes) if name in scope.names), holder)
             if holder.depth < len(self.loops) or self.tests:
-                read = Unread(name, read.dtype)  # its value may be that of another turn, or of no turn
+                read = Unread(name, read.dtype)  # the value may come from another iteration, or from none
         self.define(name, read, self.line, holder)
 
     def define(self, name: str, value: Term, line: int, scope: _Scope | None = None) -> None:
@@ -420,7 +420,7 @@ class _Reader(Reader):
     # Reductions
 
     def _accumulate(self, base: str, type_: str | None, value: str) -> None:
-        """A declaration or an update of an accumulator, or of one of its parts (its vector, its threads)."""
+        """Read a declaration or update of an accumulator or of one of its parts (its vector, its threads)."""
         found = self._accumulator(base)
         if type_:
             if found is None or found.fold is not None:
@@ -434,7 +434,7 @@ class _Reader(Reader):
             found.fold = Unread(base)
             return
         if _is_of(syntax, base):
-            return  # its parts are put together
+            return  # this statement only combines its parts
         fold = self._update(syntax, base, found.depth)
         before = found.fold
         if isinstance(before, Fold) and not (isinstance(fold, Fold) and _alike(before, fold)):
@@ -442,7 +442,7 @@ class _Reader(Reader):
         found.fold = fold if not isinstance(before, Unread) else before
 
     def _update(self, syntax: Syntax, base: str, depth: int) -> Fold | Unread:
-        """The reduction that an update belongs to: its kind, and what it adds in each turn."""
+        """Return the reduction to which an update belongs: its kind, and what each iteration adds."""
         ranges = self.ranges(depth, whole=True)
         if not isinstance(syntax, Call | Operation) or not ranges or self.tests:
             return Unread(base)
@@ -460,7 +460,7 @@ class _Reader(Reader):
 
 
 def _part(fold: Fold | Unread | None, member: str, name: str) -> Term:
-    """A member of the result of a reduction."""
+    """Return a member of the result of a reduction."""
     if not isinstance(fold, Fold):
         return Unread(name)
     if fold.kind not in _MEMBERS:
@@ -472,7 +472,7 @@ def _part(fold: Fold | Unread | None, member: str, name: str) -> Term:
 
 
 def _alike(one: Fold, other: Fold) -> bool:
-    """Whether two updates are one reduction: one over the vectors of a loop, one over the rest."""
+    """Whether two updates are one reduction: one over the vectors of a loop, one over the remainder."""
 
     def names(fold: Fold) -> list[str]:
         return [each.name.removesuffix("_tail") for each in fold.ranges]
@@ -481,13 +481,13 @@ def _alike(one: Fold, other: Fold) -> bool:
 
 
 def _kind(name: str) -> str:
-    """The kind of a reduction from its operator or function."""
+    """Return the kind of a reduction from its operator or function."""
     last = name.rpartition("::")[2]
     return next((m.expand(kind) for pattern, kind in _KINDS if (m := pattern.match(last))), "")
 
 
 def _is_of(syntax: Syntax, base: str) -> bool:
-    """Whether an expression is made of parts of an accumulator only."""
+    """Whether an expression consists only of parts of an accumulator."""
     match syntax:
         case Name(name=name):
             match = _OF_ACCUMULATOR.match(name)
@@ -501,9 +501,9 @@ def _is_of(syntax: Syntax, base: str) -> bool:
 
 
 def _added(parameter: str, index: Term, value: Term, mode: str) -> tuple[Term, str]:
-    """The value and mode of a store; one at a loaded index that adds to its own element gets mode `add`.
+    """Return value and mode of a store; `add` if it adds to its own element at a loaded index.
 
-    Several turns may store to the same loaded index: the value is then what each of them adds.
+    Several iterations may store to the same loaded index: the value is then what each of them adds.
     """
     if mode == "add" or not any(isinstance(each, Element) for each in parts(index)):
         return value, mode

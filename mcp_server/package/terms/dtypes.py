@@ -1,11 +1,11 @@
-"""The types of terms: how C++ and Triton spell them, which is wider, and how many bytes an element has."""
+"""The types of terms: their spelling in C++ and Triton, which one is wider, and the bytes of an element."""
 
 from __future__ import annotations
 
 import re
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-"""Narrowest first."""
+"""Ordered from narrowest to widest."""
 _TYPES = {
     **dict.fromkeys(("float", "fp32"), "float32"),
     **dict.fromkeys(("double", "fp64"), "float64"),
@@ -18,27 +18,27 @@ _TYPES = {
     **dict.fromkeys(("byte", "u8"), "uint8"),
     **dict.fromkeys(("int1", "i1", "u1"), "bool"),
 }
-"""Other spellings than these, with `_t` in C++ and `tl.` in Triton."""
+"""Other spellings of these types, with `_t` in C++ and `tl.` in Triton."""
 _DTYPE = re.compile(r"^(?:const\s+)?(?:(?:at|c10|std)::)?([\w.]+)")
 
 
 def dtype_of(text: str) -> str | None:
-    """The type that C++ or Triton spells: `at::BFloat16`, `const int64_t*`, `tl.float32`."""
+    """Return the type that C++ or Triton spells as `at::BFloat16`, `const int64_t*`, `tl.float32`."""
     match = _DTYPE.match(text.strip().replace("*", ""))
     name = match[1].removeprefix("tl.").removesuffix("_t") if match else ""
     return name if name in DTYPES else _TYPES.get(name)
 
 
 def type_of(text: str) -> str | None:
-    """The type that a cast names; an address type ends in a star: `float*`."""
+    """Return the type that a cast names; an address type begins with a star: `*float32` for `float*`."""
     dtype = dtype_of(text)
     return f"*{dtype}" if dtype and "*" in text else dtype
 
 
 def promoted(*dtypes: str) -> str:
-    """The type that C++ and Triton compute in: the widest of these, float32 for a mix of the short floats.
+    """Return the type in which C++ and Triton compute: the widest; float32 for mixed short floats.
 
-    An address stays one, whatever is added.
+    An address stays an address, whatever is added.
     """
     if address := next(filter(is_address, dtypes), ""):
         return address
@@ -48,15 +48,15 @@ def promoted(*dtypes: str) -> str:
 
 
 def whole_dtype(value: int) -> str:
-    """The type of a whole number in a kernel's code."""
+    """Return the type of an integer in a kernel's code."""
     return "int32" if -(1 << 31) <= value < 1 << 31 else "int64"
 
 
-_BITS = re.compile(r"\**[a-z]+(?P<bits>\d+)")  # of `float8_e4m3fn`; `bool` has none
+_BITS = re.compile(r"\**[a-z]+(?P<bits>\d+)")  # the bits in `float8_e4m3fn`; `bool` has none
 
 
 def itemsize_of(dtype: str) -> int:
-    """Bytes of one element; 1 for a dtype that is not known."""
+    """Return the bytes of one element; 1 for an unknown dtype."""
     found = _BITS.match(dtype)
     return int(found["bits"]) // 8 if found else 1
 

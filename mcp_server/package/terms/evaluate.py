@@ -1,7 +1,7 @@
-"""Values of terms, rounded as the kernel rounds them, and where operations are defined.
+"""Computes the values of terms, rounded as the kernel rounds them, and where operations are defined.
 
 Transcendental functions are computed in double precision and then rounded: the last bit of a float32 may
-differ from the vector library's, so that a caller compares a computed value with the recorded one.
+differ from the vector library's, so a caller must compare a computed value with the recorded one.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class UnknownValue(Exception):
 
 
 def _unseen(_element: Element, _offset: int) -> None:
-    """No element is recorded."""
+    """A `read` for which no element is recorded."""
 
 
 class Evaluator:
-    """Evaluates terms for given loop variables and sizes; `read` gives the value of an element, or None."""
+    """Evaluates terms for given loop variables and sizes; `read` returns an element's value, or None."""
 
     def __init__(self, positions: Mapping[str, int], sizes: Mapping[str, int], read: Read = _unseen) -> None:
         self.positions, self.sizes, self.read = dict(positions), sizes, read
         self._known: dict[Term, Scalar] = {}
 
     def value(self, term: Term) -> Scalar:
-        """Raises `UnknownValue`."""
+        """Return the value of a term. Raise `UnknownValue` if it is unknown."""
         if term not in self._known:
             self._known[term] = self._value(term)
         return self._known[term]
@@ -81,11 +81,11 @@ class Evaluator:
                 raise UnknownValue(text)
 
     def span(self, each: Range) -> range:
-        """The values of a loop variable. Raises `UnknownValue`."""
+        """Return the values of a loop variable. Raise `UnknownValue` if its ends are unknown."""
         return range(int(self.value(each.start)), int(self.value(each.stop)))
 
     def places(self, ranges: Sequence[Range], most: int = _MOST) -> Iterator[dict[str, int]]:
-        """Every combination of the loop variables. Raises `UnknownValue` when there are more than `most`."""
+        """Yield all combinations of the loop variables. Raise `UnknownValue` if they exceed `most`."""
         spans = [self.span(each) for each in ranges]
         if math.prod(map(len, spans)) > most:
             raise UnknownValue("too many elements")
@@ -94,7 +94,7 @@ class Evaluator:
 
 
 def rounded(value: Scalar, dtype: str) -> Scalar:
-    """A value as its type holds it. A float that no whole number holds becomes the least one, as on x86."""
+    """Round a value to its type. A float beyond an integer type becomes the type's minimum, as on x86."""
     if dtype == "bool":
         return bool(value)
     if dtype in _BITS:
@@ -119,7 +119,7 @@ def rounded(value: Scalar, dtype: str) -> Scalar:
 
 
 def applied(op: str, values: Sequence[Scalar], dtype: str) -> Scalar:
-    """The result of one operator. Raises `UnknownValue` for one that is not in the table."""
+    """Return the result of one operator. Raise `UnknownValue` if it is not in the table."""
     if op == "cast":
         return rounded(values[0], dtype)
     function = FUNCTIONS.get(op)
@@ -136,7 +136,7 @@ def applied(op: str, values: Sequence[Scalar], dtype: str) -> Scalar:
 
 
 def fold(kind: str, values: Sequence[Scalar], dtype: str) -> Scalar:
-    """A reduction of values, in the order of the loop."""
+    """Reduce values in the order of the loop."""
     match kind:
         case "sum" | "mean":
             total = math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
@@ -162,7 +162,7 @@ def _extreme(choose: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalar, Sc
 
 
 def _divided(a: Scalar, b: Scalar) -> Scalar:
-    """C++ division: whole numbers are cut off towards zero, floats follow IEEE 754."""
+    """C++ division: integers are truncated towards zero, floats follow IEEE 754."""
     if isinstance(a, int) and isinstance(b, int):
         return _cut(a, b)
     if b == 0:
@@ -229,7 +229,7 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     **MATH,
     **{name: getattr(operator, name) for name in _SAME_OPERATOR.split()},
     "div": _divided,
-    # By a float 0 the quotient is that of a division (c10/util/generic_math.h).
+    # Dividing by a float 0 gives the quotient of a plain division (c10/util/generic_math.h).
     "floordiv": lambda a, b: _divided(a, b) if b == 0 and isinstance(b, float) else a // b,
     "truncdiv": _cut,
     "remainder": lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _cut(a, b),
@@ -265,14 +265,14 @@ class Domain:
     nonzero: bool = False
 
     def holds(self, value: Scalar) -> bool:
-        """Whether a value lies in the domain. NaN does, since another operation made it."""
+        """Whether a value lies in the domain. NaN counts as inside, since another operation produced it."""
         if self.nonzero:
             return value != 0
         outside = value < self.low or value > self.high
         return not outside and not (self.is_open and value in (self.low, self.high))
 
     def words(self) -> str:
-        """`-1..1`, `above 0`, `0 or above`."""
+        """Describe the domain: `-1..1`, `above 0`, `0 or above`."""
         if self.high == INF:
             return f"above {self.low:g}" if self.is_open else f"{self.low:g} or above"
         return f"between {self.low:g} and {self.high:g}" if self.is_open else f"{self.low:g}..{self.high:g}"
@@ -298,14 +298,14 @@ DOMAINS = {
     "atanh": Domain("acos", low=-1.0, high=1.0, is_open=True),
     "pow": Domain("pow", low=0.0),
 }
-"""By the operator of a term."""
+"""Domains by the operator of a term."""
 
 
 def outside(op: str, values: Sequence[Scalar]) -> Domain | None:
-    """The domain of an operation if the operands are outside it; None if they are inside."""
+    """Return the domain of an operation if its operands are outside the domain; None if inside."""
     domain = DOMAINS.get(op)
     if domain is None or len(values) <= domain.operand or domain.holds(values[domain.operand]):
         return None
     if op == "pow" and (len(values) < 2 or values[1] == math.floor(values[1])):
-        return None  # a whole power of a negative number is defined
+        return None  # an integer power of a negative number is defined
     return domain

@@ -1,7 +1,7 @@
 """Interval arithmetic over terms, and whether a term rises or falls with one of its elements.
 
-Rounding to a type is monotone, so the ends of an interval are computed in the same way as values.
-An operator that is not in the tables may return any value.
+Rounding to a type is monotone, so the ends of an interval are computed in the same way as values. An operator
+that is not in the tables may return any value.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _WRAPS = frozenset({"add", "sub", "mul", "neg", "abs", "square"})
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The values from `low` to `high`, inclusive. `nan`: a NaN is possible too.
+    """The values from `low` to `high`, inclusive. `nan` means that NaN is possible, too.
 
-    `low > high`: there is no value except, perhaps, NaN.
+    If `low > high`, there is no value except, perhaps, NaN.
     """
 
     low: Scalar
@@ -59,18 +59,18 @@ _NO_NUMBER = Interval(INF, -INF, nan=True)
 
 
 def limits(dtype: str) -> Interval:
-    """Every finite value of a type."""
+    """Return every finite value of a type."""
     low, high = _LIMITS.get(dtype, (-INF, INF))
     return Interval(low, high)
 
 
 def anything(dtype: str) -> Interval:
-    """Every value of a type."""
+    """Return every value of a type."""
     return Interval(-INF, INF, nan=True) if is_float(dtype) else limits(dtype)
 
 
 class Bounds:
-    """Intervals and directions of terms, for elements, sizes and loop variables that are known by name."""
+    """Intervals and directions of terms, from elements, sizes and loop variables that are known by name."""
 
     def __init__(self, known: Mapping[str, Interval]) -> None:
         self.known = known
@@ -78,7 +78,7 @@ class Bounds:
         self._directions: dict[tuple[Term, str], int | None] = {}
 
     def of(self, term: Term) -> Interval:
-        """The values that a term may have."""
+        """Return the values that a term may have."""
         if term not in self._intervals:
             self._intervals[term] = self._of(term)
         return self._intervals[term]
@@ -107,11 +107,11 @@ class Bounds:
 
     def _direction(self, term: Term, variable: str) -> int | None:
         span = self.of(term)
-        zeros = is_float(term.dtype) and span.low == 0  # -0.0 is equal, its reciprocal not
+        zeros = is_float(term.dtype) and span.low == 0  # -0.0 equals 0.0, but its reciprocal differs
         if span.empty or (span.low == span.high and not span.nan and not zeros):
             return 0
         if isinstance(term, Apply) and term.op in _WRAPS and span == limits(term.dtype):
-            return None  # whole numbers may overflow
+            return None  # integers may overflow
         match term:
             case Element(parameter=parameter):
                 return 1 if parameter == variable else 0
@@ -132,7 +132,7 @@ class Bounds:
 
 
 def _direction(op: str, spans: list[Interval], ways: list[int], dtype: str) -> int | None:
-    """The direction of an operator from the intervals and directions of its operands."""
+    """Return the direction of an operator from the intervals and directions of its operands."""
     first, last = spans[0], spans[-1]
     if op in _RISING:
         return ways[0]
@@ -156,7 +156,7 @@ def _direction(op: str, spans: list[Interval], ways: list[int], dtype: str) -> i
 
 
 def _together(*ways: int | None) -> int | None:
-    """The direction of a sum."""
+    """Return the direction of a sum."""
     if None in ways:
         return None
     known = {way for way in ways if way}
@@ -164,20 +164,20 @@ def _together(*ways: int | None) -> int | None:
 
 
 def _signed(way: int, other: Interval) -> int | None:
-    """The direction of a product with a factor from an interval."""
+    """Return the direction of a product with a factor from an interval."""
     if way == 0:
         return 0
     return way if other.low >= 0 else -way if other.high <= 0 else None
 
 
 def _fits(span: Interval, dtype: str) -> bool:
-    """Whether a cast changes no value by more than its rounding."""
+    """Whether a cast changes values only by rounding."""
     limit = limits(dtype)
     return is_float(dtype) or (not span.nan and limit.low <= span.low and span.high <= limit.high)
 
 
 def _applied(op: str, operands: list[Interval], dtype: str) -> Interval:
-    """The interval of an operator's result; anything for an operator that is not known."""
+    """Return the interval of an operator's result; every value for an unknown operator."""
     nan = any(each.nan for each in operands)
     if op == "where":
         test, *branches = operands
@@ -204,14 +204,14 @@ def _applied(op: str, operands: list[Interval], dtype: str) -> Interval:
 
 
 def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Interval:
-    """The result of an operator on intervals that are not empty. Raises `UnknownValue` for an unknown one."""
+    """Apply an operator to non-empty intervals. Raise `UnknownValue` if the operator is unknown."""
     first, last = operands[0], operands[-1]
     if op == "cast":
         limit = limits(dtype)
         floats = isinstance(first.low, float) and isinstance(first.high, float)
         beyond = first.low > limit.high or first.high < limit.low
         if floats and beyond and not is_float(dtype) and limit.low < 0:
-            # Converted to a signed whole type, each of these floats, and NaN, becomes the least value.
+            # Converted to a signed integer type, each of these floats, and NaN, becomes the minimum.
             least = rounded(first.low, dtype)
             return Interval(least, least)
         if not _fits(first, dtype):
@@ -237,21 +237,21 @@ def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Int
     pairs = [(a, b) for a in (first.low, first.high) for b in (last.low, last.high)]
     if is_float(dtype):
         return _hull([applied(op, pair, dtype) for pair in pairs], nan)
-    # Without the wrap of the type, so that an overflow shows.
+    # Computed without wrapping at the type's limits, so that an overflow becomes visible.
     exact = FUNCTIONS["truncdiv" if op == "div" else op]
     result = _hull([exact(int(a), int(b)) for a, b in pairs], nan)
     return result if _fits(result, dtype) else anything(dtype)
 
 
 def _hull(values: list[Scalar], nan: bool) -> Interval:
-    """The smallest interval with all of the values. Raises `UnknownValue` for a NaN among them."""
+    """Return the smallest interval with all of the values. Raise `UnknownValue` if one is NaN."""
     if any(each != each for each in values):
         raise UnknownValue("NaN")
     return Interval(min(values), max(values), nan)
 
 
 def _compared(op: str, a: Interval, b: Interval) -> bool | None:
-    """The result of a comparison if it is the same for all values; else None."""
+    """Return the result of a comparison if it is the same for all values; else None."""
     if op in ("eq", "ne"):
         apart = a.high < b.low or b.high < a.low
         same = a.low == a.high == b.low == b.high
@@ -262,7 +262,7 @@ def _compared(op: str, a: Interval, b: Interval) -> bool | None:
 
 
 def ordinal(value: Scalar, dtype: str) -> int:
-    """The rank of a value among those of its type; neighbours differ by 1."""
+    """Return the rank of a value among the values of its type; neighbours differ by 1."""
     if not is_float(dtype):
         return int(value)
     code, whole = ("d", "q") if dtype == "float64" else ("f", "i")
@@ -271,7 +271,7 @@ def ordinal(value: Scalar, dtype: str) -> int:
 
 
 def from_ordinal(rank: int, dtype: str) -> Scalar:
-    """The value of a rank."""
+    """Return the value with this rank."""
     if not is_float(dtype):
         return bool(rank) if dtype == "bool" else rank
     code, whole = ("d", "q") if dtype == "float64" else ("f", "i")

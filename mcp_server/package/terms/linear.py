@@ -1,8 +1,8 @@
 """Linear sums of loaded elements and sizes: what a checked index is, and which elements pass the check.
 
-A check on `lengths - 1` bounds the index, not `lengths`. Inverting the arithmetic from load to check gives
-the bounds of the loaded element: sums, differences, products with a number, casts, and the wrap of negative
-indices.
+A check on `lengths - 1` bounds the index, not `lengths`. Inverting the arithmetic between load and check
+gives the bounds of the loaded element. It may consist of sums, differences, products with a number, casts,
+and the wrap of negative indices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_SIZES: Mapping[str, int] = MappingProxyType({})
 def linear(
     term: Term, opaque: Callable[[Term], bool] = lambda _term: False, sizes: Mapping[str, int] = _NO_SIZES
 ) -> Whole | None:
-    """A term as a sum over the names of elements, sizes and `opaque` terms; None if it is not linear.
+    """Write a term as a sum over elements, sizes and `opaque` terms, by name; None if it is not linear.
 
     `sizes` are the values of sizes that may occur as a factor.
     """
@@ -43,14 +43,14 @@ def linear(
 
 
 def name_of(term: Term) -> str:
-    """The name of a term in a sum: `ks0`, `in_ptr0[x0]`."""
+    """Return the name of a term in a sum: `ks0`, `in_ptr0[x0]`."""
     if isinstance(term, Element):
         return f"{term.parameter}[{say(term.index, name_of)}]"
     return say(term, name_of)
 
 
 def over_loops(index: Term) -> Whole | None:
-    """An index as a sum that may include loop variables; in a Triton kernel these are parts of `xindex`."""
+    """Write an index as a sum that may include loop variables, which in Triton are parts of `xindex`."""
 
     def is_loop(term: Term) -> bool:
         match term:
@@ -65,10 +65,10 @@ def over_loops(index: Term) -> Whole | None:
 
 
 def affine(index: Term) -> tuple[int, int] | None:
-    """(offset, stride) of a place that is linear in loop variables; None when it is not.
+    """Return (offset, stride) of an index that is linear in loop variables; None if it is not.
 
-    For several variables the stride is the greatest common divisor of their factors: the slice then has all
-    elements that are read, and perhaps more.
+    For several variables the stride is the greatest common divisor of their factors: the slice then contains
+    all elements that are read, and perhaps more.
     """
     found = over_loops(index)
     return (found.constant, gcd(*found.factors.values()) or 1) if found is not None else None
@@ -76,9 +76,9 @@ def affine(index: Term) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Address:
-    """A place as a sum of elements that were loaded and of scalar arguments, each with its factor.
+    """An address as a sum of loaded elements and scalar arguments, each with its factor.
 
-    None stands for a factor or a `constant` that is not known. `wraps`: negative indices are moved up first.
+    An unknown factor or `constant` is None. `wraps` means that negative indices are increased first.
     """
 
     elements: Mapping[Element, int | None]
@@ -88,13 +88,13 @@ class Address:
 
 
 def address_of(place: Place, sizes: Mapping[str, int]) -> Address:
-    """The place as a sum, counted in what it points to. `sizes` are the values of scalar arguments."""
+    """Write a place as a sum, in units of its element size. `sizes` are the values of scalar arguments."""
     wrapped: list[Term] = []
 
     def straight(term: Term) -> Term | None:
         match term:
             case Apply(op="where", args=(_, Element() as loaded, Number())):
-                return loaded  # where its mask holds
+                return loaded  # the value where its mask holds
         index = unwrapped(term)
         if index is term:
             return None
@@ -111,7 +111,7 @@ def address_of(place: Place, sizes: Mapping[str, int]) -> Address:
     scalars = {each.name for each in inside if isinstance(each, Size) and each.name in sizes}
     known = factors.keys() <= loaded.keys() | scalars
     if len(loaded) > 1 and any(factors.get(name, 0) < 0 for name in loaded):
-        factors, known = {}, False  # of a difference no end of either element follows
+        factors, known = {}, False  # the ends of a difference do not bound either element
     return Address(
         {each: factors.get(name, 0 if known else None) for name, each in loaded.items()},
         {name: factors.get(name, 0 if known else None) for name in sorted(scalars)},
@@ -124,7 +124,7 @@ def address_of(place: Place, sizes: Mapping[str, int]) -> Address:
 class IndexForm:
     """The checked value: `linear` over elements and kernel arguments, plus `wrap` if that is negative.
 
-    `loads` maps names in `linear` that stand for loaded elements to these.
+    `loads` maps the names in `linear` that represent loaded elements to these elements.
     """
 
     linear: Whole
@@ -138,7 +138,7 @@ class IndexForm:
 
 
 def read_form(value: Term, loads: Sequence[Element]) -> IndexForm | None:
-    """The form of an index that is made of `loads`; None if it is not linear in elements and sizes."""
+    """Return the form of an index computed from `loads`; None if not linear in elements and sizes."""
     loaded: dict[str, Element] = {}
     for load in loads:
         loaded.setdefault(name_of(load), load)
@@ -155,9 +155,9 @@ def read_form(value: Term, loads: Sequence[Element]) -> IndexForm | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """The allowed values of an index, an address or an element, times `factor`: sums of sizes, both included.
+    """The inclusive bounds, as sums of sizes, of an index, address or element multiplied by `factor`.
 
-    A negative `factor` swaps the ends.
+    A negative `factor` swaps the bounds.
     """
 
     low: Whole
@@ -166,16 +166,16 @@ class Limit:
 
     @staticmethod
     def of_check(lower: str | None, upper: str | None) -> Limit | None:
-        """The limit set by an assertion `lower <= index < upper`; None if an end is not a sum of sizes."""
+        """Return the limit set by `lower <= index < upper`; None if a bound is not a sum of sizes."""
         least, end = (_bound(text) for text in (lower or "0", upper))
         return Limit(least, end - constant(1)) if least is not None and end is not None else None
 
     def of_element(self, factor: int, rest: Whole) -> Limit:
-        """The limit of an element for which `factor * element + rest` keeps this one."""
+        """Return the limit of an element so that `factor * element + rest` stays within this limit."""
         return Limit(self.low - rest, self.high - rest, factor)
 
     def numbers(self, values: Mapping[str, int]) -> tuple[int, int] | None:
-        """Both ends, inclusive; None while a name has no value."""
+        """Return both bounds, inclusive; None if a name has no value."""
         low, high = self.low.value(values), self.high.value(values)
         if low is None or high is None:
             return None
@@ -183,7 +183,7 @@ class Limit:
         return ceil(ends[0]), floor(ends[1])
 
     def texts(self, rename: Callable[[str], str]) -> tuple[str, str] | None:
-        """Both ends as expressions; None if they would need a division."""
+        """Return both bounds as expressions; None if they would need a division."""
         if (numbers := self.numbers({})) is not None:
             return str(numbers[0]), str(numbers[1])
         if abs(self.factor) != 1:
@@ -193,7 +193,7 @@ class Limit:
 
 
 def allowed_elements(form: IndexForm, load: Element, limit: Limit | None) -> Limit | None:
-    """The range of the element of `load` within which the index passes; None if there are other elements."""
+    """Return the range of `load` for which the index passes; None if the index has other elements."""
     elements = [name for name in form.linear.factors if name in form.loads]
     if elements != [name_of(load)] or limit is None:
         return None
@@ -204,15 +204,15 @@ def allowed_elements(form: IndexForm, load: Element, limit: Limit | None) -> Lim
 
 
 def _bound(text: str | None) -> Whole | None:
-    """An end of a check, over sizes."""
+    """Parse one bound of a check as a linear expression in sizes; None if absent or not linear."""
     term = size_term(text) if text else None
     return linear(term) if term is not None else None
 
 
 def position_limit(value: Term, ranges: Sequence[Range]) -> str | None:
-    """The exclusive limit of an index that is a loop position (`ks1` for `x1`); None for another index.
+    """Return the exclusive limit of an index that is a loop position (`ks1` for `x1`); else None.
 
-    That is the end of its loop (C++), or the modulus that defines it (Triton).
+    The limit is the end of its loop (C++), or the modulus that defines it (Triton).
     """
     match value:
         case Position(name=name):

@@ -30,7 +30,7 @@ _WORDS = 40_000
 
 
 def children(term: Term) -> tuple[Term, ...]:
-    """The terms that a term is made of: operands, an index, the body of a reduction and then its ends."""
+    """Return the direct parts of a term: operands, an index, or the body of a reduction and its bounds."""
     match term:
         case Apply(args=args) | Unread(args=args):
             return args
@@ -42,10 +42,10 @@ def children(term: Term) -> tuple[Term, ...]:
 
 
 def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
-    """A term and all its subterms, each once, outermost first; indices of elements only on request."""
+    """Yield a term and its subterms, each once, outermost first; indices of elements only on request."""
     seen = {term}
     queue = [term]
-    for each in queue:  # grows in the loop
+    for each in queue:  # `queue` grows during the loop
         yield each
         inner = children(each) if inside_indices or not isinstance(each, Element) else ()
         queue += dict.fromkeys(part for part in inner if part not in seen)
@@ -53,7 +53,7 @@ def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
 
 
 def free_positions(*terms: Term) -> list[str]:
-    """The loop variables and lanes that terms depend on, without those that a reduction in them goes over."""
+    """List the loop variables and lanes on which terms depend, except those over which they reduce."""
     done: dict[Term, dict[str, None]] = {}
 
     def visit(each: Term) -> dict[str, None]:
@@ -71,7 +71,7 @@ def free_positions(*terms: Term) -> list[str]:
 
 
 def elements(term: Term) -> tuple[Element, ...]:
-    """The elements that a term is computed from, without those that are only indices."""
+    """List the elements from which a term is computed, except those used only as indices."""
     return tuple(each for each in parts(term) if isinstance(each, Element))
 
 
@@ -81,7 +81,7 @@ def understood(term: Term) -> bool:
 
 
 def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
-    """The term with every subterm replaced for which `change` returns another. Shared ones stay shared."""
+    """Replace every subterm for which `change` returns another term. Shared subterms stay shared."""
     done: dict[Term, Term] = {}
 
     def visit(each: Term) -> Term:
@@ -109,7 +109,7 @@ def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
 
 
 def key(term: Term, most: int = _WORDS) -> tuple[str, tuple[Scalar, ...]]:
-    """The structure of a term without constants and names of tensors, and the constants in order.
+    """Return a term's structure without constants and tensor names, and its constants in order.
 
     Only the first `most` words of a large term count.
     """
@@ -153,12 +153,12 @@ _LEVELS: tuple[dict[str, str], ...] = (
     {"add": "+", "sub": "-"},
     {"mul": "*", "div": "/", "truncdiv": "/", "floordiv": "//", "mod": "%", "remainder": "%"},
 )
-"""Infix operators, those that bind least first."""
+"""Infix operators, from weakest to strongest binding."""
 SIGNS = {op: (sign, binding) for binding, signs in enumerate(_LEVELS, 1) for op, sign in signs.items()}
 UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
 _WHOLE = frozenset({"floor", "ceil", "trunc", "round"})
-_LONGEST = 600  # letters of a text
-_MOST = 4000  # parts written out
+_LONGEST = 600  # longest text, in characters
+_MOST = 4000  # most parts written out
 _ALIKE = 100  # words by which two operands are compared
 _NICE: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
     "log1p": (math.log1p, math.expm1),
@@ -180,9 +180,9 @@ class _Writer:
         self.unrolled: dict[Apply, list[Term]] = {}
 
     def text(self, term: Term, outer: int = 0) -> str:
-        """The term, in parentheses if it binds less than `outer`."""
+        """Write the term, in parentheses if it binds less than `outer`."""
         self.left -= 1
-        if self.left < 0:  # a shared subterm is written out at every use, so that the text may explode
+        if self.left < 0:  # a shared subterm is written at every use, so the text may become huge
             return "..."
         match term:
             case Number(value=value, dtype=dtype):
@@ -201,7 +201,7 @@ class _Writer:
     def _applied(self, term: Apply, outer: int) -> str:
         op, args = term.op, term.args
         if op == "cast":
-            # Only a cast from float to integer changes a value by more than its rounding.
+            # Only a cast from float to integer changes a value by more than rounding.
             inner = args[0]
             cuts = is_float(inner.dtype) and not is_float(term.dtype)
             if not cuts or (isinstance(inner, Apply) and inner.op in _WHOLE):
@@ -234,20 +234,20 @@ class _Writer:
 
 
 def say(term: Term, name_of: NameOf = attrgetter("parameter"), atens: Collection[str] = ()) -> str:
-    """The term as text. `atens`, the operators of the launch, decide between `log1p(64)` and `log(65)`."""
+    """Write the term as text. `atens`, the launch's operators, decide between `log1p(64)` and `log(65)`."""
     text = _Writer(name_of, atens).text(term)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 def uncast(term: Term) -> Term:
-    """A term without the casts around it."""
+    """Return a term without the casts around it."""
     while isinstance(term, Apply) and term.op == "cast":
         (term,) = term.args
     return term
 
 
 def unwrapped(term: Term) -> Term:
-    """The index itself of `where(i < 0, i + size, i)`; another term as it is."""
+    """Return the index `i` of `where(i < 0, i + size, i)`; any other term unchanged."""
     match term:
         case Apply("where", (Apply("lt", (tested, Number(0))), Apply("add", moved), same)):
             return same if tested is same and same in moved else term
@@ -255,7 +255,7 @@ def unwrapped(term: Term) -> Term:
 
 
 def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
-    """Value and ends of a minimum of a maximum (or the other way round)."""
+    """Return value and bounds of a minimum of a maximum (or the reverse); None for other terms."""
     other = {"maximum": "minimum", "minimum": "maximum"}.get(term.op)
     if other is None:
         return None
@@ -269,7 +269,7 @@ def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
 
 
 def unrolled(term: Apply) -> list[Term]:
-    """The operands of a reduction that was written out: at least four terms of one shape; else empty."""
+    """Return the operands of an unrolled reduction: at least four terms of one shape; else empty."""
     if term.op not in UNROLLED:
         return []
     found: list[Term] = []
@@ -284,7 +284,7 @@ def unrolled(term: Apply) -> list[Term]:
 
 
 def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = ()) -> str:
-    """A constant as the model may have it: `log1p(64)` for 4.174387454986572."""
+    """Write a constant as the model may contain it: `log1p(64)` for 4.174387454986572."""
     if isinstance(value, int) or not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:
@@ -292,7 +292,7 @@ def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = (
     short = f"{value:.7g}" if dtype != "float64" else f"{value:.12g}"
     if len(short) < 7:
         return short
-    # A function of a small whole number; only `log` and `sqrt` if no operator is named so.
+    # Try functions of a small integer; without an operator of that name, only `log` and `sqrt`.
     for name in sorted(_NICE, key=lambda name: name not in operators):
         function, inverse = _NICE[name]
         try:

@@ -19,7 +19,7 @@ AccessKind = Literal["load", "store", "update"]
 
 
 class Parameter(Protocol):
-    """A parameter of a kernel with its type: `const float*` in C++."""
+    """A parameter of a kernel with its type, such as `const float*` in C++."""
 
     @property
     def name(self) -> str: ...
@@ -30,8 +30,8 @@ class Parameter(Protocol):
 class Source(Hashable, Protocol):
     """The source of one kernel: C++ if `kind` is `cpp`, else Triton with the launcher's decorator.
 
-    `kind` is `triton` for Inductor's own kernels, whose masks only cut off what lies beyond the iteration
-    space. `grid` are the numbers of blocks as C++ expressions of the parameters.
+    `kind` is `triton` for Inductor's own kernels, whose masks only cut off what is beyond the iteration
+    space. `grid` gives the numbers of blocks as C++ expressions of the parameters.
     """
 
     @property
@@ -46,11 +46,11 @@ class Source(Hashable, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """An address: `parts` behind a parameter, each an index and the bytes that it counts in.
+    """An address: a parameter plus `parts`, each an index and the size in bytes of its unit.
 
-    An address is 64 bits wide, and each index as wide as its own type. `itemsize` is that of what it points
-    to. `parameter` is empty for an address that is itself computed; `others` are parameters that may be meant
-    as well.
+    An address is 64 bits wide, and each index as wide as its own type. `itemsize` is the size of the element
+    at the address. `parameter` is empty for an address that is itself computed; `others` are further
+    parameters that may be meant.
     """
 
     parameter: str
@@ -65,7 +65,7 @@ class Place:
 
     @cached_property
     def index(self) -> Term:
-        """The index from the parameter's first element; `Unread` if a part counts in another unit."""
+        """The index from the parameter's first element; `Unread` if a part has another unit."""
         if any(size != self.itemsize for _, size in self.parts) or not self.parameter or self.others:
             return Unread("address", "int64", tuple(part for part, _ in self.parts))
         if not self.parts:
@@ -77,7 +77,7 @@ class Place:
 
 
 def place_of(pointer: Term) -> Place:
-    """Where an address points, through sums, choices and casts."""
+    """Find where an address points, through sums, choices and casts."""
     match pointer:
         case Size(name=name, dtype=dtype) if is_address(dtype):
             return Place(name, itemsize_of(dtype))
@@ -103,10 +103,10 @@ def place_of(pointer: Term) -> Place:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Access:
-    """A load, a store or an update (a store that adds, an atomic operation), at a 1-based line of the source.
+    """A load, a store or an update (an adding store or atomic operation), at a 1-based source line.
 
-    It is made for all of `ranges` where `test` holds. `masked`: it has a mask of its own. `code` is the call,
-    or in C++ the line. What is not a load is a `Store`.
+    It happens for all of `ranges` where `test` holds. `masked` means that it has its own mask. `code` is the
+    call or, in C++, the line. All accesses except loads are `Store`s.
     """
 
     kind: AccessKind
@@ -128,14 +128,14 @@ class Access:
 
     @property
     def decided_by(self) -> tuple[Term, ...]:
-        """The terms that decide where and when the access is made."""
+        """The terms that decide where and when the access happens."""
         tests = (self.test,) if self.test is not None else ()
         ends = (end for each in self.ranges for end in (each.start, each.stop))
         return (*(part for part, _ in self.place.parts), *tests, *ends)
 
     @property
     def is_understood(self) -> bool:
-        """Whether the place, loops and test of the access were all understood, and what it stores."""
+        """Whether place, loops and test of the access, and the value it stores, were all understood."""
         terms = (*self.decided_by, *([self.value] if self.value is not None else []))
         return bool(self.parameter) and not self.place.others and all(map(understood, terms))
 
@@ -149,14 +149,14 @@ class Store(Access):
 
     @staticmethod
     def of(access: Access, kind: AccessKind, value: Term, mode: str = "plain") -> Store:
-        """The store of a value where an access is made."""
+        """Return the store of a value at the place of an access."""
         known = {each.name: getattr(access, each.name) for each in fields(access)}
         return Store(**(known | {"kind": kind, "value": value}), mode=mode)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Check:
-    """An index check: `lower <= value < upper`, made for every combination of `ranges` where `test` holds."""
+    """An index check, `lower <= value < upper`, for every combination of `ranges` where `test` holds."""
 
     line: int
     value: Term
@@ -168,7 +168,7 @@ class Check:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Definition:
-    """What a variable is defined as on a 1-based line."""
+    """The value that a variable is assigned on a 1-based line."""
 
     name: str
     line: int
@@ -177,10 +177,10 @@ class Definition:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a kernel does, in the order of its source.
+    """What a kernel does, in source order.
 
-    `unread` are the lines of statements that were not understood. What they may write is `Unread` where it is
-    used later.
+    `unread` are the lines of statements that were not understood. Whatever these may write is `Unread` where
+    it is used later.
     """
 
     accesses: tuple[Access, ...] = ()
@@ -200,23 +200,23 @@ class Program:
         return not self.unread and bool(self.stores) and stores and all(map(understood, checks))
 
     def stores_to(self, parameter: str, before: int | None = None) -> tuple[Store, ...]:
-        """The stores to a tensor, the last one first; only those above a line if given."""
+        """List the stores to a tensor, the last one first; only those above a line if given."""
         mine = [each for each in self.stores if parameter in (each.parameter, *each.place.others)]
         return tuple(each for each in reversed(mine) if before is None or each.line < before)
 
     def check_at(self, line: int) -> Check | None:
-        """The check on a 1-based line of the kernel's source."""
+        """Return the check on a 1-based line of the kernel's source; None if there is none."""
         return next((check for check in self.checks if check.line == line), None)
 
     def defining_line(self, check: Check) -> int | None:
-        """The line on which a checked value is computed, before it is copied and converted."""
+        """Return the line that computes a checked value, before it is copied or converted; else None."""
         value = uncast(check.value)
         same = (each.line for each in self.definitions if uncast(each.value) is value)
         return next((line for line in same if line < check.line), None)
 
 
 class Reader(Translator):
-    """Follows the names of one kernel, statement by statement; `line` is that of the statement, 1-based."""
+    """Follows the names of one kernel, statement by statement; `line` is the statement's 1-based line."""
 
     def __init__(self, kernel: Source, *, masks_hold: bool = True) -> None:
         super().__init__(self.named, masks_hold=masks_hold)
@@ -230,18 +230,18 @@ class Reader(Translator):
         self.unread: list[int] = []
 
     def named(self, name: str) -> Term:
-        """The value of a name at this place."""
+        """Return the value of a name at this point."""
         raise NotImplementedError
 
     @property
     def program(self) -> Program:
-        """The program from all that was recorded."""
+        """The program, built from everything recorded."""
         made = tuple(self.accesses), tuple(self.checks), tuple(self.definitions)
         return Program(*made, tuple(self.unread))
 
     @contextmanager
     def where(self, test: Term | None) -> Iterator[None]:
-        """A block whose statements also depend on `test`."""
+        """Read a block whose statements also depend on `test`."""
         count = len(self.tests)
         self.tests += [test] if test is not None else []
         try:
@@ -254,18 +254,18 @@ class Reader(Translator):
             return value()
 
     def test(self) -> Term | None:
-        """All tests around this place; None without one."""
+        """Combine all tests around this point; None if there are none."""
         total: Term = TRUE
         for each in self.tests:
             total = operator("and", (total, each))
         return None if isinstance(total, Number) and total.value else total
 
     def settle(self, turning: Collection[str], first: int) -> None:
-        """Mark the stores of a loop that may read what another turn of it stored.
+        """Mark the stores of a loop that may read what another iteration stored.
 
-        `turning` are the positions that differ from turn to turn, `first` is the number of the loop's first
-        access. A turn that loads and stores only at one place, which depends on the loop, reads no value of
-        another turn.
+        `turning` are the positions that differ between iterations; `first` is the number of the loop's first
+        access. If an iteration loads and stores only at one place, which depends on the loop, it reads no
+        value of another iteration.
         """
         inside, moving = self.accesses[first:], {name.removesuffix("_tail") for name in turning}
         loads = [each for each in inside if each.kind == "load"]
@@ -273,7 +273,7 @@ class Reader(Translator):
             if not isinstance(each, Store):
                 continue
             above = [e for e in loads if e.parameter == each.parameter and e.line <= each.line]
-            places = {say(e.index).replace("_tail", "") for e in above}  # `x0_tail` is `x0` as well
+            places = {say(e.index).replace("_tail", "") for e in above}  # `x0_tail` counts as `x0`
             moves = moving & {name.removesuffix("_tail") for name in free_positions(each.index)}
             apart = moves and places <= {say(each.index).replace("_tail", "")}
             if above and not apart and each.mode == "plain":
@@ -282,7 +282,7 @@ class Reader(Translator):
 
 @lru_cache(maxsize=512)
 def read_program(kernel: Source) -> Program:
-    """The program of a kernel; an empty one when its source is not known."""
+    """Read the program of a kernel; empty if its source is unknown."""
     from mcp_server.package.terms.cpp import read_cpp_program
     from mcp_server.package.terms.triton import read_triton_program
 

@@ -1,7 +1,7 @@
-"""Expressions of sizes in a wrapper or a kernel: as terms, in words, and as exact numbers; index checks.
+"""Expressions of sizes in a wrapper or kernel: as terms, in words, as exact numbers; also index checks.
 
-Sizes are as `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints them: sums, products, rational
-factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
+Sizes have the form that `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints: sums, products,
+rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXACT = frozenset({"add", "sub", "mul", "div", "mod", "floordiv", "minimum", "m
 
 
 def size_term(text: str) -> Term | None:
-    """A C++ expression over sizes as a term; None for other text."""
+    """Parse a C++ expression over sizes into a term; None for other text."""
     try:
         return Translator(Size).term(read_cpp(text))
     except (NotRead, RecursionError, IndexError):
@@ -30,13 +30,13 @@ def size_term(text: str) -> Term | None:
 
 
 def in_words(text: str) -> str:
-    """A C++ expression over sizes as a model has it: `s71 // 2`; unchanged if it is not understood."""
+    """Write a C++ expression over sizes as a model would: `s71 // 2`; unchanged if it is not understood."""
     term = size_term(text)
     return say(term) if term is not None and understood(term) else text
 
 
 def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
-    """The exact value of a shape expression; None for an unknown name, other syntax or division by zero."""
+    """Evaluate a shape expression exactly; None for unknown names, other syntax or division by zero."""
     term = size_term(text)
     try:
         return _value(term, values) if term is not None else None
@@ -45,13 +45,13 @@ def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
 
 
 def evaluate_whole(text: str, values: Mapping[str, int]) -> int | None:
-    """The value of a shape expression where it is a whole number; else None."""
+    """Evaluate a shape expression if it is an integer; else None."""
     value = evaluate(text, values)
     return int(value) if value is not None and value.denominator == 1 else None
 
 
 def reached(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
-    """The elements [first, past the end) that a tensor reaches from its pointer; empty without elements."""
+    """Return the elements [first, past the end) that a tensor reaches from its pointer; (0, 0) if empty."""
     if 0 in sizes:
         return 0, 0
     steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
@@ -61,10 +61,10 @@ def reached(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
 def index_at(
     offset: int, sizes: Sequence[int], strides: Sequence[int], *, beyond: bool = False
 ) -> tuple[int, ...] | None:
-    """The index that lies at an offset from a tensor's pointer; None when no element does.
+    """Return the index at an offset from a tensor's pointer; None if no element is there.
 
-    `beyond`: the dimension of largest stride may exceed its size. There is no index then where a dimension of
-    more than one element has no positive stride.
+    With `beyond`, the dimension of the largest stride may exceed its size. The result is then None if a
+    dimension of more than one element has no positive stride.
     """
     if beyond and any(step <= 0 and size > 1 for size, step in zip(sizes, strides, strict=True)):
         return None
@@ -117,7 +117,7 @@ class IndexAssert:
 
 
 def read_condition(text: str) -> tuple[str | None, str, str | None] | None:
-    """(lower bound, variable, upper bound) of `0 <= tmp6 < ks0`; None for other text."""
+    """Split `0 <= tmp6 < ks0` into (lower bound, variable, upper bound); None for other text."""
     match = _CONDITION.fullmatch(text.strip())
     if not match or (match["lower"] is None and match["upper"] is None):
         return None
@@ -130,7 +130,7 @@ def without_broadcast(text: str) -> str:
 
 
 def find_asserts(source: str) -> tuple[IndexAssert, ...]:
-    """The index asserts of a kernel, in order."""
+    """List the index asserts of a kernel, in order."""
     found = []
     for number, line in enumerate(source.split("\n"), 1):
         match = _ASSERT.search(line)

@@ -1,7 +1,7 @@
-"""Expressions of generated kernels as one small syntax, whether they are C++ or Triton's Python.
+"""Expressions of generated kernels in one small syntax, whether they are C++ or Triton's Python.
 
-C++ is as torch/_inductor/codegen/cpp.py writes it (2.8 to 2.15): comparisons stand between spaces, template
-arguments directly behind a name.
+C++ has the form that torch/_inductor/codegen/cpp.py writes (2.8 to 2.15): comparisons have spaces around
+them, template arguments directly follow a name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LONGEST = 4000
 
 
 class NotRead(Exception):
-    """Text that is no expression of generated code."""
+    """The text is not an expression of generated code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Call:
     node: ast.Call | None = field(default=None, compare=False, repr=False)
 
     def argument(self, name: str, position: int) -> Syntax | None:
-        """An argument by name or by position; None without one."""
+        """Return an argument by name or by position; None if absent."""
         by_name = dict(self.named).get(name)
         return by_name if by_name is not None else self.args[position] if len(self.args) > position else None
 
@@ -91,14 +91,14 @@ _UNARY = {"-": "neg", "!": "not", "~": "bitnot", "+": "", "*": "deref"}
 
 
 def read_cpp(text: str) -> Syntax:
-    """A C++ expression. Raises `NotRead`."""
+    """Parse a C++ expression. Raise `NotRead` if it is not understood."""
     if len(text) > _LONGEST:
         raise NotRead("too long")
     return cpp_spans(text)[-1][0]
 
 
 def cpp_spans(text: str) -> list[tuple[Syntax, int, int]]:
-    """The parts of a C++ expression with their start and end in the text. Raises `NotRead`."""
+    """List the parts of a C++ expression with their start and end in the text. May raise `NotRead`."""
     parser = _Cpp(text)
     parser.expression(0)
     if parser.peek():
@@ -114,7 +114,7 @@ class _Cpp:
         self.spans: list[tuple[Syntax, int, int]] = []
 
     def peek(self) -> str:
-        """The next token; empty at the end of the text."""
+        """Return the next token; empty at the end of the text."""
         match = _TOKEN.match(self.text, self.at)
         if match is None and self.text[self.at :].strip():
             raise NotRead(self.text[self.at :])
@@ -145,7 +145,7 @@ class _Cpp:
         return left
 
     def following(self) -> int:
-        """Where the next token begins."""
+        """Return where the next token begins."""
         return self.end - len(token) if (token := self.peek()) else self.at
 
     def prefix(self) -> Syntax:
@@ -169,7 +169,7 @@ class _Cpp:
         return self.postfix(self.named(token), begin)
 
     def named(self, name: str) -> Syntax:
-        """A name with its qualifiers and template arguments; a call when an argument list follows."""
+        """Parse a name with its qualifiers and template arguments; a call if an argument list follows."""
         template = ""
         while True:
             template = self.bracketed() or template
@@ -187,7 +187,7 @@ class _Cpp:
         return Literal(name == "true", "bool") if name in ("true", "false") else Name(name)
 
     def bracketed(self) -> str:
-        """Take the text of `<...>` that starts here; empty when it is no list of types or numbers."""
+        """Take the text of `<...>` that starts here; empty if it is not a list of types or numbers."""
         if not self.text.startswith("<", self.at):
             return ""
         depth = 0
@@ -260,7 +260,7 @@ _LIBRARY = re.compile(r"(?:tl|tl_math|libdevice|triton|triton_helpers|math)(?:\.
 
 
 def read_python(node: ast.expr) -> Syntax:
-    """An expression of a Triton kernel. Raises `NotRead`."""
+    """Convert an expression of a Triton kernel. Raise `NotRead` if it is not understood."""
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
             if type(value) is int:

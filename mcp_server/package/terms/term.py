@@ -28,7 +28,7 @@ class Position:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Size:
-    """An argument of the kernel: a scalar, or with a dtype such as `*float32` the address of a tensor."""
+    """An argument of the kernel: a scalar or, with a dtype such as `*float32`, the address of a tensor."""
 
     name: str
     dtype: str = "int64"
@@ -46,7 +46,7 @@ class Element:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Apply:
-    """An operator on values. `dtype` is that of the result; `cast` only changes the type."""
+    """An operator on values. `dtype` is the result's type; `cast` only changes the type."""
 
     op: str
     args: tuple[Term, ...]
@@ -55,7 +55,7 @@ class Apply:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Range:
-    """A loop variable and the values that it takes: from `start` to below `stop`."""
+    """A loop variable and its values: from `start` to below `stop`."""
 
     name: str
     start: Term
@@ -77,9 +77,9 @@ class Fold:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unread:
-    """Code that was not understood. Nothing may be concluded from a term that contains one.
+    """Code that was not understood. Nothing may be concluded from a term that contains it.
 
-    `args` are the operands of a function that is not known.
+    `args` are the operands of an unknown function.
     """
 
     text: str

@@ -1,7 +1,7 @@
-"""From syntax to terms: the meaning of the functions in generated code.
+"""Turns syntax into terms: the meaning of the functions in generated code.
 
 The tables follow torch/_inductor/codegen/cpp.py, cpp_prefix.h and triton.py of torch 2.8 to 2.15. Vector code
-is read element by element: a loop that steps by a vector's width stands for one that steps by 1.
+is read element by element: a loop that steps by a vector's width counts as one that steps by 1.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _SPELLINGS = {
     "sqrt": "sqrt_rn",
     "rand_cpu": "normalized_rand_cpu",
 }
-"""The functions of an operator that have another name."""
+"""Functions whose name differs from their operator's."""
 _DRAWN = {
     **dict.fromkeys(("rand", "randn", "rand_cpu", "randn_cpu"), "float32"),
     **dict.fromkeys(("randint64", "randint64_cpu"), "int64"),
 }
-"""Random numbers by seed and offset, which Triton draws from the same words in another way; their type."""
+"""Random numbers by seed and offset, which Triton draws differently from the same words; with their type."""
 _NAMED = {
     **{name: name for name in (*MATH, *_DRAWN)},
     **{name: op for op, names in _SPELLINGS.items() for name in names.split()},
@@ -56,7 +56,7 @@ _MASK = re.compile(r"[xyzr]\d*_?mask\b|\bmask_?[xyzr]?$")
 
 
 def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
-    """The operator of an expression and its operands; "" if the expression is no operator of values."""
+    """Return an expression's operator and operands; the operator is "" if it is no operator of values."""
     match syntax:
         case Operation(op="div", args=(Literal(value=1), Call(name="std::sqrt", args=args))):
             return "rsqrt", args  # as torch/_inductor/codegen/cpp.py writes it for scalars
@@ -69,36 +69,36 @@ def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
 
 
 class Translator:
-    """Turns expressions into terms. A subclass gives the meaning of names, loads and its language's calls.
+    """Turns expressions into terms. A subclass defines names, loads and the calls of its language.
 
-    `masks_hold`: a name that is a mask of the iteration space is taken as true, whatever its definition.
+    With `masks_hold`, a name that is a mask of the iteration space counts as true, however it is defined.
     """
 
     def __init__(self, look: Lookup, *, masks_hold: bool = True) -> None:
         self._look, self.masks_hold = look, masks_hold
 
     def look(self, name: str) -> Term:
-        """The value of a name."""
+        """Return the value of a name."""
         return self._look(name)
 
     def loaded(self, pointer: Term, _mask: Term | None = None, _other: Term | None = None, /) -> Term:
-        """The value at an address; `_other` where the mask does not hold."""
+        """Return the value at an address; `_other` where the mask does not hold."""
         return Unread(f"*{say(pointer)}", args=(pointer,))
 
     def called(self, _call: Call, /) -> Term | None:
-        """The result of a call that only the subclass knows; None for another one."""
+        """Return the result of a call that only the subclass knows; None for other calls."""
         return None
 
     def under(self, _test: Term, value: Callable[[], Term], /) -> Term:
-        """A value that is computed only where a test holds."""
+        """Return a value that is computed only where a test holds."""
         return value()
 
     def on_axis(self, value: Term, _axis: int, /) -> Term:
-        """A value with its range put on an axis of a block."""
+        """Put the range of a value on an axis of a block."""
         return value
 
     def term(self, syntax: Syntax) -> Term:
-        """What an expression computes."""
+        """Return what an expression computes."""
         match syntax:
             case Literal(value=value, dtype=dtype):
                 return Number(value, dtype)
@@ -109,7 +109,7 @@ class Translator:
             case Name(name=name):
                 return self.look(name)
             case Item(base=base, index=index):
-                pointer = self.term(base)  # else one lane of a vector in an array
+                pointer = self.term(base)  # otherwise one lane of a vector in an array
                 at = (pointer, self.term(index)) if is_address(pointer.dtype) else ()
                 return self.loaded(operator("add", at)) if at else pointer
             case Operation(op="deref", args=(pointer,)):
@@ -154,7 +154,7 @@ class Translator:
         if last in ("loadu", "from") and args and is_address((first := at(0)).dtype):
             return self.loaded(first)
         if last == "loadu" and args:
-            return at(0)  # from an array of the kernel's own, which stands for one element
+            return at(0)  # from the kernel's own array, which counts as one element
         if (special := self._choice_or_cast(call, last, args, at)) is not None:
             return special
         if last == "arange" or (call.name == "()" and isinstance(args[0], Name | Call)):
@@ -172,7 +172,7 @@ class Translator:
         return operator(_NAMED[last], tuple(map(at, range(len(args)))))
 
     def _choice_or_cast(self, call: Call, last: str, args: tuple[Syntax, ...], at: Operand) -> Term | None:
-        """Choices, casts, and constants of a type; None for another call."""
+        """Translate choices, casts, and constants of a type; None for other calls."""
         type_ = call.template.partition(",")[0]
         if last == "where" and len(args) == 3:
             return chosen(at(0), at(1), at(2))
@@ -189,7 +189,7 @@ class Translator:
         if last == "from" and "VecMask" in call.name and len(args) == 1:
             return cast(at(0), "bool")
         if last == "set" and len(args) == 3:
-            return at(1)  # the first lanes of a vector: the others are not stored
+            return at(1)  # the first lanes of a vector; the other lanes are not stored
         if last in _PLAIN and args:
             value = at(0)
             broadcast = last.startswith("Vectorized") and isinstance(value, Number)
@@ -201,7 +201,7 @@ Operand = Callable[[int], Term]
 
 
 def _limit(what: str, template: str) -> Term:
-    """A constant of `std::numeric_limits`."""
+    """Return a constant of `std::numeric_limits`."""
     dtype = dtype_of(template) or "float32"
     values: dict[str, Scalar] = {"infinity": math.inf, "quiet_NaN": math.nan}
     span = limits(dtype)
@@ -210,7 +210,7 @@ def _limit(what: str, template: str) -> Term:
 
 
 def cast(value: Term, dtype: str | None) -> Term:
-    """A value converted to a type, or unchanged if it has that type."""
+    """Convert a value to a type; unchanged if it already has the type."""
     if dtype is None or value.dtype == dtype:
         return value
     if is_address(value.dtype) and not is_address(dtype):
@@ -221,14 +221,14 @@ def cast(value: Term, dtype: str | None) -> Term:
 
 
 def inverted(test: Term) -> Term:
-    """The negation of a test."""
+    """Return the negation of a test."""
     if isinstance(test, Number):
         return Number(not test.value, "bool")
     return test.args[0] if isinstance(test, Apply) and test.op == "not" else Apply("not", (test,), "bool")
 
 
 def chosen(test: Term, first: Term, second: Term) -> Term:
-    """A choice by a test; masks of the iteration space alone choose the first."""
+    """Choose by a test. If only masks of the iteration space decide, choose the first."""
     if isinstance(test, Number):
         return first if test.value else second
     if (operands := _rounded_down(test, first, second)) is not None:
@@ -239,7 +239,7 @@ def chosen(test: Term, first: Term, second: Term) -> Term:
 
 
 def _rounded_down(test: Term, first: Term, second: Term) -> tuple[Term, Term] | None:
-    """The operands of a floor division of whole numbers as C++ code writes it; None for another choice.
+    """Return the operands of an integer floor division in C++ form; None for other choices.
 
     `(a < 0) != (b < 0) ? (a % b != 0 ? a / b - 1 : a / b) : a / b` (cpp.py `floordiv`, torch 2.8-2.12).
     """
@@ -261,10 +261,10 @@ def _rounded_down(test: Term, first: Term, second: Term) -> tuple[Term, Term] | 
 
 
 def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term] | None:
-    """The operands of a remainder with the sign of its divisor, as Python's `%`; None for another choice.
+    """Return the operands of a remainder with its divisor's sign, like Python's `%`; else None.
 
     `r != 0 & (r < 0) != (b < 0) ? r + b : r` with `r = a % b` (`remainder` in
-    torch/_inductor/codegen/common.py, torch 2.8-2.15); for `r < 0` C++ code has `signbit`.
+    torch/_inductor/codegen/common.py, torch 2.8-2.15); C++ code uses `signbit` for `r < 0`.
     """
     match test, first, second:
         case (
@@ -277,7 +277,7 @@ def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term
 
 
 def _signed(term: Term) -> Term | None:
-    """The value that a term tests for being negative; None for another term."""
+    """Return the value that a term tests for being negative; None for other terms."""
     match term:
         case Apply("lt", (value, Number(value=0))) | Apply("signbit", (value,)):
             return value
@@ -290,7 +290,7 @@ def _is_same(a: Term, b: Term | None) -> bool:
 
 
 def operator(op: str, args: tuple[Term, ...]) -> Term:
-    """An operator, with the type that follows from those of its operands."""
+    """Build an operator, deriving its type from its operands."""
     types = [argument.dtype for argument in args]
     if op == "neg" and isinstance(args[0], Number):
         return replace(args[0], value=-args[0].value)

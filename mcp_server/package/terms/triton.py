@@ -1,9 +1,9 @@
 """Reads Triton kernels, Inductor's and the user's, as programs from the source that the wrapper embeds.
 
-The statements are followed in order. A branch is a test on what is done in it; a function of the same source
-is read where it is called. In a loop, names are followed that grow by the same step in each turn or gather a
-reduction. Other names that a turn takes over from the turn before are not understood, and neither are names
-assigned by a statement that is not read.
+The statements are followed in order. A branch adds a test to everything inside it; a function of the same
+source is read where it is called. In a loop, a name is followed if it grows by the same step in each
+iteration or accumulates a reduction. Other names that an iteration takes over from the previous one are not
+understood, and neither are names assigned by a statement that is not read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GATHERS = {
     "welford_mean": ("mean", None),
     "welford_m2": ("m2", None),
 }
-"""The reduction that a step of a loop belongs to, and the value from which it starts (None: any)."""
+"""The reduction to which a step of a loop belongs, and its start value (None means any)."""
 _WITHOUT_EFFECT = frozenset(
     {
         "tl.debug_barrier",
@@ -50,7 +50,7 @@ _RANGES = frozenset({"range", "tl.range", "tl.static_range"})
 
 
 def read_triton_program(kernel: Source) -> Program:
-    """What a Triton kernel does; nothing if its text cannot be parsed."""
+    """Read what a Triton kernel does; empty if its text cannot be parsed."""
     function, tree = function_of(kernel), parsed(kernel.source)
     if function is None or tree is None:
         return Program()
@@ -63,7 +63,7 @@ def read_triton_program(kernel: Source) -> Program:
 
 
 def _stored(nodes: Sequence[ast.stmt]) -> list[str]:
-    """The names that statements assign."""
+    """List the names that statements assign."""
     inside = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
     return list(dict.fromkeys(each.id for each in inside if isinstance(each.ctx, ast.Store)))
 
@@ -76,12 +76,12 @@ class _Reader(Functions):
     """Reads the statements of one kernel."""
 
     def run(self, body: Sequence[ast.stmt]) -> bool:
-        """Read statements; whether all ways through them end in a `return`, `break` or `continue`."""
+        """Read statements. Return whether all paths end in a `return`, `break` or `continue`."""
         with self.where(None):
             return any(self.statement(node) for node in body)
 
     def statement(self, node: ast.stmt) -> bool:
-        """Read one statement; whether the next one is never reached."""
+        """Read one statement. Return whether the next statement is never reached."""
         self.line = node.lineno
         match node:
             case ast.Assign(targets=[target], value=value):
@@ -190,7 +190,7 @@ class _Reader(Functions):
             for each in _stored(body)
             if each in before
         }
-        # This first reading only finds the names that grow by the same step in each turn.
+        # This first reading only finds the names that grow by the same step in each iteration.
         records: list[list[Any]]
         records = [self.accesses, self.checks, self.definitions, self.unread]
         kept = [len(each) for each in records]
@@ -204,7 +204,7 @@ class _Reader(Functions):
         }
         grown = {each: _moved(before[each], turn, step) for each, step in steps.items()}
         after = self._turn(loop, body, {**before, **carried, **grown, name: variable})
-        # Generated code computes the index of each turn from the offset that the loop counts.
+        # Generated code computes the index of each iteration from the offset that the loop counts.
         direct = _stored([each for each in body if isinstance(each, ast.Assign)])
         own = [each for each in direct if self.generated and _INDEX.fullmatch(each)]
         self.settle((turn.name, *own), kept[0])
@@ -218,7 +218,7 @@ class _Reader(Functions):
                 )
 
     def _turn(self, loop: Range, body: list[ast.stmt], names: dict[str, Value]) -> dict[str, Value]:
-        """The names after one turn."""
+        """Read one iteration and return the names after it."""
         self.names = names
         self.loops.append(loop)
         with self.where(Unread("break") if _contains(body, ast.Break) else None):
@@ -229,7 +229,7 @@ class _Reader(Functions):
     def _gathered(
         self, name: str, before: Value | None, marker: Unread | None, after: Value | None, loop: Range
     ) -> Term:
-        """What a loop gathers in a name: a reduction of what each turn adds."""
+        """Return what a loop accumulates in a name: a reduction of what each iteration adds."""
         test: Term | None = None
         match after:
             case Apply(op="where", args=(condition, inner, kept)) if kept is marker:
@@ -257,7 +257,7 @@ class _Reader(Functions):
         return fold if self.generated or starts else operator(after.op, (before, fold))
 
     def _unknown_loop(self, node: ast.stmt, body: list[ast.stmt]) -> None:
-        """Read a loop whose turns are not known: the names it assigns are unknown, inside and after it."""
+        """Read a loop with unknown iterations: the names it assigns are unknown inside and after it."""
         self.unread.append(node.lineno)
         self.names |= {name: Unread(name, _dtype(self.names.get(name))) for name in _stored([node])}
         with self.where(Unread("loop")):
@@ -265,7 +265,7 @@ class _Reader(Functions):
         self.names |= {name: Unread(name, _dtype(self.names.get(name))) for name in _stored([node])}
 
     def _check(self, found: IndexAssert, call: ast.Call) -> None:
-        """A `tl.device_assert` with its ends as terms; a mask in it is the `test`."""
+        """Record a `tl.device_assert` with its bounds as terms; a mask in it becomes the `test`."""
         value = self.named(found.variable)
         lower, upper = (
             self.read(ast.parse(end, mode="eval").body) if end else None for end in (found.lower, found.upper)
@@ -285,13 +285,13 @@ def _dtype(value: Value | None) -> str:
 
 
 def _mentions(term: Term) -> bool:
-    """Whether a term depends on a value of the previous turn."""
+    """Whether a term depends on a value of the previous iteration."""
     inside = parts(term, inside_indices=True)
     return any(isinstance(each, Unread) and each.text.endswith(" of the turn before") for each in inside)
 
 
 def _step(after: Value | None, marker: Unread) -> Term | None:
-    """The step by which a name grows in each turn; None if it is not the same in all turns."""
+    """Return the step by which a name grows in each iteration; None if the step varies."""
     match after:
         case Apply(op="add", args=args, dtype=dtype) if not is_float(dtype) and marker in args:
             others = [each for each in args if each is not marker]

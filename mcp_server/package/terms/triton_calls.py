@@ -1,4 +1,4 @@
-"""What functions of Triton give: loads, stores, reductions, ranges, and functions of the same source.
+"""What Triton functions return: loads, stores, reductions, ranges, and functions of the same source.
 
 The functions at the end read the source that the wrapper embeds: its function, parameters and their types.
 """
@@ -19,7 +19,7 @@ from mcp_server.package.terms.syntax import Call, Literal, Name, NotRead, Syntax
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term, Unread
 from mcp_server.package.terms.translate import cast, chosen, operator
 
-DEEPEST = 8  # calls of functions, and loops in each other
+DEEPEST = 8  # most nested function calls, and nested loops
 _REDUCTIONS = {
     "tl.sum": "sum",
     "tl.max": "max",
@@ -50,16 +50,16 @@ class Functions(Reader):
         self.functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
         self.names: dict[str, Value] = {**module_numbers(tree), **given_arguments(kernel, function)}
         self.spans: dict[str, Range] = {}
-        self.depth = 0  # of calls
-        self.results: list[Value] = []  # of the function that is read
-        self.call: ast.Call | None = None  # the load that is read
+        self.depth = 0  # nested function calls
+        self.results: list[Value] = []  # of the function being read
+        self.call: ast.Call | None = None  # the load being read
 
     def run(self, body: Sequence[ast.stmt]) -> bool:
-        """Read statements; whether all ways through them end in a `return`, `break` or `continue`."""
+        """Read statements. Return whether all paths end in a `return`, `break` or `continue`."""
         raise NotImplementedError
 
     def value(self, node: ast.expr) -> Value:
-        """The value of an expression: a term, or several."""
+        """Return the value of an expression: a term, or several terms."""
         if isinstance(node, ast.Tuple):
             return tuple(self.read(each) for each in node.elts)
         if isinstance(node, ast.Call):
@@ -73,7 +73,7 @@ class Functions(Reader):
         return self.read(node)
 
     def read(self, node: ast.expr) -> Term:
-        """The value of an expression as one term."""
+        """Return the value of an expression as one term."""
         try:
             return self.term(read_python(node))
         except (NotRead, IndexError):
@@ -115,7 +115,7 @@ class Functions(Reader):
         return chosen(mask, value, other)
 
     def called(self, call: Call) -> Term | None:
-        """The result of a function of Triton, or of the same source."""
+        """Return the result of a Triton function, or of a function of the same source; else None."""
         last = call.name.rpartition(".")[2]
         several = self._several(call)
         if several is not None:
@@ -163,7 +163,7 @@ class Functions(Reader):
         return None
 
     def _several(self, call: Call) -> Value | None:
-        """The results of a function that may have several; None for another one."""
+        """Return the results of a function that may have several; None for other functions."""
         last = call.name.rpartition(".")[2]
         if call.receiver is None and call.name in self.functions:
             return self._inlined(self.functions[call.name], call)
@@ -228,7 +228,7 @@ class Functions(Reader):
         return value
 
     def _inlined(self, function: ast.FunctionDef, call: Call) -> Value:
-        """What a function of the same source returns for these arguments."""
+        """Return what a function of the same source returns for these arguments."""
         if self.depth >= DEEPEST:
             return Unread(call.name)
         names = [argument.arg for argument in function.args.args]
@@ -240,14 +240,14 @@ class Functions(Reader):
         self.run(function.body)
         made = self.results
         self.names, self.line, self.results, self.depth = outside, line, results, self.depth - 1
-        return made[0] if len(made) == 1 else Unread(call.name)  # of several each holds on a way of its own
+        return made[0] if len(made) == 1 else Unread(call.name)  # each of several results is for its own path
 
     def _reduced(self, kind: str, value: Term, call: Call, position: int = 1) -> Term:
-        """A reduction over the r axes of a generated kernel, or over an axis of a block."""
+        """Build a reduction over the r axes of a generated kernel, or over an axis of a block."""
         axis, dtype = call.argument("axis", position), call.argument("dtype", 9)
         value = cast(value, dtype_of(dtype.name)) if isinstance(dtype, Name) else value
         if isinstance(value, Fold) and value.kind == kind and not self._lanes(value):
-            return value  # a loop has gathered it
+            return value  # a loop has accumulated it
         ranges = self.reduced_axes(value) if self.generated else self._block_axes(value, axis)
         if not ranges:
             return Unread(kind, value.dtype, (value,))
@@ -258,7 +258,7 @@ class Functions(Reader):
             return fold
 
         def alone(term: Term) -> Term | None:
-            """The one axis that is left has no place among others."""
+            """Rename the one axis that is left, which needs no position among others."""
             single = isinstance(term, Position) and term.name == left[0]
             return Position(left[0].partition("@")[0], term.dtype) if single else None
 
@@ -285,7 +285,7 @@ class Functions(Reader):
     # What is recorded
 
     def ranges(self, *terms: Term) -> tuple[Range, ...]:
-        """The loops around this place, and the lanes that terms depend on."""
+        """List the loops around this point, and the lanes on which terms depend."""
         names = free_positions(*terms)
         found = {each.name: each for each in self.loops} if not self.generated else {}
         return tuple((found | {name: self._range(name) for name in names}).values())
@@ -293,13 +293,13 @@ class Functions(Reader):
     def _range(self, name: str) -> Range:
         if name in self.spans:
             return self.spans[name]
-        # The number of programs along an axis, from the C++ of the launcher.
+        # The number of programs along an axis, from the launcher's C++ code.
         axis = name.partition("(")[2].rstrip(")")
         blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(axis)
         return Range(name, Number(0, "int64"), blocks or Unread("grid"))
 
     def _access(self, place: Place, mask: Term | None, call: ast.Call | None) -> Access:
-        """An access by the call that is read, as a load."""
+        """Describe the access of the current call as a load."""
         test = self.test()
         terms = (*(part for part, _ in place.parts), *([test] if test is not None else []))
         line, code = (call.lineno, self._text(call)) if call is not None else (self.line, "")
@@ -330,38 +330,38 @@ class Functions(Reader):
 
 
 def ceiling(total: Term, step: Term) -> Term:
-    """A division rounded up: minus the floor division of the negated value."""
+    """Divide rounding up: minus the floor division of the negated value."""
     return operator("neg", (operator("floordiv", (operator("neg", (total,)), step)),))
 
 
-_LONGEST = 400_000  # letters of a source
+_LONGEST = 400_000  # characters of a source
 _SIGNATURE = re.compile(r"'signature':\s*\{(?P<entries>[^{}]*)\}")
 _CONSTANTS = re.compile(r"'constants':\s*\{(?P<entries>[^{}]*)\}")
 _ENTRY = re.compile(r"'(?P<name>\w+)':\s*'?(?P<value>[^,'}]+)")
 
 
 def signature_of(source: str) -> dict[str, str]:
-    """Types such as `*fp32` and `i64` by parameter, from the `triton_meta` in a Triton kernel's source."""
+    """Read types such as `*fp32` and `i64` by parameter from the `triton_meta` in a kernel's source."""
     found = _SIGNATURE.search(source)
     return dict(_ENTRY.findall(found["entries"])) if found else {}
 
 
 def constants_of(source: str) -> dict[str, int]:
-    """Integer `tl.constexpr` arguments by name, from the `triton_meta` in the source."""
+    """Read integer `tl.constexpr` arguments by name from the `triton_meta` in the source."""
     found = _CONSTANTS.search(source)
     values = _ENTRY.findall(found["entries"]) if found else []
     return {name: int(value) for name, value in values if value.strip().lstrip("-").isdecimal()}
 
 
 def function_of(kernel: Source) -> ast.FunctionDef | None:
-    """The kernel's own function, the last one of its source; None if that cannot be parsed."""
+    """Return the kernel's own function, the last one in its source; None if it cannot be parsed."""
     tree = parsed(kernel.source)
     body = reversed(tree.body) if tree is not None else ()
     return next((node for node in body if isinstance(node, ast.FunctionDef)), None)
 
 
 def parsed(source: str) -> ast.Module | None:
-    """The syntax tree of a kernel's source, without its indentation; None if it is invalid or too long."""
+    """Parse a kernel's source, without its indentation; None if it is invalid or too long."""
     try:
         return ast.parse(textwrap.dedent(source)) if len(source) <= _LONGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -369,7 +369,7 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def module_numbers(tree: ast.Module) -> dict[str, Term]:
-    """The whole numbers of the module: `NAME = 16`, `NAME = tl.constexpr(16)`."""
+    """Read the module's integers: `NAME = 16`, `NAME = tl.constexpr(16)`."""
     found: dict[str, Term] = {}
     for node in tree.body:
         match node:
@@ -384,7 +384,7 @@ def module_numbers(tree: ast.Module) -> dict[str, Term]:
 
 
 def given_arguments(kernel: Source, function: ast.FunctionDef) -> dict[str, Term]:
-    """The parameters of a kernel: addresses, numbers that were compiled in, and scalars."""
+    """Read the parameters of a kernel: addresses, numbers that were compiled in, and scalars."""
     types, constants = signature_of(kernel.source), constants_of(kernel.source)
     tensors = {each.name for each in kernel.parameters if each.type == "tensor"}
     found: dict[str, Term] = {}

@@ -1,6 +1,6 @@
-"""Whole numbers over sizes, loops and elements: sums of products, exact where the sizes are positive.
+"""Integers over sizes, loops and elements: sums of products, exact if the sizes are positive.
 
-A quotient or remainder that is no such sum is a name of its own, `(s77 // 16)`.
+A quotient or remainder that is not such a sum gets its own name, `(s77 // 16)`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Product: TypeAlias = tuple[str, ...]
 
 _NAME = re.compile(r"[A-Za-z_@][\w@]*")
 _ATOM = re.compile(r"@?\w+|\(.*\)")
-_MOST = 400  # products of a sum
+_MOST = 400  # most products in a sum
 
 
 class TooLarge(ValueError):
@@ -27,34 +27,34 @@ class TooLarge(ValueError):
 
 @dataclass(frozen=True)
 class Whole:
-    """The sum of `count * product`. `terms` are sorted and have no zero counts."""
+    """A sum of `count * product`. `terms` are sorted and have no zero counts."""
 
     terms: tuple[tuple[Product, int], ...] = ()
 
     @property
     def number(self) -> int | None:
-        """The value of a constant; None for anything else."""
+        """The value if the sum is a constant; otherwise None."""
         if not self.terms:
             return 0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
 
     @property
     def constant(self) -> int:
-        """The part without a name."""
+        """The constant part of the sum."""
         return dict(self.terms).get((), 0)
 
     @property
     def factors(self) -> dict[str, int]:
-        """The numbers by which names that stand alone are multiplied."""
+        """The factor of each name that is the only name in its product."""
         return {product[0]: count for product, count in self.terms if len(product) == 1}
 
     def value(self, values: Mapping[str, int]) -> int | None:
-        """The value for these values of the names; None if one has none."""
+        """Evaluate the sum for these values of the names; None if a name has no value."""
         return self.replaced({name: constant(value) for name, value in values.items()}).number
 
     @property
     def names(self) -> frozenset[str]:
-        """Every name in it, those inside quotients included."""
+        """Every name in the sum, including names inside quotients."""
         return frozenset(
             name for product, _ in self.terms for atom in product for name in _NAME.findall(atom)
         )
@@ -75,7 +75,7 @@ class Whole:
         return summed(products)
 
     def coefficient(self, name: str) -> Whole:
-        """What the name is multiplied by where it stands by itself, once in a product."""
+        """Return what the name is multiplied by in the products that contain it exactly once."""
         found = []
         for product, count in self.terms:
             if product.count(name) == 1:
@@ -85,7 +85,7 @@ class Whole:
         return summed(found)
 
     def replaced(self, values: Mapping[str, Whole]) -> Whole:
-        """With sums in place of names; a name inside a quotient stays."""
+        """Replace names with sums; a name inside a quotient stays."""
         total = Whole()
         for product, count in self.terms:
             each = constant(count)
@@ -95,12 +95,12 @@ class Whole:
         return total
 
     def is_positive_or_zero(self) -> bool:
-        """Whether it cannot be negative, for any positive sizes."""
+        """Whether the sum cannot be negative, for any positive sizes."""
         moved = self.replaced({atom: named(atom) + constant(1) for atom in self.atoms})
         return all(count >= 0 for _, count in moved.terms)
 
     def over(self, other: Whole) -> Whole | None:
-        """The quotient where the division leaves nothing; None where it does or that is not known."""
+        """Divide without remainder; None if there is a remainder or this is unknown."""
         if other.number == 0:
             return None
         if len(other.terms) != 1:
@@ -119,7 +119,7 @@ class Whole:
         return summed(found)
 
     def text(self, times: str = " * ", name_of: Callable[[str], str] = str) -> str:
-        """The sum in words; `name_of` gives the name of a factor."""
+        """Write the sum as text; `name_of` gives the name of a factor."""
         text = ""
         for product, count in sorted(self.terms, key=lambda each: (not each[0], each[0])):
             factors = [name_of(atom) for atom in product]
@@ -136,12 +136,12 @@ class Whole:
 
     @property
     def is_atom(self) -> bool:
-        """Whether its text binds like a name."""
+        """Whether the text of the sum binds like a name."""
         return re.fullmatch(r"\w+", str(self)) is not None
 
 
 def summed(terms: Iterable[tuple[Product, int]]) -> Whole:
-    """The sum of products, each once."""
+    """Add up products, so that each occurs once."""
     counts: dict[Product, int] = {}
     for product, count in terms:
         counts[product] = counts.get(product, 0) + count
@@ -166,11 +166,11 @@ def product(sizes: Iterable[Whole]) -> Whole:
 
 
 Bounds: TypeAlias = Callable[[Whole], "tuple[Whole, Whole] | None"]
-"""The least and the largest value of a sum; None where they are not known."""
+"""The smallest and the largest value of a sum; None if unknown."""
 
 
 def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
-    """Floor quotient and remainder by something positive."""
+    """Return floor quotient and remainder of a division by a positive value."""
     exact: list[tuple[Product, int]] = []
     rest: list[tuple[Product, int]] = []
     for term in value.terms:
@@ -190,10 +190,10 @@ def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
 def whole_of(
     term: Term, atom: Callable[[Term], Whole | None], combined: Callable[[str, Whole, Whole], Whole | None]
 ) -> Whole | None:
-    """A term as a sum; None if it is none.
+    """Write a term as a sum; None if it is not one.
 
-    `atom` gives the sum for a part that is no sum of others, `combined` that of two operands other than a
-    sum or a difference.
+    `atom` returns the sum for a part that is not a sum of others; `combined` returns the sum for two operands
+    of an operator other than addition and subtraction.
     """
     known: dict[Term, Whole | None] = {}  # a shared subterm is read once
 

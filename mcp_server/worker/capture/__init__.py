@@ -1,1 +1,1 @@
-"""The capture hook: what the program itself does with AOTInductor, seen from inside of it."""
+"""The capture hook: records from inside a program what the program itself does with AOTInductor."""

@@ -1,7 +1,7 @@
-"""Tries changes of an export or a compile that failed, until one passes and gives eager mode's numbers.
+"""Tries changes of a failed export or compile until one passes and gives eager mode's numbers.
 
-It runs in the program itself, once that has ended with the error, on its own module and inputs. Nothing of
-the user's is changed: a rewrite is a function in memory, and is taken back.
+It runs inside the program, after the program has ended with the error, on the program's own module and
+inputs. Nothing of the user's is changed: a rewrite is a function in memory, and is undone.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .events import Attempt
 
 BUDGET_S = 60.0
 MOST = 14
-DELTAS = (0, -1, 1)  # of the sizes of dynamic dimensions
+DELTAS = (0, -1, 1)  # differences to the sizes of dynamic dimensions
 State = Dict[str, torch.Tensor]
-Wanted = List[Tuple[int, List[torch.Tensor]]]  # what eager mode gives, by the delta of the sizes
+Wanted = List[Tuple[int, List[torch.Tensor]]]  # eager mode's results, by the difference of the sizes
 
 
 def attempts(failing: Failing) -> List[Attempt]:
-    """What was tried, in order, until something passed. The state of the module and of torch is kept."""
+    """Return what was tried, in order, until something passed. Restores the module and torch."""
     with _silent():
         return _attempts(failing)
 
@@ -71,7 +71,7 @@ def _restore(module: torch.nn.Module, state: State) -> None:
 
 
 def _drafted(failing: Failing) -> List[Place]:
-    """The lines at which `draft_export` narrows a size or meets a value, the innermost of each."""
+    """List the innermost line of each place where `draft_export` narrows a size or needs a value."""
     found = []
     with contextlib.suppress(Exception), torch.no_grad(), _without_trace_log():
         shapes = failing.options.get("dynamic_shapes")
@@ -87,7 +87,7 @@ def _drafted(failing: Failing) -> List[Place]:
 
 @contextlib.contextmanager
 def _without_trace_log() -> Iterator[None]:
-    """Keeps the log that `draft_export` leaves open in a temporary folder, then closes and removes it.
+    """Keep the log that `draft_export` leaves open in a temporary folder, then close and remove it.
 
     `draft_export` reads the log's name after the log has ended. Source: torch/export/_draft_export.py,
     `CaptureStructuredTrace`, torch 2.13.
@@ -116,7 +116,7 @@ def _without_trace_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps what torch says of our own tries out of the program's log, which is read for its error."""
+    """Keep torch's messages about our own attempts out of the program's log, which is read for its error."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     found = [each for name in names for each in logging.getLogger(name).handlers]
     levels = [(each, each.level) for each in found if isinstance(each, logging.StreamHandler)]
@@ -132,7 +132,7 @@ def _silent() -> Iterator[None]:
 
 
 def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
-    """The place of a frame of the report, which has a line and its code."""
+    """Return the place of a frame in the report, which has a line and its code; None if unknown."""
     for _, _, function in functions(failing.module):
         place = (function.__code__.co_filename, int(frame.get("line") or 0))
         code = linecache.getline(*place).strip()
@@ -142,7 +142,7 @@ def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
 
 
 def _resized(failing: Failing, delta: int) -> Optional[Tuple[Any, Any]]:
-    """The inputs with every dynamic dimension longer by `delta`; None where that cannot be."""
+    """Return the inputs with every dynamic dimension longer by `delta`; None if that is impossible."""
     places = dynamic_places(failing) if delta else {}
     leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
     if delta and not any(places.values()):
@@ -160,7 +160,7 @@ def _resized(failing: Failing, delta: int) -> Optional[Tuple[Any, Any]]:
 
 
 def _references(failing: Failing, state: State) -> Iterator[Tuple[int, List[torch.Tensor]]]:
-    """What eager mode gives, for the inputs and for other sizes of them."""
+    """Yield what eager mode returns, for the inputs and for other sizes of them."""
     for delta in DELTAS:
         given = _resized(failing, delta)
         if given is None:
@@ -170,11 +170,11 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[int, List[torc
             with torch.no_grad():
                 yield delta, only_tensors(failing.module(*given[0], **given[1]))
         except Exception:
-            continue  # eager mode does not take this size either
+            continue  # eager mode does not accept this size either
 
 
 def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> None:
-    """The export (and compile) with a change, compared with eager mode at each size; what comes is told."""
+    """Export (and compile) with a change and compare with eager mode at each size; record the outcome."""
     old = getattr(change.owner, change.attribute) if change.owner is not None else None
     try:
         if change.owner is not None:
@@ -196,7 +196,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
 
 
 def _agrees(failing: Failing, program: Any, wanted: Wanted, told: Attempt) -> bool:
-    """Whether the program gives eager mode's numbers, at one size at least and at none others."""
+    """Whether the program matches eager mode at one size at least, and differs at none."""
     for delta, expected in wanted:
         given = _resized(failing, delta)
         assert given is not None
@@ -221,7 +221,7 @@ def _exported(failing: Failing, options: Dict[str, Any]) -> Any:
 
 
 def _fails_again(failing: Failing, state: State) -> str:
-    """The error of the same without the change; empty if there is none."""
+    """Return the error that occurs without the change; empty if there is none."""
     _restore(failing.module, state)
     try:
         program = _exported(failing, failing.options)
@@ -233,7 +233,7 @@ def _fails_again(failing: Failing, state: State) -> str:
 
 
 def compile_with(configs: Any) -> Callable[[Any], Any]:
-    """Compiles a program into a file that is removed again."""
+    """Return a function that compiles a program into a file and removes the file."""
 
     def again(program: Any) -> None:
         compile_ = torch._inductor.aoti_compile_and_package

@@ -62,7 +62,7 @@ class Entered:
 
 
 class Calls:
-    """Numbers loads, updates and calls of this process, and remembers which loader is which load."""
+    """Numbers loads, updates and calls of this process, and remembers the load number of each loader."""
 
     def __init__(self, journal: Journal, store: CaptureStore) -> None:
         self.journal = journal
@@ -74,11 +74,11 @@ class Calls:
         self.outputs = Outputs()
 
     def starting(self, _process: Any, argv: Any, *_args: Any, **options: Any) -> None:
-        """A child process begins: keep the package among its arguments, as a host in C++ is not watched."""
+        """Keep the package among the arguments of a new child process: a C++ host is not watched."""
         one = isinstance(argv, (str, bytes, os.PathLike))
         words = shlex.split(os.fsdecode(argv)) if one else [os.fsdecode(word) for word in argv]
         folder = os.fsdecode(options.get("cwd") or os.getcwd())
-        # Also as the value of an option: --model=ranker.pt2.
+        # also as the value of an option: --model=ranker.pt2
         paths = {os.path.join(folder, word.rpartition("=")[2]) for word in words if word.endswith(".pt2")}
         found = [path for path in paths if os.path.isfile(path)]
         if len(found) == 1:
@@ -88,7 +88,7 @@ class Calls:
     # Loads
 
     def opening(self, path: Any, *args: Any, **kwargs: Any) -> Ending:
-        """`load_package`: journal a package that torch refused before it made a loader.
+        """Hook `load_package`: journal a package that torch rejects before it creates a loader.
 
         A stream in place of a path is left to the loader, which gets a file.
         """
@@ -101,7 +101,7 @@ class Calls:
                 self.journal.event("load_failed", load=number, **failure(error))
 
     def loading(self, loader: Any, *args: Any, **kwargs: Any) -> Ending:
-        """The constructor of a loader."""
+        """Hook the constructor of a loader."""
         self.thread.loads = getattr(self.thread, "loads", 0) + 1
         kind = type(loader).__name__
         options = {**dict(zip(LOADER_OPTIONS if "PackageLoader" in kind else RUNNER_OPTIONS, args)), **kwargs}
@@ -118,7 +118,7 @@ class Calls:
         self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
 
     def _load(self, loader: str, path: Any, options: Configs) -> int:
-        """The number of a load that begins."""
+        """Journal the start of a load and return its number."""
         package = os.path.abspath(str(path))
         number = next(self.numbers)
         try:
@@ -141,7 +141,7 @@ class Calls:
     # Constants
 
     def updating(self, how: str, loader: Any, constants: Any, *args: Any, **kwargs: Any) -> Ending:
-        """The method `how` of a loader is called, which takes a map of constants first."""
+        """Hook the method `how` of a loader, whose first argument is a map of constants."""
         number, load = next(self.numbers), self.loads.get(loader, -1)
         names = [str(name) for name in constants]
         values = list(constants.values())
@@ -157,7 +157,7 @@ class Calls:
             compiled = sorted(loader.get_constant_fqns())
         else:
             compiled = sorted(loader.get_constant_names_to_original_fqns().values())
-        # The constants that are a part of a larger block of memory.
+        # The constants that are part of a larger block of memory.
         tensors = [pair for pair in zip(names, values) if isinstance(pair[1], torch.Tensor)]
         strided = [(name, value) for name, value in tensors if value.layout == torch.strided]
         views = [name for name, value in strided if value.untyped_storage().nbytes() > value.nbytes]
@@ -187,13 +187,13 @@ class Calls:
     # Calls
 
     def entering(self, _model: Any, *args: Any, **kwargs: Any) -> Ending:
-        """Keep the tree for the call that follows inside: the loader sees tensors only."""
+        """Keep the argument tree for the call inside this one: the loader sees only tensors."""
         self.thread.tree = (args, kwargs)
         yield
         self.thread.tree = None
 
     def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Ending:
-        entered = self._entered(loader, inputs)  # which keeps no input alive that the call takes over
+        entered = self._entered(loader, inputs)  # it keeps no input alive that the call takes over
         result, error = yield
         self._called(entered, result, error)
 
@@ -231,7 +231,7 @@ class Calls:
         return Entered(number, load, path, watched, time.monotonic())
 
     def saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
-        """(path, "") or (None, why not)."""
+        """Save a record. Return (path, "") or (None, why not)."""
         if capturing():
             return None, "a CUDA graph was being captured"
         try:
@@ -247,8 +247,8 @@ class Calls:
                 self.memory.failed(state.load, state.number)
             return
         self.outputs.add(state.number, result)
-        # This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not
-        # at some later line. The error itself stays with the CUDA context and reaches the program as before.
+        # This waits for the device, so a fault of the call's kernels shows here, as `unreadable`, and not at
+        # a later line. The error itself stays with the CUDA context and reaches the program as before.
         recorded = capturing()
         broken = "" if recorded else device_error()
         outputs = [encode_output(leaf, broken, not recorded) for leaf in result]
@@ -265,7 +265,7 @@ class Calls:
 
 
 def device_error() -> str:
-    """Waits for the device; the text of its error if it failed."""
+    """Wait for the device. Return the text of its error; empty if there is none."""
     try:
         synchronize()
     except RuntimeError as error:

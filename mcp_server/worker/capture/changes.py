@@ -1,4 +1,4 @@
-"""What may make an export or a compile pass: other dimensions, options, registered types, rewrites."""
+"""Changes that may make an export or compile pass: other dimensions, options, registered types, rewrites."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Place = Tuple[str, int]
 
 @dataclass
 class Failing:
-    """An export, or a compile of one, that raised `error`. `compile` repeats the compile of a program."""
+    """A failed export, or a failed compile of one, with its `error`. `compile` repeats the compile."""
 
     module: torch.nn.Module
     args: Tuple[Any, ...]
@@ -33,7 +33,7 @@ class Failing:
     options: Dict[str, Any]
     error: BaseException
     compile: Optional[Callable[[Any], Any]] = None
-    lines: List[Place] = field(default_factory=list)  # of the model, where the error tells none
+    lines: List[Place] = field(default_factory=list)  # of the model, if the error names none
 
     @property
     def stage(self) -> str:
@@ -42,7 +42,7 @@ class Failing:
 
 @dataclass
 class Change:
-    """What is tried: `options` of the export, or a `function` in the place of an attribute of its `owner`."""
+    """A change to try: `options` of the export, or a `function` that replaces an attribute of its `owner`."""
 
     told: Attempt
     options: Dict[str, Any]
@@ -52,7 +52,7 @@ class Change:
 
 
 def chain(error: Optional[BaseException]) -> Iterator[BaseException]:
-    """An exception and those that it came from."""
+    """Yield an exception and those that led to it."""
     seen: List[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
@@ -61,7 +61,7 @@ def chain(error: Optional[BaseException]) -> Iterator[BaseException]:
 
 
 def places(failing: Failing) -> List[Place]:
-    """The lines of the model that the error tells, the innermost first."""
+    """List the model lines that the error names, the innermost first."""
     told = re.findall(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)', str(failing.error))
     found = [*((file, int(line)) for file, line in reversed(told)), *failing.lines]
     for error in chain(failing.error):
@@ -71,7 +71,7 @@ def places(failing: Failing) -> List[Place]:
 
 
 def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
-    """Each method of the classes of a module and its parts: class, name, function."""
+    """Yield each method of the classes of a module and its submodules: class, name, function."""
     for kind in dict.fromkeys(type(each) for each in module.modules()):
         for owner in kind.__mro__:
             if owner.__module__.partition(".")[0] == "torch" or owner is object:
@@ -94,7 +94,7 @@ _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_
 
 
 def changes(failing: Failing) -> Iterator[Change]:
-    """What is tried, the likeliest first."""
+    """Yield the changes to try, the likeliest first."""
     text = "\n".join(f"{type(each).__name__}: {each}" for each in chain(failing.error))
     yield from suggestions(failing, text)
     yield from registrations(failing, text)
@@ -104,7 +104,7 @@ def changes(failing: Failing) -> Iterator[Change]:
 
 
 def dynamic_places(failing: Failing) -> Dict[int, List[int]]:
-    """The dimensions that were asked to be dynamic, by the number of the tensor among the leaves."""
+    """Return the dimensions that were requested as dynamic, by the tensor's number among the leaves."""
     shapes = failing.options.get("dynamic_shapes") or ()
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     given = list(shapes.values() if isinstance(shapes, dict) else shapes)
@@ -117,7 +117,7 @@ def dynamic_places(failing: Failing) -> Dict[int, List[int]]:
 
 
 def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
-    """The dynamic shapes with each dimension replaced."""
+    """Return the dynamic shapes with each dimension replaced."""
     if isinstance(shapes, dict):
         return {key: with_dims(value, change) for key, value in shapes.items()}
     if isinstance(shapes, (list, tuple)):
@@ -126,7 +126,7 @@ def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def suggestions(failing: Failing, text: str) -> Iterator[Change]:
-    """What torch itself suggests for the dimensions, constants excepted."""
+    """Yield what torch itself suggests for the dimensions, except constants."""
     shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
     new: Dict[str, Any] = {}
     said: Dict[str, None] = {}
@@ -149,7 +149,7 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def options(failing: Failing) -> Iterator[Change]:
-    """Other ways to export the same."""
+    """Yield other ways to export the same program."""
     strict = not failing.options.get("strict", False)
     told = Attempt("strict", f"export with strict={strict}", after=f"strict={strict}")
     yield Change(told, {**failing.options, "strict": strict})
@@ -187,7 +187,7 @@ def _redeclared(failing: Failing, told: Attempt, change: Callable[[Any], Any]) -
 
 
 def registrations(failing: Failing, text: str) -> Iterator[Change]:
-    """Types of inputs and outputs that torch does not know as containers."""
+    """Register types of inputs and outputs that torch does not know as containers."""
     if not re.search(UNKNOWN_TYPE, text):
         return
     result = None
@@ -209,7 +209,7 @@ def registrations(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def rewritten(failing: Failing, text: str) -> Iterator[Change]:
-    """The rows that fit the error's text, at the lines that it tells; at every line where it tells none."""
+    """Apply rows that fit the error's text at the lines that it names, or at every line if it names none."""
     rows = fitting(text, failing.stage)
     known = list(functions(failing.module)) if rows else []
     told = set(places(failing)) if rows else set()
@@ -232,7 +232,7 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any) -> Optional[Change]:
-    """The change of a row at a line of a function's syntax tree; None where the row does not fit."""
+    """Return the change of a row at a line of a function's syntax tree; None if the row does not fit."""
     place = _innermost(tree.body[0], line)
     if place is None:
         return None
@@ -252,7 +252,7 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
 
 
 def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
-    """The block and the place of the statement on a line."""
+    """Return the block of the innermost statement on a line, and its position; None if there is none."""
     for part in ("body", "orelse", "finalbody", "handlers"):
         for number, each in enumerate(block := getattr(node, part, None) or []):
             if each.lineno <= line <= (each.end_lineno or each.lineno):
@@ -262,7 +262,7 @@ def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
 
 
 def _compiled(tree: Any, function: Any) -> Any:
-    """The function of a changed tree, in the place of the old one; None where it does not compile."""
+    """Compile a changed tree into a function that replaces the old one; None if it does not compile."""
     definition = tree.body[0]
     definition.decorator_list = []
     free = function.__code__.co_freevars

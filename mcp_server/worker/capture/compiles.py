@@ -1,6 +1,6 @@
 """Journals exports, compiles and packagings, where a compile stopped, and checks that fail near it.
 
-Comparisons that the program makes itself (`assert_close`, `allclose`, `equal`) say what was expected.
+Comparisons that the program itself makes (`assert_close`, `allclose`, `equal`) show what was expected.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .journal import Ending
 from .memory import version_of
 
 CALLER = 4  # frames above a hook: `_begin`, `safely` and the wrapper of a function, then its caller
-REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
+REPORTED = "aoti_debug_reported"  # attribute of an exception already journaled as a failed comparison
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """One that failed: the file with both sides, whose outputs they were, and the function that compared."""
+    """A failed comparison: the file with both sides, whose outputs they were, and the comparing function."""
 
     file: Optional[str]
     calls: list[int]
@@ -45,7 +45,7 @@ class Comparison:
 
 
 class Comparisons:
-    """Remembers the last comparison of this process where it failed, until another one holds."""
+    """Remembers the last comparison of this process if it failed, until another one succeeds."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
@@ -53,18 +53,18 @@ class Comparisons:
         self.failed: Optional[Comparison] = None
 
     def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> Ending:
-        """Journal a failed `assert_close`: the program may catch it and count."""
+        """Journal a failed `assert_close`: the program may catch and count the failures."""
         _, error = yield
         self._forget()
         if isinstance(error, AssertionError):
-            error.__dict__[REPORTED] = True  # a reference to it would keep the tensors of its frames alive
+            error.__dict__[REPORTED] = True  # a reference would keep the tensors of its frames alive
             self.failed = self._kept(actual, expected)
             self._tell(error)
 
     def comparing(self, first: Any = None, second: Any = None, *_args: Any, **named: Any) -> Ending:
-        """`torch.allclose` or `torch.equal`, which torch calls, too: only calls of the program count.
+        """Hook `torch.allclose` or `torch.equal`. Only the program's own calls count, not torch's.
 
-        A comparison that fails is no failure yet: the program may end over it.
+        A failed comparison is not yet a failure, but the program may end because of it.
         """
         if not is_ours(sys._getframe(CALLER).f_code):
             result, _ = yield
@@ -78,7 +78,7 @@ class Comparisons:
             self._tell(error)
 
     def _kept(self, actual: Any, expected: Any) -> Comparison:
-        """In the order of `assert_close`: the actual side is what a call returned."""
+        """Keep both sides in the order of `assert_close`: the actual side is what a call returned."""
         sides = [[leaf.detach() for leaf in only_tensors(side)] for side in (actual, expected)]
         calls_of = self.calls.outputs.calls_of
         if calls_of(sides[1]) and not calls_of(sides[0]):
@@ -89,14 +89,14 @@ class Comparisons:
         return Comparison(path, calls_of(sides[0] + sides[1]), frames(), code)
 
     def _within(self, record: dict[str, list[torch.Tensor]]) -> dict[str, list[torch.Tensor]]:
-        """The record; raises `TooLarge` above the cap on a file."""
+        """Return the record. Raise `TooLarge` if it exceeds the cap on a file."""
         size = storage_bytes(record["actual"] + record["expected"])
         if size > self.calls.store.cap:
             raise TooLarge(f"its {size} bytes are above the cap of {self.calls.store.cap}")
         return record
 
     def _tell(self, error: BaseException) -> None:
-        """Journal the failed comparison, once, with the error that came of it."""
+        """Journal the failed comparison, once, with the resulting error."""
         told, self.failed = self.failed, None
         if told is not None:
             self.calls.memory.failed()
@@ -109,7 +109,7 @@ class Comparisons:
             )
 
     def _forget(self) -> None:
-        """The last one did not end the program: its file goes."""
+        """Drop the last comparison, which did not end the program, and its file."""
         before, self.failed = self.failed, None
         if before is not None and before.file is not None:
             with contextlib.suppress(OSError):
@@ -118,13 +118,13 @@ class Comparisons:
 
 MOST = 4
 TEXT = 4000  # characters of one stack
-NAMES = ("self", "n", "node")  # of what a function of the compiler works on (torch 2.8-2.15)
+NAMES = ("self", "n", "node")  # variables for what a function of the compiler works on (torch 2.8-2.15)
 
 
 def stopped_at(error: BaseException) -> list[dict[str, str]]:
-    """The operators of the innermost frame that works on some, each with the lines of the model behind it.
+    """List the operators on which the innermost compiler frame works, with the model lines behind them.
 
-    It works on a node of a graph, or on one of Inductor's IR or schedule that was made of such nodes.
+    A frame works on a node of a graph, or on an object of Inductor's IR or schedule built from such nodes.
     """
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         nodes: list[Any] = []
@@ -145,7 +145,7 @@ def stopped_at(error: BaseException) -> list[dict[str, str]]:
 
 
 FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
-# Where GCC and Clang search for headers and libraries besides their own directories.
+# Where GCC and Clang search for headers and libraries in addition to their own directories.
 SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH")
 
 
@@ -158,15 +158,15 @@ class Compiles:
         self.store = calls.store
         self.numbers = itertools.count()
         self.thread = threading.local()
-        self.compiles = False  # whether this process compiled anything
+        self.compiles = False  # whether this process has compiled anything
         self.comparisons = Comparisons(calls)
         self.last_export: Any = None  # module, arguments, options and error
-        self.weights: dict[str, tuple[Any, int]] = {}  # of that module at the export, with their counts
-        self.last_compile: Any = None  # options and error of one that failed
-        self.kept: set[str] = set()  # packages that were there before this process wrote them
+        self.weights: dict[str, tuple[Any, int]] = {}  # its weights at the export, with their counts
+        self.last_compile: Any = None  # options and error of a failed compile
+        self.kept: set[str] = set()  # packages that existed before this process wrote them
 
     def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Ending:
-        """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
+        """Hook the compiling function `how`. A compile inside a compile is part of the outer one."""
         if getattr(self.thread, "inside", False):
             return
         number = next(self.numbers)
@@ -201,7 +201,7 @@ class Compiles:
         self.journal.event("compile_failed", compile=number, seconds=seconds, stopped_at=operators, **told)
 
     def _keep_before(self, path: Optional[str]) -> None:
-        """Keep the user's own build, where a package is about to be written: it is put back afterwards."""
+        """Keep a copy of the user's own build before a package overwrites it; it is restored afterwards."""
         if path is None or path in self.kept:
             return
         self.kept.add(path)
@@ -215,7 +215,7 @@ class Compiles:
         self.journal.event("overwriting", path=path, kept=kept, notice=notice)
 
     def _exported(self, program: Any, number: int) -> tuple[Optional[str], str]:
-        """Save the program before it is compiled, since compiling may not come back."""
+        """Save the program before it is compiled, since the compile may never return."""
         if not isinstance(program, torch.export.ExportedProgram):
             return None, "no exported program was given, but a " + type(program).__name__
         tensors = [*program.state_dict.values(), *program.constants.values()]
@@ -238,12 +238,12 @@ class Compiles:
         self.comparisons.ending(error)
 
     def ended(self, error: BaseException) -> None:
-        """The program ends with an error that nobody caught."""
+        """Handle the uncaught error that ends the program."""
         self.failing(error)
         self.attempt(error)
 
     def exiting(self, status: Any = None) -> None:
-        """Journal a `sys.exit` with a status of failure: that may be a check, too."""
+        """Journal a `sys.exit` with a failure status, which may be a check, too."""
         if self.compiles and status:
             self._program_failed(SystemExit(status), frames())
 
@@ -255,7 +255,7 @@ class Compiles:
         )
 
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Ending:
-        """Keep the last export: where the program ends over it, or over its compile, changes are tried."""
+        """Keep the last export: if it or its compile ends the program, changes are tried."""
         if isinstance(module, torch.nn.Module):
             _, error = yield
             options = dict(kwargs)
@@ -282,7 +282,7 @@ class Compiles:
         """Try what makes the failed export or compile pass, if that is what ends the program."""
         if self.last_export is None:
             return
-        from .attempts import attempts, compile_with  # only a program that fails so needs it
+        from .attempts import attempts, compile_with  # only a program that fails this way needs these
         from .changes import Failing, chain
 
         module, args, kwargs, options, failed = self.last_export
@@ -303,20 +303,20 @@ class Compiles:
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines)
 
     def packaging(self, archive: Any, *_args: Any, **_kwargs: Any) -> None:
-        """The program packages files itself; a stream has no path."""
+        """Handle a program that packages files itself; a stream has no path."""
         if not getattr(self.thread, "inside", False):
             self._keep_before(path_of(archive))
 
 
 def weights_of(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers of a module, the tensors themselves."""
+    """Yield the parameters and buffers of a module, as the tensors themselves."""
     for name, value in module.state_dict(keep_vars=True).items():
         if is_plain(value):
             yield name, value
 
 
 def path_of(value: Any) -> Optional[str]:
-    """A path as text; a list of generated files by its first; a buffer has none."""
+    """Return a path as text; for a list of generated files the first path; None for a buffer."""
     if isinstance(value, (str, os.PathLike)):
         return os.path.abspath(os.fspath(value))
     return path_of(value[0]) if isinstance(value, list) and value else None
@@ -326,10 +326,10 @@ _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^<|[/\\]lib[/\\]pytho
 
 
 def keep_lines(tracer: Any = None) -> None:
-    """From now on the stack of a node has the frames of methods and functions that `forward` calls, too.
+    """Make the stack of a node also contain the frames of methods and functions that `forward` calls.
 
-    torch keeps frames that are named `forward`, so that a fault in a helper would appear at the line that
-    calls it. Releases that have no such filter are left alone.
+    torch keeps only frames named `forward`, so a fault in a helper would appear at the line that calls the
+    helper. Releases without this filter are left unchanged.
     """
     tracer = torch.fx.proxy.TracerBase if tracer is None else tracer
     original = getattr(tracer, "_filter_traceback_frames", None)
@@ -338,7 +338,7 @@ def keep_lines(tracer: Any = None) -> None:
 
     @functools.wraps(original)
     def choose(self: Any, summary: traceback.StackSummary) -> traceback.StackSummary:
-        """The frames that torch keeps with those of the user's own files that the first of them called."""
+        """Return the frames that torch keeps, and the user's own frames that the first of them called."""
         frames = original(self, summary)
         kept = {id(frame) for frame in frames}
         start = next((i for i, frame in enumerate(summary) if id(frame) in kept), len(summary))

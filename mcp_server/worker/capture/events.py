@@ -1,6 +1,6 @@
-"""Facts in the events of the worker and in the journal of the hook: of tensors, stacks and exceptions.
+"""Facts about tensors, stacks and exceptions in the worker's events and in the hook's journal.
 
-The hook imports this file into every program, and so there is little here.
+The hook imports this file into every program, so it is kept small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Frame:
 
 
 class ErrorFacts(TypedDict):
-    """An exception."""
+    """The type and text of an exception."""
 
     type: str
     text: str
@@ -39,12 +39,12 @@ class OddElement:
 
 @dataclass
 class TensorFacts:
-    """Facts of a tensor, as far as they are known, with its `path` in a tree.
+    """Facts about a tensor, as far as they are known, with its `path` in a tree.
 
     Stride and storage offset count elements. `layout` is set for a tensor without strides, whose shape is
-    None if it is nested. `nan`, `inf` and `zero` are counts. Min, max and mean are of the finite values, and
-    left out for a dtype without order; `skipped` says why no values were read. Of a leaf that is no tensor
-    there is the `value` as text, and its class is the `kind`.
+    None if it is nested. `nan`, `inf` and `zero` are counts. Min, max and mean cover the finite values, and
+    are left out for a dtype without order; `skipped` says why no values were read. A leaf that is not a
+    tensor has its `value` as text, and its class as `kind`.
     """
 
     path: Optional[str] = None
@@ -75,7 +75,7 @@ class TensorFacts:
 
 @dataclass
 class Overrun:
-    """A tensor that an operator allocated, and the bytes `before` and `after` it that it wrote."""
+    """A tensor that an operator allocated, and how many bytes `before` and `after` it the operator wrote."""
 
     shape: list[int]
     dtype: str
@@ -85,10 +85,10 @@ class Overrun:
 
 @dataclass
 class Attempt:
-    """One change that was tried on an export or a compile that failed, and what came of it.
+    """One change that was tried on a failed export or compile, and the result.
 
-    `outcome`: passes, differs (from eager mode) or fails. `again` is the error that came back without it;
-    `sizes` counts the sizes of inputs at which eager mode gave the same.
+    `outcome`: passes, differs (from eager mode) or fails. `again` is the error that returned without the
+    change; `sizes` counts the sizes of inputs at which the results matched eager mode.
     """
 
     name: str

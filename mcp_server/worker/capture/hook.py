@@ -1,8 +1,8 @@
-"""The capture hook: which functions of torch are watched, per module.
+"""The capture hook: which functions of torch are watched, by module.
 
-All ways of loading and calling end in the classes of `torch._C._aoti` (2.8-2.15), so those are wrapped;
-`AOTICompiledModel.__call__` is wrapped too: it alone sees the tree and the arguments that are no tensors, and
-`load_package`: what it refuses itself never gets to a loader.
+All ways of loading and calling end in the classes of `torch._C._aoti` (2.8-2.15), so these are wrapped.
+`AOTICompiledModel.__call__` is wrapped too, because only it sees the tree and the non-tensor arguments, and
+so is `load_package`, because what it rejects never reaches a loader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONSTANT_METHODS = ("load_constants", "update_constant_buffer", "update_constant
 
 
 class Hook:
-    """One per process; `attach` is called after each watched module was executed."""
+    """The hook of a process; `attach` is called after each watched module has been executed."""
 
     def __init__(self, directory: str) -> None:
         self.journal = Journal(directory)
@@ -39,7 +39,7 @@ class Hook:
         self.wrap(subprocess.Popen, "__init__", self.calls.starting)
         calls, compiles = self.calls, self.compiles
         model = ("AOTICompiledModel", "__call__", calls.entering)
-        # By module, as `hook_site` watches it: the owner in it, if any, the function, and its hook.
+        # By module, as `hook_site` watches it: the owner in the module, if any, the function, and its hook.
         self.watched: dict[str, list[tuple[str, str, Callable[..., Any]]]] = {
             "torch": [("", name, compiles.comparisons.comparing) for name in ("allclose", "equal")],
             "torch._inductor": [("", name, partial(compiles.compiling, name)) for name in COMPILES],
@@ -55,14 +55,14 @@ class Hook:
         printed = sys.excepthook
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
-            """Look at an exception that nobody caught before it is printed as usual."""
+            """Look at an uncaught exception before it is printed as usual."""
             safely(self.journal, self.compiles.ended, error)
             printed(kind, error, trace)
 
         sys.excepthook = look
 
     def _forked(self) -> None:
-        """A thread of the parent may have locked its journal, and its files are not ours to delete."""
+        """After a fork: a parent's thread may hold the journal's lock, and its files are not our own."""
         self.journal.lock = threading.Lock()
         self.calls.store.forget()
 
@@ -72,7 +72,7 @@ class Hook:
             self.journal.event("exit")
 
     def attach(self, name: str, module: Any) -> None:
-        """Wrap what the just executed module has."""
+        """Wrap the watched functions of the module that was just executed."""
         if name == "torch":
             self._torch(module)
         elif name == "torch.export":
@@ -90,7 +90,7 @@ class Hook:
                 self.wrap(owner, method, partial(calls.updating, method))
 
         def entered(*_args: Any, **_kwargs: Any) -> None:
-            """A second stream exists: start recording stream waits."""
+            """Start recording stream waits, since a second stream exists."""
             streams.several = True
             for owner, name, before in waits(torch, streams.pending_uses):
                 self.wrap(owner, name, before)
@@ -104,7 +104,7 @@ _lock = threading.Lock()
 
 
 def attach(name: str) -> None:
-    """Wrap what the just executed module `name` has; what came before torch was complete waits for it."""
+    """Wrap the functions of module `name`, just executed; modules from before torch was complete wait."""
     torch = sys.modules.get("torch")
     # While torch is still being imported, the hook's own imports would break that.
     importing = bool(getattr(getattr(torch, "__spec__", None), "_initializing", False))

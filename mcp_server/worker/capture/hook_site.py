@@ -1,4 +1,4 @@
-"""The capture hook's way in: copied as `sitecustomize.py` into a directory that heads a child's PYTHONPATH.
+"""The entry point of the capture hook: copied as `sitecustomize.py` into the first directory of PYTHONPATH.
 
 Python runs it at start. It imports nothing heavy, waits for torch with an import hook, leaves no trace on
 `sys.path`, and then runs the `sitecustomize` that would have run without it.
@@ -28,7 +28,7 @@ WATCHED = frozenset(
 
 
 class Watcher:
-    """A finder that finds nothing itself: it has `attached` called after a watched module was executed."""
+    """A finder that finds nothing itself; it makes `attached` run after a watched module is executed."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
@@ -44,7 +44,7 @@ class Watcher:
 
 
 def _follow(name: str, loader: Any) -> None:
-    """Add a step after `loader.exec_module`, on this one loader object, which stays what it is."""
+    """Add a step after `loader.exec_module` on this one loader object, whose type does not change."""
     execute: Any = getattr(loader, "exec_module", None)
 
     def exec_module(module: Any) -> None:
@@ -56,7 +56,7 @@ def _follow(name: str, loader: Any) -> None:
 
 
 def attached(name: str) -> None:
-    """Let the hook wrap what the module `name` has. Nothing that goes wrong here may reach the program."""
+    """Let the hook wrap the functions of module `name`. No error here may reach the program."""
     import importlib
 
     try:
@@ -69,7 +69,7 @@ def attached(name: str) -> None:
 
 
 def _execute(spec: Any, name: str) -> Any:
-    """The module of a spec. `importlib.util` has the same function, and imports a dozen modules with it."""
+    """Execute a spec as a module. `importlib.util` has this function, but imports a dozen modules."""
     from importlib import _bootstrap
 
     module = _bootstrap.module_from_spec(spec)
@@ -82,7 +82,7 @@ def start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     if os.environ.get("AOTI_DEBUG_CAPTURE"):
-        # Every thread's Python stack is printed late, or on request, without the GIL.
+        # Print every thread's Python stack late, or on request, without the GIL.
         after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
         if after or request:
             import faulthandler
@@ -94,7 +94,7 @@ def start() -> None:
         sys.meta_path.insert(0, Watcher)
         for name in WATCHED & set(sys.modules):
             attached(name)
-    # The `sitecustomize` that this file stands before, under its own name.
+    # Run the `sitecustomize` that this file shadows, under its own name.
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None and os.path.dirname(spec.origin or "") != here:
         _execute(spec, "sitecustomize")

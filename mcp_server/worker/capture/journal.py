@@ -1,7 +1,7 @@
 """The capture's journal, one file per process; the files that its events name; how torch is wrapped.
 
-Events are ordered by `n`. When the journal is full, calls go on into two small files that take turns, so
-that the latest calls of a long-running server are still there.
+Events are ordered by `n`. When the journal is full, calls continue in two small files that alternate, so that
+the latest calls of a long-running server are still available.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..report import encode, identity, rank
 if TYPE_CHECKING:  # this is imported into every program
     from ..protocol import KeptPackage
 
-FULL = 16 << 20  # bytes of a journal before it goes on in the two tails
+FULL = 16 << 20  # bytes of a journal before it continues in the two tails
 TAIL = 2 << 20  # bytes of one tail
 
 
 class Journal:
-    """Appends with `os.write`, under the process id `report.identity()`; a forked child begins its own."""
+    """Appends with `os.write`, under the process id `report.identity()`; a forked child starts its own."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -40,10 +40,10 @@ class Journal:
         self.written = 0
 
     def event(self, event: str, **facts: object) -> None:
-        """Write one event. It starts the journal, with the event `process`, when this is the first.
+        """Write one event. The first event starts the journal, with the event `process`.
 
-        `logs.captured` has a record for each event, with fields of these names and what they mean. A fact
-        that is `Encoded` is JSON already: a model is called with the same layouts again and again.
+        `logs.captured` has a record for each event, with fields of these names and what they mean. An
+        `Encoded` fact is already JSON: a model is called with the same layouts again and again.
         """
         with self.lock:
             if self.pid != os.getpid():
@@ -82,11 +82,11 @@ class Journal:
             self.file = self._open(".tail{}".format((after + size) // TAIL % 2), os.O_TRUNC)
 
 
-DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides
+DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides this
 KEPT = 2  # finished calls of one loaded model whose inputs stay, whatever their size
-LATEST = 32  # more of its latest, and
-FIRST = 32  # of the first calls of the process: a check may come after all of them; as far as these
-BYTES = 128 << 20  # suffice for each of the two
+LATEST = 32  # at most this many of its latest calls are kept,
+FIRST = 32  # and this many of the first calls of the process, since a check may come after all calls,
+BYTES = 128 << 20  # each within this many bytes
 ODD = 4  # finished calls whose inputs stay because their outputs are not finite or not readable
 COPY = 256 << 20  # a larger package is linked, not copied
 
@@ -94,7 +94,7 @@ _torch_save = torch.save
 
 
 class CaptureStore:
-    """Saves into the journal's directory."""
+    """Saves files into the journal's directory."""
 
     def __init__(self, journal: Journal) -> None:
         self.directory = journal.directory
@@ -102,7 +102,7 @@ class CaptureStore:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: what its parent keeps is not its to delete."""
+        """Reset in a forked child, which must not delete what its parent keeps."""
         self.finished: dict[int, deque[tuple[str, int]]] = {}
         self.latest_bytes = self.first = self.first_bytes = self.odd = 0
 
@@ -113,7 +113,7 @@ class CaptureStore:
         return path
 
     def evict(self, path: Optional[str], load: int, odd: bool) -> None:
-        """A call came back: keep the inputs of the first calls, the model's latest and the first odd ones."""
+        """Keep or delete a finished call's inputs: the first, the latest and the first odd calls' stay."""
         if path is None:
             return
         if odd and self.odd < ODD:
@@ -142,7 +142,7 @@ class CaptureStore:
                 return {**facts, "copy": self._copied(path, facts["sha256"])}
             except OSError as error:
                 why = str(error)
-        # A hard link outlives the removal of a large file, though not its being rewritten in place.
+        # A hard link survives the removal of a large file, but not a rewrite of the file in place.
         state = os.stat(path)
         link = self._named(path, "{}-{}".format(state.st_dev, state.st_ino))
         try:
@@ -154,7 +154,7 @@ class CaptureStore:
         return facts
 
     def _named(self, path: str, key: str) -> str:
-        """Where the package is kept, in a directory of its own."""
+        """Return the path at which the package is kept, in its own directory."""
         directory = os.path.join(self.directory, "package-" + key)
         os.makedirs(directory, exist_ok=True)
         return os.path.join(directory, os.path.basename(path))
@@ -184,16 +184,16 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-DONE = object()  # of a hook that ended before the call
+DONE = object()  # marks a hook that ended before the call
 Ending = Generator[None, tuple[Any, Optional[BaseException]], None]
 Hook = Callable[..., Optional[Ending]]
-"""Gets the arguments of a function before it is called. A generator goes on at its `yield`, which gives the
-result and the error of the call; one that ends before, like a function, has nothing to do after it.
+"""Gets the arguments of a function before it is called. A generator continues at its `yield`, which returns
+the call's result and error. A function, or a generator that ends early, has nothing to do after the call.
 """
 
 
 def safely(journal: Journal, function: Callable[..., Any], *args: Any, where: str = "") -> Any:
-    """Call the hook's own code; what it raises is journaled, as of `where`, and goes no further."""
+    """Call the hook's own code. Journal any exception under `where`, and do not let it propagate."""
     try:
         return function(*args)
     except Exception as error:
@@ -204,8 +204,8 @@ def safely(journal: Journal, function: Callable[..., Any], *args: Any, where: st
 
 
 def around(journal: Journal, original: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
-    """The function with a hook around its calls."""
-    where = getattr(hook, "func", hook).__name__  # of a `partial`, too
+    """Wrap a function with a hook around its calls."""
+    where = getattr(hook, "func", hook).__name__  # also for a `partial`
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -225,7 +225,7 @@ def around(journal: Journal, original: Callable[..., Any], hook: Hook) -> Callab
 
 
 def _begin(hook: Hook, args: Any, kwargs: Any) -> Optional[Ending]:
-    """What is left to do of the hook after the call."""
+    """Start a hook; return what is left to do after the call, or None."""
     ending = hook(*args, **kwargs)
     return None if ending is None or next(ending, DONE) is DONE else ending
 
@@ -236,7 +236,7 @@ def _end(ending: Ending, result: Any, error: Optional[BaseException]) -> None:
 
 
 def wrap(journal: Journal, owner: Any, name: str, hook: Hook) -> None:
-    """Replace `owner.name`, once; an owner without it is left alone."""
+    """Replace `owner.name` once; an owner without this attribute stays unchanged."""
     original = getattr(owner, name, None)
     if original is not None and not hasattr(original, "__aoti_debug__"):
         setattr(owner, name, around(journal, original, hook))

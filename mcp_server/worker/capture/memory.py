@@ -1,14 +1,14 @@
 """Memory that a call shares with the program: outputs, mutated inputs, user-managed constants.
 
 In-place operations increase a tensor's `_version`, so a change during a call means that another thread wrote
-it. Kernels of a package write through raw addresses, which are not counted (torch 2.8-2.15).
+to it. Kernels of a package write through raw addresses, which are not counted (torch 2.8-2.15).
 
-`load_constants(…, user_managed=True)` keeps raw addresses (torch 2.8-2.15): when the program later mutates or
-frees those tensors, the package computes with the changed memory.
+`load_constants(…, user_managed=True)` keeps raw addresses (torch 2.8-2.15): if the program later mutates or
+frees these tensors, the package computes with the changed memory.
 
-`MemoryLog` journals what happened, beside the calls themselves, to storage that a call reads or gave out.
-Each event has a `storage`, the `act` upon it and the `interval` in which that was done; `logs.captured` has
-the record. The program did it, or another thread or stream of it, and no call waited for that.
+`MemoryLog` journals what happened, besides the calls themselves, to storage that a call reads or returned.
+Each event has a `storage`, the `act` on it and the `interval` in which it happened; `logs.captured` has the
+record. The program, or another of its threads or streams, did it, and no call waited for it.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from .streams import Snapshot, Streams, storage_of
 
 
 def owner_of(leaf: Any) -> Any:
-    """The tensor whose memory a view shows; itself for one of its own."""
+    """Return the tensor that owns the memory of a view; a tensor that owns its memory is returned itself."""
     return leaf if leaf._base is None else leaf._base
 
 
 def version_of(leaf: Any) -> int:
-    """Tensors of inference mode keep no count."""
+    """Return the version count; 0 for tensors of inference mode, which keep no count."""
     return 0 if leaf.is_inference() else int(leaf._version)
 
 
 def address_of(leaf: Any) -> int:
-    """Where the storage of a plain tensor begins; 0 for anything else."""
+    """Return where the storage of a plain tensor begins; 0 for anything else."""
     plain = is_plain(leaf) and leaf.device.type != "meta"
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
 
-MAX_OUTPUTS = 4096  # that are known, the latest
+MAX_OUTPUTS = 4096  # only the latest outputs are known
 
 
 class Outputs:
-    """The outputs of the latest calls, of which none is kept alive."""
+    """The outputs of the latest calls. None of them is kept alive."""
 
     def __init__(self) -> None:
         self.known: deque[tuple[int, Any]] = deque(maxlen=MAX_OUTPUTS)
@@ -63,14 +63,14 @@ class Outputs:
         self.storages += [(StorageWeakRef(each), each.nbytes()) for each in storages]
 
     def kept(self) -> tuple[int, int]:
-        """How many blocks of memory of outputs are still in use, by a view or the output, and their bytes."""
+        """Count the outputs' memory blocks still in use, by a view or the output itself, and their bytes."""
         alive = {ref.cdata: size for ref, size in list(self.storages) if not ref.expired()}
         return len(alive), sum(alive.values())
 
     def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
-        """The calls whose outputs these are, or show a part of, each once.
+        """List the calls whose outputs these tensors are or share memory with, each once.
 
-        Memory that several calls returned, a constant's or an input's, names none of them.
+        Memory that several calls returned, such as a constant's or an input's, identifies none of them.
         """
         owners: dict[int, set[int]] = {}
         for call, output in list(self.known):
@@ -82,12 +82,12 @@ class Outputs:
 
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
-MAX_COMPARED_BYTES = 1 << 20  # of an output whose values are compared, which numpy can write without a count
-GRACE = 2  # calls: a variable of a loop holds the output of the call before until the next one came back
+MAX_COMPARED_BYTES = 1 << 20  # largest output whose values are compared; numpy writes without a count
+GRACE = 2  # calls: a loop variable holds the previous call's output until the next call returns
 
 
 class InputMemory(NamedTuple):
-    """The memory of an input of a call: its address, the tensor that owns it, and that tensor's count."""
+    """The memory of a call's input: its address, the tensor that owns it, and that tensor's version count."""
 
     address: int
     owner: Any
@@ -112,7 +112,7 @@ class Aliases:
         self.views: deque[_View] = deque(maxlen=MAX_WATCHED_OUTPUTS)
 
     def inputs(self, leaves: list[torch.Tensor]) -> list[Optional[InputMemory]]:
-        """The memory of the inputs of a call, without keeping it alive."""
+        """Return the memory of the inputs of a call, without keeping it alive."""
         found: list[Optional[InputMemory]] = []
         for leaf in leaves:
             address, owner = address_of(leaf), owner_of(leaf)
@@ -131,14 +131,14 @@ class Aliases:
                     self.views.append(_View(self.turn, at, weakref.ref(output), known, _values(output)))
 
     def overwritten(self) -> list[list[int]]:
-        """(call, output, input) of each output that is still alive and whose memory was mutated since."""
+        """List (call, output, input) of each live output whose memory was mutated after the call."""
         found, first = [], True
         for view in list(self.views):
             output, owner = view.output(), view.input.owner()
             if output is None or self.turn - view.turn < GRACE - 1:
                 continue
             counted = owner is not None and version_of(owner) != view.input.version
-            # Writes through numpy change no count; the values of the oldest output show them.
+            # Writes through numpy change no count; the values of the oldest output reveal them.
             if counted or (first and _values(output) not in ("", view.values)):
                 found.append(list(view.place))
             first = False
@@ -146,24 +146,24 @@ class Aliases:
 
 
 def _values(output: torch.Tensor) -> str:
-    """A digest of a small output in the host's memory; empty where it cannot be read."""
+    """Digest a small output in host memory; empty if it cannot be read."""
     small = output.numel() * output.element_size() <= MAX_COMPARED_BYTES and output.device.type == "cpu"
     return checksum(output.detach()) if small and not unmapped([output]) else ""
 
 
-SHARE = 0.02  # of the time so far may go into reading the constants at calls,
-AT_FAILURE = 0.2  # this much of it where something failed,
-ALLOWANCE_S = 0.1  # and so many seconds in any case
-MAX_TRIED = 16  # constants that are read at their ends before each call
+SHARE = 0.02  # share of the elapsed time that may be spent on reading constants at calls,
+AT_FAILURE = 0.2  # the share if something failed,
+ALLOWANCE_S = 0.1  # and the seconds that are always allowed
+MAX_TRIED = 16  # constants whose ends are read before each call
 
 
 @dataclass(frozen=True, eq=False)
 class _Constant:
     """A user-managed constant, its memory, and an empty tensor that shares its version count.
 
-    The tensor itself may be a temporary view, as `state_dict()` makes them, so only a weak reference is kept.
-    `digest` is of the original values: writes through numpy or an unrelated view change no version count.
-    `storage` and `view` (dtype, offset, shape, stride) are None for what cannot be read again as it was.
+    The tensor itself may be a temporary view, as `state_dict()` creates them, so only a weak reference is
+    kept. `digest` covers the original values: writes through numpy or an unrelated view change no version
+    count. `storage` and `view` (dtype, offset, shape, stride) are None if the memory cannot be read again.
     """
 
     tensor: Any
@@ -196,18 +196,18 @@ class _Constant:
         )
 
     def written(self) -> bool:
-        """By the count of in-place writes, which all views share, whatever part of the tensor they show."""
+        """Whether the count of in-place writes changed. All views share it, whatever part they show."""
         return self.count is not None and self.count._version != self.version
 
     def refilled(self) -> bool:
-        """Whether the memory has other values by now; memory that is gone or elsewhere is not read."""
+        """Whether the memory now has other values; memory that is gone or moved is not read."""
         now = self.memory()
         if now is None or unmapped([now]):
             return self.written()
         return checksum(now) != self.digest
 
     def memory(self) -> Optional[torch.Tensor]:
-        """A view of the original memory, even if the original tensor is gone; None if it was freed."""
+        """Return a view of the original memory, even if the original tensor is gone; None if it was freed."""
         if self.storage is None or self.view is None:
             return None
         storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
@@ -229,7 +229,7 @@ class Managed:
         self.known: dict[int, dict[str, _Constant]] = {}
         self.began = time.monotonic()
         self.spent_s = 0.0
-        self.needed_s: dict[int, float] = {}  # to read the constants of a load once
+        self.needed_s: dict[int, float] = {}  # seconds to read the constants of a load once
 
     def update(
         self, load: int, constants: Mapping[str, Any], managed: bool, digests: Mapping[str, str] = {}
@@ -242,28 +242,28 @@ class Managed:
                 known[str(name)] = _Constant.of(tensor, digests.get(name, ""))
 
     def moved(self, load: int) -> list[str]:
-        """Constants whose memory is no longer at the address that the package uses."""
+        """List constants whose memory is no longer at the address that the package uses."""
         tensors = [(name, known.tensor(), known.place) for name, known in self.known.get(load, {}).items()]
         return [
             n for n, tensor, at in tensors if tensor is not None and _place(tensor.untyped_storage()) != at
         ]
 
     def unmapped(self, load: int) -> list[str]:
-        """Constants of which the first or last byte cannot be read.
+        """List constants whose first or last byte cannot be read.
 
-        A file that was made shorter leaves such pages: reading one ends the process with SIGBUS. Of the last
-        constants only, which a shorter file loses first: this is done before each call.
+        Truncating a mapped file leaves such pages: reading one ends the process with SIGBUS. Only the last
+        constants are tried, because this runs before each call and a shorter file loses these first.
         """
         last = list(self.known.get(load, {}).items())[-MAX_TRIED:]
         known = [(name, memory) for name, each in last if (memory := each.memory()) is not None]
         return [known[place][0] for place in unmapped([memory for _, memory in known])]
 
     def counted(self, load: int) -> list[str]:
-        """Constants that were mutated since the update, by the count that all views of a block share."""
+        """List constants mutated since the update, by the count that all views of a block share."""
         return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
-        """Constants whose memory has other values than at the update; None without a time budget left."""
+        """List constants whose values differ from those at the update; None if no time budget is left."""
         known = self.known.get(load)
         if not known:
             return []
@@ -279,7 +279,7 @@ class Managed:
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """The memory of the inputs of a call that has begun. `gone`: some of it cannot be read."""
+    """The memory of the inputs of a call that has begun. `gone` means that some of it cannot be read."""
 
     gone: bool
     snapshot: Optional[Snapshot]
@@ -288,7 +288,7 @@ class Watched:
 
 
 class MemoryLog:
-    """Journals the events, and remembers what later ones are told from."""
+    """Journals the events, and remembers what is needed to detect later ones."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -296,16 +296,16 @@ class MemoryLog:
         self.aliases = Aliases()
         self.streams = Streams(self.tell)
         self.unread: set[int] = set()  # loads whose constants were not read at the last call
-        self.outputs: set[tuple[int, int, int]] = set()  # those that were told, each once
+        self.outputs: set[tuple[int, int, int]] = set()  # outputs already reported; each is reported once
 
     def tell(self, storage: str, act: str, interval: str, call: Optional[int], **more: Any) -> None:
-        """Write one event, of call number `call`."""
+        """Write one event for call number `call`."""
         self.journal.event(
             "memory", storage=storage, act=act, interval=interval, call=call, frames=frames(), **more
         )
 
     def entering(self, call: int, load: int, inputs: list[torch.Tensor]) -> Watched:
-        """A call begins: tell what became of its memory before."""
+        """Handle the start of a call: report what happened to its memory before."""
         gone, recording = unmapped(inputs), capturing()
         for place in gone:
             self.tell("input", "unmapped", "call", call, input=place)
@@ -324,12 +324,12 @@ class MemoryLog:
         snapshot = None if recording else self.streams.snapshot(inputs)
         if recording:
             self.streams.watch_graph(call, inputs)
-        several = threading.active_count() > 1  # another one may write the inputs during the call
+        several = threading.active_count() > 1  # another thread may write the inputs during the call
         versions = [(leaf, version_of(leaf)) for leaf in inputs] if several else []
         return Watched(bool(gone), snapshot, versions, self.aliases.inputs(inputs))
 
     def returned(self, call: int, watched: Watched, outputs: Any, readable: bool) -> None:
-        """A call has returned `outputs`, whose device is `readable`: tell what became of its inputs."""
+        """Handle the return of `outputs`, whose device is `readable`: report what happened to the inputs."""
         self.aliases.returned(call, watched.inputs, outputs)
         if watched.snapshot is not None:
             for place in watched.snapshot.raced() if readable else ():
@@ -340,13 +340,13 @@ class MemoryLog:
                 self.tell("input", "written", "call", call, input=place)
 
     def failed(self, load: Optional[int] = None, call: Optional[int] = None) -> None:
-        """A call of `load`, or a check of the program, has failed: look more closely at constants."""
+        """Look more closely at constants, because a call of `load`, or a check of the program, failed."""
         if any(self.managed.known.values()) and not capturing() and idle():
             for each in sorted(self.unread) if load is None else self.unread & {load}:
                 self._look(each, call, AT_FAILURE)
 
     def _look(self, load: int, call: Optional[int], share: float) -> None:
-        """Read the constants of a load, if that may take so much time, and tell which were written."""
+        """Read the constants of a load, if the time budget allows, and report which were written."""
         names = self.managed.refilled(load, share)
         if names is not None:
             self.unread.discard(load)

@@ -1,4 +1,4 @@
-"""Constructs that stop an export or a compile, each with what is written in its place: rows of a table.
+"""Constructs that stop an export or compile, each with its replacement: rows of a table.
 
 A rewrite changes the syntax tree of one function of the model. Every row was measured with torch 2.13: the
 program fails with `text` in its error, and passes with the rewrite, with eager's numbers.
@@ -19,7 +19,7 @@ SIZE = r"Constraints violated|specialized it to be a constant|generated guard|no
 
 @dataclass
 class Context:
-    """What a rewrite may look at beside its statement: the module, the statements behind, the parameters."""
+    """What a rewrite may use besides its statement: the module, the statements after it, the parameters."""
 
     module: Any
     after: List[ast.stmt]
@@ -31,9 +31,9 @@ Made = Callable[[Node, Context], Optional[List[Node]]]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """`made` gives what is written for a node at the failing line, or None where the row does not fit.
+    """`made` returns the replacement for a node at the failing line; None if the row does not fit.
 
-    `text` is in the error; `changes` says what a reader should know of the new form.
+    `text` occurs in the error; `changes` says what a reader should know about the new form.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Rewrite:
 
 
 def in_expression(change: Callable[[Node, Any], Optional[Node]]) -> Made:
-    """A rewrite of an expression, which gets the module, as one of the statement that holds it."""
+    """Turn a rewrite of an expression, which gets the module, into a rewrite of its statement."""
 
     def made(statement: Node, context: Context) -> Optional[List[Node]]:
         found: List[Node] = []
@@ -65,12 +65,12 @@ def in_expression(change: Callable[[Node, Any], Optional[Node]]) -> Made:
 
 
 def on_statement(change: Callable[[Node, List[Node]], Optional[List[Node]]]) -> Made:
-    """A rewrite that needs the statements behind its own, and not the module."""
+    """Adapt a rewrite that needs only the statements after its own, and not the module."""
     return lambda statement, context: change(statement, context.after)
 
 
 def parsed(text: str, **parts: Node) -> Node:
-    """An expression from a template whose names are replaced by nodes."""
+    """Build an expression from a template whose names are replaced with nodes."""
     tree = ast.parse(text, mode="eval").body
 
     class Fill(ast.NodeTransformer):
@@ -89,7 +89,7 @@ def calls_method(node: Node, *names: str) -> bool:
 
 
 def without_conversion(node: Node) -> Node:
-    """`bool(x.any().item())` is a test of `x.any()`."""
+    """Reduce a test such as `bool(x.any().item())` to `x.any()`."""
     if calls(node, "bool", "int", "float") and len(node.args) == 1:
         return without_conversion(node.args[0])
     if calls_method(node, "item") and not node.args:
@@ -98,7 +98,7 @@ def without_conversion(node: Node) -> Node:
 
 
 class Unconverted(ast.NodeTransformer):
-    """Tests on tensors in place of tests on the numbers in them; sizes become tensors."""
+    """Replaces tests on numbers taken from tensors with tests on the tensors; sizes become tensors."""
 
     def visit_Call(self, node: ast.Call) -> Node:
         inner = without_conversion(node)
@@ -123,7 +123,7 @@ class Unconverted(ast.NodeTransformer):
 
 
 def is_size(node: Node) -> bool:
-    """`x.shape[0]`, `x.size(0)`, `len(x)`."""
+    """Whether the node is a size: `x.shape[0]`, `x.size(0)`, `len(x)`."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
     return (calls_method(node, "size") and bool(node.args)) or calls(node, "len")
@@ -139,7 +139,7 @@ def only(statements: List[Node], kind: Any) -> Any:
 
 @on_statement
 def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """`if`: both sides return, or both set one variable."""
+    """Rewrite an `if` whose sides both return, or both set one variable."""
     if not isinstance(node, ast.If):
         return None
     first, second = only(node.body, ast.Return), only(node.orelse or after[:1], ast.Return)
@@ -159,7 +159,7 @@ def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
 
 
 class Renamed(ast.NodeTransformer):
-    """Variables under other names."""
+    """Gives variables other names."""
 
     def __init__(self, names: Any) -> None:
         self.names = names
@@ -169,7 +169,7 @@ class Renamed(ast.NodeTransformer):
 
 
 def of_long_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """`if` with several assignments: both sides are computed, and each variable that is used later chosen."""
+    """Rewrite an `if` with several assignments: compute both sides and choose each variable used later."""
     made: List[Node] = []
     sides = []
     for side, block in (("then", node.body), ("other", node.orelse)):
@@ -203,7 +203,7 @@ def value_of(node: Node) -> Node:
 
 @on_statement
 def of_loop(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """`while test: x = f(x)` with one variable."""
+    """Rewrite `while test: x = f(x)` with one variable."""
     body = only(node.body, (ast.Assign, ast.AugAssign)) if isinstance(node, ast.While) else None
     name = assigned(body) if body is not None else None
     if name is None or node.orelse:
@@ -225,7 +225,7 @@ def of_assert(node: Node, after: List[Node]) -> Optional[List[Node]]:
 
 @on_statement
 def without_check(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """`if i.numel() == 0: continue`: operators take an empty tensor as well."""
+    """Drop `if i.numel() == 0: continue`, because operators also accept an empty tensor."""
     skips = isinstance(node, ast.If) and not node.orelse and only(node.body, ast.Continue) is not None
     return [*after] if skips else None
 
@@ -237,7 +237,7 @@ def of_try(node: Node, after: List[Node]) -> Optional[List[Node]]:
 
 @in_expression
 def no_int(node: Node, _module: Any) -> Optional[Node]:
-    """`int(k.max())` of a tensor is `k.max().item()`."""
+    """Rewrite `int(k.max())` of a tensor as `k.max().item()`."""
     if not calls(node, "int", "float") or len(node.args) != 1 or is_size(node.args[0]):
         return None
     inner = node.args[0]
@@ -248,7 +248,7 @@ def no_int(node: Node, _module: Any) -> Optional[Node]:
 
 @in_expression
 def stacked(node: Node, _module: Any) -> Optional[Node]:
-    """`torch.tensor([x.mean(), x.max()])`."""
+    """Rewrite `torch.tensor([x.mean(), x.max()])`."""
     of_list = calls_method(node, "tensor", "as_tensor") and node.args and isinstance(node.args[0], ast.List)
     return parsed("torch.stack(L)", L=node.args[0]) if of_list else None
 
@@ -260,7 +260,7 @@ def either(node: Node, _module: Any) -> Optional[Node]:
 
 @in_expression
 def picked_module(node: Node, _module: Any) -> Optional[Node]:
-    """`self.experts[k.item()](x)`: all of them, and the row that is wanted."""
+    """Rewrite `self.experts[k.item()](x)`: compute all of them, and pick the wanted row."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
         return None
     index = without_conversion(node.func.slice)
@@ -272,7 +272,7 @@ def picked_module(node: Node, _module: Any) -> Optional[Node]:
 
 @in_expression
 def cut_table(node: Node, module: Any) -> Optional[Node]:
-    """`x + self.table`: as many rows of a fixed table as the input has."""
+    """Rewrite `x + self.table`: take as many rows of a fixed table as the input has."""
     if not isinstance(node, ast.BinOp):
         return None
     for own, other, left in ((node.right, node.left, False), (node.left, node.right, True)):
@@ -290,7 +290,7 @@ _SHAPED = ("view", "reshape", "expand", "zeros", "ones", "empty", "full")
 
 
 def own_size(statement: Node, context: Context) -> Optional[List[Node]]:
-    """`x.view(8, -1)` or `torch.zeros(8, 4)`: the size of the input in the place of the example's batch."""
+    """Rewrite `x.view(8, -1)` or `torch.zeros(8, 4)`: the input's size replaces the example's batch."""
 
     def change(node: Node, _module: Any) -> Optional[Node]:
         if not calls_method(node, *_SHAPED) or not node.args or not context.parameters:
@@ -319,14 +319,14 @@ _ROOT = {
 
 @in_expression
 def symbolic_math(node: Node, _module: Any) -> Optional[Node]:
-    """`math.sqrt(n)` of a size."""
+    """Rewrite `math.sqrt(n)` of a size."""
     text = _ROOT.get(ast.unparse(node.func)) if isinstance(node, ast.Call) else None
     return parsed(text, N=node.args[0]) if text else None
 
 
 @in_expression
 def with_start(node: Node, _module: Any) -> Optional[Node]:
-    """`x[:n]` with a length from a value: the generated code lacks the start (2.8-2.15)."""
+    """Rewrite `x[:n]` with a length from a value: the generated code lacks the start (2.8-2.15)."""
 
     new = copy.deepcopy(node) if isinstance(node, ast.Subscript) else None
     slices = [each for each in ast.walk(new) if isinstance(each, ast.Slice)] if new is not None else []
@@ -338,7 +338,7 @@ def with_start(node: Node, _module: Any) -> Optional[Node]:
 
 @in_expression
 def copied_branch(node: Node, _module: Any) -> Optional[Node]:
-    """A branch of `torch.cond` that returns its input: a copy of it."""
+    """Make a branch of `torch.cond` that returns its input return a copy of it."""
     if not calls_method(node, "cond") or len(node.args) < 3:
         return None
     new = copy.deepcopy(node)
@@ -351,7 +351,7 @@ def copied_branch(node: Node, _module: Any) -> Optional[Node]:
 
 @in_expression
 def tensor_state(node: Node, _module: Any) -> Optional[Node]:
-    """A number that a `while_loop` carries: as a tensor."""
+    """Turn a number that a `while_loop` carries into a tensor."""
     if not calls_method(node, "while_loop") and not calls(node, "while_loop"):
         return None
     new = copy.deepcopy(node)
@@ -363,7 +363,7 @@ def tensor_state(node: Node, _module: Any) -> Optional[Node]:
 
 
 def no_numbers(statement: Node, context: Context) -> Optional[List[Node]]:
-    """A returned number is a tensor."""
+    """Turn a returned number into a tensor."""
     if not isinstance(statement, ast.Return) or not isinstance(statement.value, ast.Tuple):
         return None
     kept = [
@@ -383,7 +383,7 @@ def no_pointer(node: Node, _module: Any) -> Optional[Node]:
 
 @in_expression
 def least_squares(node: Node, _module: Any) -> Optional[Node]:
-    """`torch.linalg.lstsq(a, b).solution`."""
+    """Rewrite `torch.linalg.lstsq(a, b).solution`."""
     call: Node = node.value if isinstance(node, ast.Attribute) and node.attr == "solution" else None
     if not calls_method(call, "lstsq") or len(call.args) != 2 or call.keywords:
         return None
@@ -396,7 +396,7 @@ RANGES = {"qint8": (-128, 127), "quint8": (0, 255)}
 
 @in_expression
 def rounded(node: Node, _module: Any) -> Optional[Node]:
-    """`torch.quantize_per_tensor(x, scale, zero_point, torch.qint8).dequantize()`."""
+    """Rewrite `torch.quantize_per_tensor(x, scale, zero_point, torch.qint8).dequantize()`."""
     call: Node = node.func.value if calls_method(node, "dequantize") else None
     if not calls_method(call, "quantize_per_tensor") or len(call.args) != 4 or call.keywords:
         return None
@@ -412,7 +412,7 @@ CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
 
 @in_expression
 def one_hot(node: Node, module: Any) -> Optional[Node]:
-    """`F.one_hot(i)`: the number of classes that the module knows."""
+    """Rewrite `F.one_hot(i)` with the number of classes that the module knows."""
     if not calls_method(node, "one_hot") or len(node.args) != 1 or node.keywords:
         return None
     names = [n for n in CLASSES if isinstance(getattr(module, n, None), int)]
@@ -453,5 +453,5 @@ REWRITES = [
 
 
 def fitting(text: str, stage: str) -> List[Rewrite]:
-    """The rows whose error it may be."""
+    """Return the rows whose text matches the error."""
     return [each for each in REWRITES if each.stage == stage and re.search(each.text, text)]

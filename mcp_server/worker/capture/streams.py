@@ -2,7 +2,7 @@
 
 Cross-stream free: the caching allocator reuses freed memory on the stream that allocated it, without waiting
 for other streams (`Tensor.record_stream`). A package that still runs on another stream may then read the new
-contents. It cannot happen if the owner waited for that stream, if the stream was recorded on the tensor, or
+contents. This cannot happen if the owner waited for that stream, if the stream was recorded on the tensor, or
 if nothing was allocated since.
 
 Race: a call reads its inputs on the current stream. If another stream still writes one of them, a copy made
@@ -20,13 +20,13 @@ import torch
 
 from ..process import synchronize
 
-MOST_BYTES = 256 << 20  # inputs above that are not copied
-Tell = Callable[..., None]  # writes an event of the log of memory
+MOST_BYTES = 256 << 20  # larger inputs are not copied
+Tell = Callable[..., None]  # writes an event of the memory log
 DEFAULT_POOL = (0, 0)  # `segment_pool_id` of memory that no graph owns, torch 2.8-2.15
 
 
 def storage_of(tensor: torch.Tensor) -> Any:
-    """The storage, without keeping its memory alive."""
+    """Return a reference to the storage that does not keep its memory alive."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())
@@ -52,7 +52,7 @@ class PendingUses:
             lambda: int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
         )
         self.uses: list[PendingUse] = []
-        self.recorded_on: list[tuple[Any, int]] = []  # memory, and a stream that the allocator waits for
+        self.recorded_on: list[tuple[Any, int]] = []  # memory, and a stream for which the allocator waits
 
     def add(self, call: int, leaves: list[torch.Tensor]) -> None:
         """Track the inputs of a call on the current stream."""
@@ -63,7 +63,7 @@ class PendingUses:
     def track(
         self, call: int, leaves: list[torch.Tensor], reader: int, owners: list[tuple[int, int, int]]
     ) -> None:
-        """`owners`: first address, address behind the last, and stream of each segment of memory."""
+        """Track inputs. `owners`: first address, end address and stream of each segment of memory."""
         now = self.allocations()
         for place, leaf in enumerate(leaves):
             memory, address = storage_of(leaf), leaf.untyped_storage().data_ptr()
@@ -81,19 +81,19 @@ class PendingUses:
                 self.tell("input", "freed", "stream", use.call, input=use.place)
 
     def all_waited(self, *_args: Any, **_kwargs: Any) -> None:
-        """The program waits for the device, or for an event of an unknown stream."""
+        """Handle a wait of the program for the device, or for an event of an unknown stream."""
         self._keep(lambda _use: False)
 
     def ended(self, reader: Any, *_args: Any, **_kwargs: Any) -> None:
-        """The program waits for a stream."""
+        """Handle a wait of the program for a stream."""
         self._keep(lambda use: use.reader != int(reader.cuda_stream))
 
     def waits(self, owner: Any, *_args: Any, **_kwargs: Any) -> None:
-        """A stream waits for another one, or for an event of one."""
+        """Handle a wait of one stream for another, or for an event of another."""
         self._keep(lambda use: use.owner != int(owner.cuda_stream))
 
     def recorded(self, tensor: Any, stream: Any, *_args: Any, **_kwargs: Any) -> None:
-        """`record_stream`: the allocator will wait for that stream before it reuses the memory."""
+        """Hook `record_stream`: the allocator will wait for that stream before it reuses the memory."""
         new = storage_of(tensor), int(stream.cuda_stream)
         self.recorded_on = [*(one for one in self.recorded_on if not one[0].expired()), new]
         self._keep(lambda use: (use.storage, use.reader) != new)
@@ -109,7 +109,7 @@ def _addresses(segment: dict[str, Any]) -> tuple[int, int]:
 
 
 def waits(torch: Any, pending_uses: PendingUses) -> Iterable[tuple[Any, str, Callable[..., None]]]:
-    """Functions of torch that end a pending use: (owner, name, hook to call before it)."""
+    """List functions of torch that end a pending use: (owner, name, hook to call before it)."""
     cuda = torch.cuda
     return (
         (cuda, "synchronize", pending_uses.all_waited),
@@ -123,18 +123,18 @@ def waits(torch: Any, pending_uses: PendingUses) -> Iterable[tuple[Any, str, Cal
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Inputs of a call, and copies of their values in the order of the stream that calls."""
+    """Inputs of a call, and copies of their values made in the order of the calling stream."""
 
     inputs: list[torch.Tensor]
     copies: list[torch.Tensor]
 
     def raced(self) -> list[int]:
-        """Positions of the inputs that have other values once every stream is done."""
+        """List the positions of inputs whose values differ once every stream has finished."""
         synchronize()
         found = []
         for place, pair in enumerate(zip(self.inputs, self.copies)):
             now, then = (each.contiguous().reshape(-1).view(torch.uint8) for each in pair)
-            if not torch.equal(now, then):  # as bytes, NaN equals itself
+            if not torch.equal(now, then):  # compared as bytes, so that NaN equals itself
                 found.append(place)
         return found
 
@@ -145,11 +145,11 @@ class Streams:
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self.several = False
-        self.graph_inputs: list[tuple[int, int, Any]] = []  # call, place of the input, storage
+        self.graph_inputs: list[tuple[int, int, Any]] = []  # call, position of the input, storage
         self.pending_uses = PendingUses(tell)
 
     def snapshot(self, leaves: list[torch.Tensor]) -> Optional[Snapshot]:
-        """Copies of the inputs; None where one stream is all there is, or where they are too large."""
+        """Copy the inputs; None if only one stream is in use, or if they are too large."""
         self.pending_uses.look()
         size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
         if not self.several or size > MOST_BYTES or not any(leaf.is_cuda for leaf in leaves):
@@ -158,7 +158,7 @@ class Streams:
         return Snapshot(inputs, [leaf.clone() for leaf in inputs])
 
     def watch_graph(self, call: int, leaves: list[torch.Tensor]) -> None:
-        """Watch the inputs of a call that is captured into a graph, except memory of the graph itself."""
+        """Watch the inputs of a call that is captured into a graph, except the graph's own memory."""
         segments = torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else []
         pools = [tuple(segment.get("segment_pool_id", DEFAULT_POOL)) for segment in segments]
         owned = [_addresses(each) for each, pool in zip(segments, pools) if pool != DEFAULT_POOL]
@@ -167,7 +167,7 @@ class Streams:
                 self.graph_inputs.append((call, place, storage_of(leaf)))
 
     def replaying(self, _graph: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Before a replay: report, once, inputs that were freed since the capture."""
+        """Before a replay, report each input that was freed since the capture, once."""
         gone = [one for one in self.graph_inputs if one[2].expired()]
         self.graph_inputs = [one for one in self.graph_inputs if one not in gone]
         for call, place, _ in gone:

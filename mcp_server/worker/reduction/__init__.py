@@ -1,7 +1,7 @@
 """Shrinks an exported program while it still fails, and writes what is left as one plain script.
 
-Here is the search: delta debugging (Zeller and Hildebrandt, 2002) for the part of a list that a failure, or a
-cure, needs.
+This file has the search: delta debugging (Zeller and Hildebrandt, 2002) for the part of a list that a
+failure, or a cure, needs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @dataclass
 class Minimiser(Generic[T]):
-    """Cuts `kept` down to a part, in its order, that fails and of which no element can be left out.
+    """Reduces `kept` to a subsequence that fails and from which no element can be removed.
 
-    `kept` is taken to fail and is not tried. Try `candidates`, the earlier the better, and give `found` the
-    number of the first that still fails, or None, until there are none. Halves come first, so that in a chain
-    whose one element fails the number of rounds is logarithmic.
+    `kept` is assumed to fail and is not tried. Try `candidates` in order, and pass `found` the number of the
+    first that still fails, or None; repeat until there are none. Halves come first, so that in a chain with
+    one failing element the number of rounds is logarithmic.
     """
 
     kept: tuple[T, ...]
@@ -32,7 +32,7 @@ class Minimiser(Generic[T]):
         parts = split(self.kept, self.pieces)
         if self.pieces == 2:
             return parts
-        # All parts but one, the last left out first: what comes late in a graph is rarely needed.
+        # All parts but one, leaving out the last part first: late parts of a graph are rarely needed.
         ends = list(accumulate(len(part) for part in parts))
         return [*parts, *(self.kept[: e - len(p)] + self.kept[e:] for p, e in zip(parts[::-1], ends[::-1]))]
 
@@ -47,7 +47,7 @@ class Minimiser(Generic[T]):
 def minimise_while(
     items: Sequence[T], fails: Callable[[Sequence[T]], bool], spent: Callable[[], bool]
 ) -> tuple[tuple[T, ...], bool]:
-    """Minimise with one candidate at a time, until `spent`; also returns whether the search was completed."""
+    """Minimise with one candidate at a time until `spent`; also return whether the search finished."""
     search = Minimiser(tuple(items))
     while candidates := search.candidates():
         failing = None
@@ -62,6 +62,6 @@ def minimise_while(
 
 
 def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:
-    """`items` in consecutive parts of nearly equal length; none is empty unless there are too few items."""
+    """Split `items` into consecutive parts of nearly equal length; empty parts occur only if too few."""
     borders = [round(len(items) * piece / pieces) for piece in range(pieces + 1)]
     return [tuple(items[borders[piece] : borders[piece + 1]]) for piece in range(pieces)]

@@ -1,8 +1,8 @@
-"""How an exported program fails, scripts of parts of it, and how one of these ends with something changed.
+"""How an exported program fails, scripts for parts of it, and how such a script ends after a change.
 
-What is changed are the compiler's decisions: listed as they are made, and switched off one at a time. A
-decision is one application of a graph pass, one decomposition, or one lowering of an operator to generated
-code. The hooks are those of torch's own bisector, which steers `torch.compile` only: `GraphTransformObserver`
+The changes are to the compiler's decisions, which are listed as they are made and switched off one at a time.
+A decision is one application of a graph pass, one decomposition, or one lowering of an operator to generated
+code. The hooks are those of torch's own bisector, which only steers `torch.compile`: `GraphTransformObserver`
 and `CompilerBisector.disable_subsystem` (torch/fx/passes/graph_transform_observer.py and
 torch/_inductor/compiler_bisector.py, 2.8-2.15).
 """
@@ -43,14 +43,14 @@ from .program import (
 from .script import SCRIPT, Setting, departs, not_finite, write
 
 SUBSYSTEMS = {"decomposition": "decomposition", "lowerings": "lowering"}
-MOST_LINES = 40  # of the difference that a pass makes in the graph
+MOST_LINES = 40  # lines of the difference that a pass makes in the graph
 
 
 class Decisions:
-    """`off` has the keys of the decisions that are not taken, by kind.
+    """Reports the compiler's decisions, and skips those whose keys are in `off`, by kind.
 
-    A key is the name of a pass or node and, where that occurs again, its number: `remove_noop_ops#1`. Event
-    `decision` for each that is taken.
+    A key is the name of a pass or node and, if it occurs again, a number: `remove_noop_ops#1`. Each decision
+    that is taken is reported as an event `decision`.
     """
 
     def __init__(self, off: Mapping[str, Sequence[str]], report: Report) -> None:
@@ -72,7 +72,7 @@ class Decisions:
             kind = SUBSYSTEMS.get(subsystem)
             return kind is not None and bool(decisions.skips(kind, debug_info()))
 
-        # Passes of patterns have numbers for names: keep the names of the handlers that run.
+        # Pattern passes have numbers as names, so remember the names of the handlers that run.
         for entry in (pattern_matcher.GraphPatternEntry, pattern_matcher.LoweringPatternEntry):
             entry.apply = self.named(entry.apply)
         GraphTransformObserver.apply_graph_pass = lambda self, run: decisions.apply(graph_pass, self, run)
@@ -80,7 +80,7 @@ class Decisions:
         CompilerBisector.disable_subsystem = staticmethod(asked)
 
     def apply(self, apply: Any, observer: Any, run: Any) -> Any:
-        """Apply a pass unless it is off. Torch gives a subsystem to the passes that it can do without."""
+        """Apply a pass unless it is off. Torch gives a subsystem only to passes that it can do without."""
         if observer.subsystem is None:
             return apply(observer, run)
         key = self.key_of("pass", observer.passname)
@@ -104,7 +104,7 @@ class Decisions:
         return wrapped
 
     def skips(self, kind: str, name: str) -> bool:
-        """Whether this lowering or decomposition is off; if not, it is listed with its operator."""
+        """Whether this lowering or decomposition is off; if not, report it with its operator."""
         key = self.key_of(kind, name)
         off = self.is_off(kind, key)
         if not off:
@@ -131,20 +131,20 @@ def lowered_operator() -> str:
 
 
 def operator_name(text: str) -> str:
-    """`aten.addmm.default` from the text `<OpOverload(op='aten.addmm', overload='default')>`."""
+    """Return `aten.addmm.default` for the text `<OpOverload(op='aten.addmm', overload='default')>`."""
     parts = text.split("'")
     return "{}.{}".format(parts[1], parts[3]) if len(parts) > 3 else text
 
 
 def difference(before: Any, after: Any) -> Any:
-    """The lines that a pass took out of the graph and put in, bounded."""
+    """Return the lines that a pass removed from the graph and added to it, up to a limit."""
     lines = difflib.unified_diff(before, after, lineterm="", n=0)
     changed = [line[:200] for line in lines if line[:2] not in ("--", "++", "@@")]
     return changed[:MOST_LINES]
 
 
 def prepare(workaround: Workaround) -> None:
-    """Do what a user would write before the compile to work around a decision."""
+    """Do before the compile what a user would write to work around a decision."""
     from torch._inductor import decomposition, lowering
 
     for name in workaround.get("decompositions", ()):
@@ -162,7 +162,7 @@ def prepare(workaround: Workaround) -> None:
 
 
 def forget(name: str) -> None:
-    """Take a decomposition out of the compiler's tables: it calls no operator that it could decompose."""
+    """Remove a decomposition from the compiler's tables: it calls no operator that it could decompose."""
     from torch._inductor import decomposition
 
     for table in (decomposition.decompositions, decomposition.select_decomp_table()):
@@ -170,20 +170,20 @@ def forget(name: str) -> None:
 
 
 def operator(ops: Any, name: str) -> Any:
-    """`aten.sin.default` under `torch.ops`."""
+    """Look up a name such as `aten.sin.default` under `torch.ops`."""
     for part in name.split("."):
         ops = getattr(ops, part)
     return ops
 
 
-MOST_NODES = 50  # of a reproduction that are reported
+MOST_NODES = 50  # nodes of a reproduction that are reported
 SINGLE_PASSES = "disabled_passes"  # the option that switches single passes off (2.9 and later)
 
 
 def operate_attempt(request: AttemptRequest, report: Report) -> None:
-    """Events `switched` (the `switches` that this torch has), `compiling`, `loading`, `calling`, `timed`
-    (median seconds of `timed_calls` more; `steady`: they gave the same), `judged` (`not_finite`, `nan`,
-    `departs`), `recorded`.
+    """Report the events `switched` (the `switches` that this torch has), `compiling`, `loading`, `calling`,
+    `timed` (median seconds of `timed_calls` more calls; `steady`: their results were equal), `judged`
+    (`not_finite`, `nan`, `departs`), `recorded`.
 
     A failure ends the work where it happens; the operation `record` then does the rest in a process that is
     not damaged.
@@ -221,16 +221,16 @@ def operate_attempt(request: AttemptRequest, report: Report) -> None:
 
 
 def operate_record(request: AttemptRequest, report: Report) -> None:
-    """Run `exported` on `inputs`; the values go into the directory `values`. Event `recorded` at the end."""
+    """Run `exported` on `inputs`; save values to the directory `values`. Report `recorded` at the end."""
     program = flatten_program(*load_with_inputs(request, report))
     Recorder(program, request["values"], report).record()
     report.phase("recorded")
 
 
 def operate_cut(request: CutRequest, report: Report) -> None:
-    """Write a script for each of the `plans`. Event `cut`, or `uncuttable` for one that gives no program.
+    """Write a script for each of the `plans`. Report `cut`, or `uncuttable` if a plan yields no program.
 
-    `attempt` or `record` filled `values` before.
+    `attempt` or `record` has filled `values` before.
     """
     program = flatten_program(*load_with_inputs(request, report))
     recorded = Recorded(request["values"], frozenset(request["bad"]))
@@ -265,8 +265,8 @@ def operate_cut(request: CutRequest, report: Report) -> None:
 
 
 def operate_trial(request: TrialRequest, report: Report) -> None:
-    """Run a script with decisions of the compiler `off` and a `workaround`. Events `switched` (whether this
-    torch switches single passes off), `decision` for each that is taken, `script_ended`.
+    """Run a script with the compiler decisions in `off` switched off and a `workaround`. Events: `switched`
+    (whether this torch can switch off single passes), `decision` for each taken, `script_ended`.
     """
     from torch._inductor import config
 

@@ -1,4 +1,4 @@
-"""An exported program as one flat graph with real values, a record of them, and parts cut out of it."""
+"""An exported program as one flat graph with real values, a recording of them, and parts cut out of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CAP = 4 << 30  # bytes of all files
 
 @dataclass(frozen=True)
 class Program:
-    """`values` and `weights` are by names of placeholders, `ranges` by size symbols; `inputs` are leaves."""
+    """A flat graph. `values` and `weights` are by placeholder, `ranges` by symbol; `inputs` are leaves."""
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
@@ -40,12 +40,12 @@ class Program:
 
     @property
     def units(self) -> list[str]:
-        """The nodes that compute tensors: what a reduction keeps or leaves out."""
+        """The nodes that compute tensors, which a reduction keeps or leaves out."""
         return [node.name for node in self.nodes if is_unit(node)]
 
 
 def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
-    """A program without operators in place. Raises `Refused` if it takes other than plain values."""
+    """Flatten a program, without in-place operators. Raise `Refused` if it takes other than plain values."""
     from torch.export._tree_utils import reorder_kwargs
 
     flat = list(_pytree.tree_leaves((args, reorder_kwargs(kwargs, exported.call_spec.in_spec))))
@@ -75,13 +75,13 @@ def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
 
 
 def is_unit(node: torch.fx.Node) -> bool:
-    """Whether the node computes one or more tensors; a node that picks one of several results is no unit."""
+    """Whether the node computes one or more tensors; a node that picks one of several results does not."""
     computes = node.op == "call_function" and bool(only_tensors(node.meta.get("val")))
     return computes and picks_from(node) is None
 
 
 def picks_from(node: torch.fx.Node) -> Optional[torch.fx.Node]:
-    """The node with several results from which this node picks one; None if it picks none."""
+    """Return the node with several results from which this node picks one; None if it picks none."""
     picks = node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
     source = node.args[0] if picks else None
     several = isinstance(source, torch.fx.Node) and isinstance(source.meta.get("val"), (list, tuple))
@@ -89,7 +89,7 @@ def picks_from(node: torch.fx.Node) -> Optional[torch.fx.Node]:
 
 
 def readers_of(program: Program) -> dict[str, list[str]]:
-    """The units that read the results of each; several results are read through the nodes that pick."""
+    """List the units that read the results of each unit, directly or through nodes that pick a result."""
     found = {}
     for node in program.nodes:
         if is_unit(node):
@@ -100,7 +100,7 @@ def readers_of(program: Program) -> dict[str, list[str]]:
 
 
 class Recorder(torch.fx.Interpreter):
-    """Runs the graph node by node. Files stay when a node kills the process: that is how it is found."""
+    """Runs the graph node by node. The files show which node killed the process, if one did."""
 
     def __init__(self, program: Program, directory: str, report: Report) -> None:
         super().__init__(program.module)
@@ -111,7 +111,7 @@ class Recorder(torch.fx.Interpreter):
         self.symbols = bind(program.module, list(program.values.values()))
 
     def record(self) -> list[Any]:
-        """The outputs of the graph. Events `units`, `node` before each, `value` after it, `fake_mismatch`."""
+        """Return the graph's outputs. Events: `units`, `node` before each, `value` after, `fake_mismatch`."""
         os.makedirs(self.directory, exist_ok=True)
         self.report.event(events.Units(readers_of(self.program), bool(self.program.ranges)))
         self.extra_traceback = False
@@ -133,7 +133,7 @@ class Recorder(torch.fx.Interpreter):
         return result
 
     def _keep(self, name: str, result: Any) -> None:
-        """Save one value; of several results each is saved by the node that picks it."""
+        """Save one value; each of several results is saved by the node that picks it."""
         nan = inf = False
         if isinstance(result, torch.Tensor):
             self.room -= result.numel() * result.element_size()
@@ -142,7 +142,7 @@ class Recorder(torch.fx.Interpreter):
             result = compact(result)
             if result.is_floating_point() or result.is_complex():
                 wide = result.float() if result.element_size() == 1 else result
-                # Minus infinity is what masks are made of.
+                # Minus infinity is the usual value of masks.
                 high = torch.isinf(wide) if wide.is_complex() else torch.isposinf(wide)
                 nan, inf = bool(torch.isnan(wide).any()), bool(high.any())
         elif not isinstance(result, (int, float, bool)):
@@ -152,11 +152,11 @@ class Recorder(torch.fx.Interpreter):
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, without the rest of a larger storage; strides kept where no memory is shared or skipped."""
+    """Copy to the CPU without the rest of a larger storage; strides are kept if memory is dense."""
     return tensor.detach().cpu().clone(memory_format=torch.preserve_format)
 
 
-# Arguments of operators that hold sizes literally: of view and expand, reshape, and those that make tensors.
+# Arguments of operators with literal sizes: of view and expand, reshape, and operators that create tensors.
 SIZE_ARGUMENTS = ("size", "shape", "split_sizes")
 # Namespaces of torch's own operators.
 TORCHS = frozenset({"aten", "prims", "prim", "higher_order", "_operator", "inductor", "quantized_decomposed"})
@@ -172,7 +172,7 @@ class Cut:
     """A graph whose placeholders are `arguments`, and whose attributes are `weights` and `submodules`.
 
     `dynamic`: lower and upper bound of each symbolic dimension, by argument. `stand_ins` are lines that
-    define operators; without them those that are not torch's are the user's.
+    define operators; if there are none, operators that are not torch's are the user's.
     """
 
     graph: torch.fx.Graph
@@ -189,7 +189,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Values of nodes in files; `bad` are those whose value is NaN or infinite."""
+    """Values of nodes in files; `bad` are the nodes whose value is NaN or infinite."""
 
     directory: str
     bad: frozenset[str]
@@ -204,7 +204,7 @@ class Recorded:
 
 
 def shrinkable(program: Program, found: Cut) -> list[int]:
-    """Sizes of the cut's tensors, largest first, less those that something is indexed by."""
+    """List the sizes of the cut's tensors, largest first, except sizes of tensors that are indexed."""
     nodes = {node.name: node for node in program.nodes}
     fixed: set[int] = set()
     for copy in found.graph.nodes:
@@ -231,12 +231,12 @@ class Cutter:
         self.copies: dict[torch.fx.Node, Any] = {}
 
     def cut(self) -> Cut:
-        """Raises `Uncuttable`."""
+        """Build the cut. Raise `Uncuttable` if it has no tensor output."""
         graph, keep = self.result.graph, frozenset(self.plan.keep)
         for node in self.program.nodes:
             if node.name in keep:
                 self._keep(node)
-        # The tensors that nothing else uses.
+        # the tensors that nothing else uses
         unused = [node for node in graph.nodes if node.op == "call_function" and not node.users]
         ends = [n for n in unused if "val" not in n.meta or isinstance(n.meta["val"], torch.Tensor)]
         if not ends:
@@ -257,7 +257,7 @@ class Cutter:
             self.result.graph.call_function(operator.getitem, (copy, place))
 
     def _resized(self, node: torch.fx.Node) -> tuple[Any, Any]:
-        """The node's arguments, with the literal sizes that a window made smaller."""
+        """Return the node's arguments, with the literal sizes that a window made smaller."""
         schema = getattr(node.target, "_schema", None)
         if not self.windows or schema is None:
             return node.args, node.kwargs
@@ -274,7 +274,7 @@ class Cutter:
         return args, {name: resized(name, value) for name, value in node.kwargs.items()}
 
     def _resolve(self, node: torch.fx.Node) -> Any:
-        """The node's counterpart in the cut graph; for a node that is not kept, its value."""
+        """Return the node's counterpart in the cut graph, or its value if the node is not kept."""
         if node not in self.copies:
             graph, name = self.result.graph, str(node.target)
             if node.op == "get_attr":
@@ -283,7 +283,7 @@ class Cutter:
             elif node.op == "placeholder":
                 self.copies[node] = self._leaf(node, self.program.values[node.name])
             elif self.plan.dynamic and not is_unit(node) and picks_from(node) is None:
-                try:  # a size, computed as in the program where what it is computed from is there
+                try:  # compute a size as in the program if its inputs are available
                     self.copies[node] = graph.node_copy(node, self._resolve)
                 except Uncuttable:
                     self.copies[node] = self.recorded(node.name)
@@ -292,7 +292,7 @@ class Cutter:
         return self.copies[node]
 
     def _leaf(self, node: torch.fx.Node, value: Any) -> Any:
-        """A tensor as an argument or a weight, cut to its windows; a plain value as itself."""
+        """Add a tensor as an argument or weight, cut to its windows; return a plain value unchanged."""
         if not isinstance(value, torch.Tensor):
             return value
         small = value.detach()
@@ -315,7 +315,7 @@ class Cutter:
 
 
 def users_operators(found: Cut) -> list[tuple[torch.fx.Node, Any]]:
-    """The operators that are not torch's, with the node that calls each or passes it on; submodules too."""
+    """List operators that are not torch's, each with the node that calls or passes it; submodules too."""
     graphs = [found.graph, *(module.graph for module in found.submodules.values())]
     nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
     pairs = [(node, value) for node in nodes for value in (node.target, *node.args, *node.kwargs.values())]
@@ -327,10 +327,10 @@ def size_in_bytes(tensors: dict[str, torch.Tensor]) -> int:
 
 
 def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
-    """A line for each user's operator of the cut, that defines it without the user's code (`stand_in`).
+    """Write a line for each user's operator of the cut that defines it without the user's code (`stand_in`).
 
-    `symbols` are the values of the size symbols in this call. Raises `Uncuttable` for an operator whose
-    results are no tensors and plain values, depend on the data in size, or differ between two uses.
+    `symbols` are the values of the size symbols in this call. Raise `Uncuttable` if an operator's results are
+    neither tensors nor plain values, have data-dependent sizes, or differ between two uses.
     """
     lines: dict[str, str] = {}
     for node, used in users_operators(found):
@@ -347,7 +347,7 @@ def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
 
 
 def _result_text(value: Any, symbols: dict[Any, int]) -> str:
-    """An expression for results like these: memory of the same layouts, plain values as they are."""
+    """Write an expression for results like these: memory with the same layouts, plain values unchanged."""
     if isinstance(value, (list, tuple)):
         inner = "".join(_result_text(item, symbols) + ", " for item in value)
         return "[{}]".format(inner) if isinstance(value, list) else "({})".format(inner)

@@ -1,6 +1,6 @@
-"""The text of a reproduction: one plain script with its model, and a file for the values it cannot make.
+"""The text of a reproduction: one plain script with its model, and a file for values that it cannot create.
 
-The parts below the lines `copied` are copied into the script.
+The parts below the `copied` lines are copied into the script.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Setting:
 
 
 def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) -> None:
-    """`repro.py`, `inputs.pt` for the values that are not seeded, and files that register operators."""
+    """Write `repro.py`, `inputs.pt` for the values that are not seeded, and files that register operators."""
     saved = {name: compact(t) for name, t in found.tensors.items() if name not in seeded}
     needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
     files, loading = _operators(needed, directory)
@@ -81,12 +81,12 @@ def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) 
 
 
 def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
-    """Copies files that register the user's operators; their names, and the lines that load them."""
+    """Copy files that register the user's operators; return their names and the lines that load them."""
     files, lines = [], []
     for name in names:
         base = os.path.basename(name)
         if name.endswith(OPERATORS):
-            # The operators of a script, under another name: a reader may have the script's own file open.
+            # The script's operators, under another name: a reader may have the script's own file open.
             base = os.path.basename(name[: -len(OPERATORS)])[:-3] + "_operators.py"
             with open(name[: -len(OPERATORS)], "rb") as file:
                 text = registrations(file.read(), name[: -len(OPERATORS)]).text()
@@ -104,7 +104,7 @@ def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
 
 
 def _model(found: Cut) -> tuple[str, set[str]]:
-    """The model's class after those of its subgraphs, and the import lines that they need."""
+    """Return the model's class after those of its subgraphs, and the import lines that they need."""
     texts, imports, register = _subgraphs("", found.submodules)
     forward, more = _forward(found.graph)
     buffers = ['self.register_buffer("{0}", weights["{0}"])'.format(name) for name in found.weights]
@@ -114,7 +114,7 @@ def _model(found: Cut) -> tuple[str, set[str]]:
 
 
 def _subgraphs(prefix: str, modules: dict[str, Any]) -> tuple[list[str], set[str], list[str]]:
-    """The classes of these submodules and of theirs, the imports, and the lines that create one of each."""
+    """Return the classes of these submodules and their own, the imports, and the lines that create them."""
     texts: list[str] = []
     imports: set[str] = set()
     register: list[str] = []
@@ -136,7 +136,7 @@ def _class(name: str, forward: str, register: list[str], parameters: str) -> str
 
 
 def _forward(graph: torch.fx.Graph) -> tuple[str, set[str]]:
-    """The graph as a method, and the imports of the names in it."""
+    """Return the graph as a method, and the imports of the names in it."""
     code = graph.python_code("self")
     text = re.sub(r";  (\w+ = )+None", "", code.src.strip("\n"))
     imports = set()
@@ -174,7 +174,7 @@ def _main(found: Cut, seeded: frozenset[str], setting: Setting, saved: bool) -> 
 
 
 def _value(name: str, tensor: torch.Tensor, seed: Optional[int]) -> str:
-    """An expression for a tensor; with a seed: values between its smallest and largest finite ones."""
+    """Write an expression for a tensor; with a seed, values between its smallest and largest finite ones."""
     device = "" if tensor.device.type == "cpu" else '.to("{}")'.format(tensor.device)
     if seed is None:
         return 'saved["{}"]{}'.format(name, device)
@@ -189,7 +189,7 @@ def _value(name: str, tensor: torch.Tensor, seed: Optional[int]) -> str:
 
 
 def _dynamic_shapes(found: Cut) -> str:
-    """The `dynamic_shapes` of the export; static sizes are None."""
+    """Write the `dynamic_shapes` of the export; static sizes are None."""
     if not any(found.dynamic.values()):
         return "None"
     arguments = []
@@ -203,7 +203,7 @@ def _dynamic_shapes(found: Cut) -> str:
 
 
 def _configs(found: Cut, configs: Configs) -> str:
-    """The options of the compile; options of operators only for the operators in the cut."""
+    """Write the options of the compile; options of operators only for the operators in the cut."""
     shims = configs.get(BY_OPERATOR)
     if not isinstance(shims, dict):
         return repr(configs)
