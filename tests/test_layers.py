@@ -211,7 +211,7 @@ PUBLIC = (
     "sweep",
     "versions",
 )
-MOST_DEEP = 598
+MOST_DEEP = 568
 """Deep names when this was last counted. Lower it with each test that goes through a public face."""
 
 

@@ -187,21 +187,3 @@ def test_exactly_the_needed_elements_are_found(needed: set[int]) -> None:
     places = found.run()
     assert {number * SIZE + place for number, place in places} == needed
     assert found.calls == call.calls <= intervene.MOST_CALLS + 1
-
-
-def test_what_is_not_searched() -> None:
-    """One call shows that a change cures nothing; elements of another shape or dtype have no counterpart."""
-    call = Call({0})
-    assert Search([torch.zeros(4)], [torch.tensor([0.0, 1, 1, 1])], call).run() == [] and call.calls == 1
-    for other in (torch.zeros(5), torch.zeros(4).double()):
-        assert Search([torch.zeros(4)], [other], call).run() == [] and call.calls == 1
-
-
-def test_a_search_that_has_used_its_calls_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fewest elements so far cure the call, though fewer might."""
-    monkeypatch.setattr(intervene, "MOST_CALLS", 10)
-    call = Call({1, 40})
-    found = search(call)
-    places = found.run()
-    assert found.calls <= 10 and 2 < len(places) < 2 * SIZE
-    assert found.outputs(places) is not None

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from mcp_server.diagnosis.interventions import input as inputs
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.kernel import edit_kernel, replace_launch
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import open_package
 from mcp_server.package.kernels import Kernel, KernelKind
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes import changed_kernel as interposing
-from mcp_server.probes.changed_kernel import kernel_named, with_kernel
 from mcp_server.probes.domain_guard import with_domain_guarded, with_exponents_shifted
 from mcp_server.probes.rewrite import (
-    compiled_form,
     replaced_once,
-    with_bounds_kept,
-    with_finite_mask,
-    with_limits,
 )
-from mcp_server.worker.compiling import code_of
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried
 from tests.served import served
 from tests.support.origins import recorded
-from tests.worker.support import context_in, saved
+from tests.worker.support import context_in
 from tests.zoo.names import thorough
 
 CPP = """\
@@ -102,34 +94,6 @@ def test_a_triton_expression_is_read_as_python(new: str) -> None:
     else:
         with pytest.raises(ProblemError):
             replaced_once(kernel(TRITON, "triton"), 'float("-inf")', new)
-
-
-def test_an_index_is_kept_where_it_is_made() -> None:
-    """The line that loads it, not the copies that the check looks at."""
-    changed = with_bounds_kept(kernel())
-    kept = "auto tmp0 = aoti_debug_keep(in_ptr0[static_cast<int64_t>(x0)], 0, 32);"
-    assert kept in changed and changed.count("aoti_debug_keep") == 1
-    with pytest.raises(ProblemError, match="no index check"):
-        with_bounds_kept(kernel("{}"))
-
-
-def test_a_value_is_limited_where_it_is_defined() -> None:
-    """The right-hand side of its line, with one helper for the end that was missed."""
-    source = "auto tmp0 = in_ptr0[x0];\nauto tmp1 = tmp0 * 2;\nout_ptr0[x0] = tmp1;"
-    changed = with_limits(kernel(source), [2], None, 63)
-    assert changed.split("\n")[1] == "auto tmp1 = aoti_debug_at_most(tmp0 * 2, 63L);"
-    assert "aoti_debug_at_least" not in compiled_form(changed)
-    assert "T aoti_debug_at_most(T value, int64_t end)" in compiled_form(changed).split("\n")[0]
-    with pytest.raises(ProblemError, match="not defined"):
-        with_limits(kernel("call(x);"), [1], 0, None)
-
-
-def test_minus_infinity_is_made_finite() -> None:
-    """In C++ and in Triton; a kernel with nothing of the kind is refused."""
-    assert "auto tmp3 = -1e30f;" in with_finite_mask(kernel())
-    assert "tl.where(tmp0, 1.0, -1e30)" in with_finite_mask(kernel(TRITON, "triton"))
-    with pytest.raises(ProblemError):
-        with_finite_mask(kernel("{}"))
 
 
 MINUS_INFINITY = "-std::numeric_limits<float>::infinity()"
@@ -202,33 +166,6 @@ def test_an_edit_that_does_not_compile_names_the_line(masked: Path, tmp_path: Pa
     number = int(str(refused.value).partition("line ")[2].partition(":")[0])
     line = open_package(masked).kernel_text.split("\n")[number - 1]
     assert MINUS_INFINITY in line
-
-
-@pytest.mark.slow
-def test_what_a_package_cannot_do_is_said(masked: Path, tmp_path: Path) -> None:
-    """No such kernel, launch or way; an eager launch needs the exported program."""
-    with pytest.raises(ProblemError, match="no such launch"):
-        relaunched(tmp_path, masked, "masked.nan.pt", "guard", 99)
-    with pytest.raises(ProblemError, match="no such way"):
-        relaunched(tmp_path, masked, "masked.nan.pt", "backwards")
-    assert "exported program" in relaunched(tmp_path, masked, "masked.nan.pt", "eager").unavailable
-    with pytest.raises(ProblemError, match="no such kernel"):
-        replaced(tmp_path, masked, "b", kernel="cpp_nothing")
-
-
-def test_code_is_the_same_whatever_the_path_of_the_source(tmp_path: Path) -> None:
-    """Objects of one source at two paths, with line tables, have one code; a cut or foreign file none."""
-    binaries = []
-    for name, text in (("a", "+"), ("another_name", "+"), ("b", "-")):
-        source, target = tmp_path / f"{name}.c", tmp_path / f"{name}.o"
-        source.write_text(f"int f(int x) {{ return x {text} 3; }}\n")
-        subprocess.run(["gcc", "-g", "-O1", "-c", str(source), "-o", str(target)], check=True)
-        binaries.append(target.read_bytes())
-    one, other, different = binaries
-    assert one != other and code_of(one) == code_of(other) != code_of(different)
-    assert code_of(one)[".text"]
-    for binary in (b"", b"\x7fELF\x02", b"\x7fELF\x02" + b"\xff" * 100, b"no binary" * 20):
-        assert code_of(binary) == {}
 
 
 # Operands kept in the domain of their operation, in the text of kernels and in calls of real packages.
@@ -340,32 +277,6 @@ def test_a_logarithm_is_guarded_by_launch(zoo: ZooPackage, tmp_path: Path) -> No
     guard = served(replace_launch, context_in(tmp_path), call, 1, "guard-log")
     (trial,) = tried(tmp_path, call, [guard])
     assert offered(trial) and trial.side_effects.known, trial
-
-
-@thorough
-@pytest.mark.slow
-def test_a_root_that_makes_a_norm_finite_again(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Guarded, or with its epsilon back, the row without variance is finite; others stay.
-
-    Of a stack of layer norms the first has an epsilon that float32 takes for 0, and a constant row.
-    """
-    package = open_package(zoo("norms"))
-    kernel = kernel_named(package, package.wrapper.run.launches[0].kernel)
-    rows = torch.randn(21, 24, generator=torch.Generator().manual_seed(0))
-    rows[3] = 0.0
-    given = saved(tmp_path, "rows.pt", [rows])
-    tiny = kernel.source.replace("1e-05", "1e-50")
-
-    def made(source: str) -> Path:
-        return served(lambda context: with_kernel(package, kernel, source, context), context_in(tmp_path))
-
-    guarded, faulty = made(with_domain_guarded(replace(kernel, source=tiny), "sqrt")), made(tiny)
-    changes = [
-        Intervention(f"{path}", Kind.KERNEL, "the call with another kernel", options=Options(package=path))
-        for path in (guarded, zoo("norms"), faulty)
-    ]
-    guard, usual, same = tried(tmp_path, the_call(faulty, given), changes)
-    assert offered(guard) and offered(usual) and same.effect is Effect.SAME
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import (
@@ -18,17 +16,11 @@ from mcp_server.diagnosis.interventions.base import (
     Kind,
     Options,
     Seen,
-    Trial,
-    fix_in_words,
-    trial_in_words,
-    unchanged_in_words,
 )
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.run import TriedCall, chance_of, effect_of, side_effects_of
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.try_fix import with_variables
-from mcp_server.errors import ProblemError
-from mcp_server.plurals import counted, listed, quoted, share
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import CallFacts, Comparison, OutputChange
 from mcp_server.worker.protocol import Where
@@ -53,17 +45,6 @@ def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_p
     assert right.after.facts is not None and right.after.facts.compared is not None
     assert right.after.facts.compared.cured == 8 and right.after.facts.compared.left == 0
     assert wrong.effect is Effect.SAME and wrong.side_effects.rows == (3,)
-
-
-@pytest.mark.slow
-def test_an_expectation_of_another_shape_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The error names the output and both shapes."""
-    package = zoo("ranker")
-    call = the_call(
-        package, package.with_name("ranker.inputs.pt"), expect=saved(tmp_path, "short.pt", torch.zeros(3, 4))
-    )
-    with pytest.raises(ProblemError, match=r"output 0 has shape \[8, 6, 4\] instead of \[3, 4\]"):
-        tried(tmp_path, call, [inputs.contiguous(IDS)])
 
 
 @pytest.mark.slow
@@ -272,33 +253,3 @@ def test_the_chance_is_that_of_fishers_exact_test() -> None:
     assert chance_of(10, 5, 10) == pytest.approx(252 / 15504)
     assert chance_of(10, 5, 12) < 0.01 < chance_of(10, 5, 11)
     assert chance_of(10, 0, 90) == 1.0
-
-
-DIED = Seen("died", signal="SIGABRT")
-
-
-@pytest.mark.parametrize("effect", Effect)
-@pytest.mark.parametrize(
-    "what", ["the call with x", "the call without the calls before it", "the update with x"]
-)
-@pytest.mark.parametrize("reason", ["", "the call as it is failed 3 times of 9"])
-def test_no_sentence_repeats_the_call(effect: Effect, what: str, reason: str) -> None:
-    """Whatever the effect: one full stop at the end, and `the call with` nowhere."""
-    trial = Trial(Intervention("k", Kind.CALL, what), effect, DIED, DIED, DIED, reason=reason)
-    for text in (f"{trial_in_words(trial)}", f"{fix_in_words(trial)}.", f"{unchanged_in_words(trial)}."):
-        assert text.endswith(".") and not text.endswith("..")
-        assert "the call the" not in text and "with with" not in text and "with the call" not in text
-        assert what.removeprefix("the call ") in text.lower()
-
-
-@given(st.text(), st.integers(20, 60))
-def test_a_quotation_is_never_too_long_and_ends_after_a_word(text: str, most: int) -> None:
-    """What is cut ends with an ellipsis, what fits stays as it is; counted nouns are singular or plural."""
-    said = quoted(text, most)
-    assert len(said) <= most
-    assert said == text.strip() or (said.endswith(" …") and text.strip().startswith(said[:-2]))
-    assert quoted("the operator returned nothing", 20) == "the operator …"
-    assert [share(n, 160, "value") for n in (1, 2)] == ["1 of 160 values is", "2 of 160 values are"]
-    assert share(1, 1, "element", "differ") == "1 of 1 element differs"
-    assert [counted(n, "launch") for n in (1, 2)] == ["1 launch", "2 launches"]
-    assert [listed(each, "or") for each in (["a", "b", "c"], ["a"], [])] == ["a, b or c", "a", ""]

@@ -218,28 +218,6 @@ def named(parallel: int, *guilty: set[str], clash: bool = False) -> tuple[set[st
     return set(found), compiles
 
 
-@pytest.mark.parametrize("parallel", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", NAMES)
-def test_every_single_option_is_found(name: str, parallel: int) -> None:
-    """Whichever it is, in at most ten compiles of eight options."""
-    found, compiles = named(parallel, {name})
-    assert found == {name} and compiles <= 10
-
-
-def test_options_that_help_only_together_are_named_together() -> None:
-    """The smallest group that was seen to help, and none where nothing helps."""
-    found, _ = named(2, {"a", "g"})
-    assert {"a", "g"} <= found
-    assert named(2, {"a", "b"})[0] == {"a", "b"}
-    assert named(2) == (set(), 2)
-
-
-def test_options_that_clash_hide_no_single_one() -> None:
-    """Where all at once fail in another way, parts are tried all the same."""
-    assert named(2, {"f"}, clash=True)[0] == {"f"}
-    assert named(2, clash=True)[0] == set()
-
-
 SHOWN = FailureShown(kind="crash", phase="calling", signal="SIGSEGV")
 NODE = {"node": "n", "op": "aten.index.Tensor", "stack": []}
 GUARD = {"event": "guard_failed", **NODE, "text": "Guard failed: x.size()[0] <= 8"}

@@ -15,7 +15,7 @@ from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Worklo
 from mcp_server.package.archive import Package, open_package, read_metadata
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import DevicesChecked, check_devices
-from mcp_server.tools.machine import ISA_FLAGS, Compiler, Machine, cpu_flags, find_problems, find_tool
+from mcp_server.tools.machine import ISA_FLAGS, Compiler, Machine, find_problems, find_tool
 from mcp_server.worker.events import Gpu
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without
@@ -220,15 +220,6 @@ def test_what_does_not_fit_this_machine(
     problems = find_problems(package_of(kind, zoo, tmp_path), machine(**changes), device_index=device_index)
     assert [(p.category, p.certain) for p in problems] == [(category, sure) for category, sure, _ in told]
     assert all(words in p.what for p, (_, _, words) in zip(problems, told, strict=True))
-
-
-def test_flags_of_x86_and_arm(tmp_path: Path) -> None:
-    """/proc/cpuinfo calls them flags or Features; a machine without the file has none."""
-    (tmp_path / "x86").write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nflags\t\t: other\n")
-    (tmp_path / "arm").write_text("BogoMIPS\t: 50\nFeatures\t: fp asimd sve\n")
-    assert cpu_flags(tmp_path / "x86") == {"fpu", "avx2", "fma"}
-    assert cpu_flags(tmp_path / "arm") == {"fp", "asimd", "sve"}
-    assert cpu_flags(tmp_path / "none") == frozenset()
 
 
 def test_old_metadata_has_the_device_only() -> None:

@@ -8,8 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,9 @@ from typing import Any
 import pytest
 
 from mcp_server.package.pytorch.program import write_program
-from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ROOT, ZooPackage, torch_environment
 from tests.package.archives import Members, changed, name_ending
-from tests.package.made_wrapper import make_wrapper
 from tests.recorded import RECORDINGS
 from tests.support.command import typed
 from tests.zoo.names import THOROUGH, nightly, thorough
@@ -281,15 +277,3 @@ def test_names_of_a_package_are_no_code(zoo: ZooPackage) -> None:
     text = write_program(PackageView(package)).text
     compile(text, "model.py", "exec")
     assert not any(line.strip().startswith("import os;") for line in text.splitlines())
-
-
-def test_many_launches_are_written_fast() -> None:
-    """300 launches take seconds at most, once they are read."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "model.wrapper.cpp").write_text(make_wrapper(300))
-        view = view_package(Path(folder))
-        for kernel in view.wrapper.kernels.values():
-            read_program(kernel)
-        began = time.monotonic()
-        program = write_program(view)
-        assert time.monotonic() - began < 20 and len(program.launches) == 300

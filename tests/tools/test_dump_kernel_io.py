@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,21 +15,18 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
-from mcp_server.runtime.context import Context, decode, read_events, stream_events
-from mcp_server.tools.dump_kernel_io import OPEN, dump_kernel_io, read_launches
-from mcp_server.tools.index_bounds import IndexBound, find_bounds
+from mcp_server.runtime.context import Context, decode
+from mcp_server.tools.dump_kernel_io import dump_kernel_io, read_launches
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     BadElement,
     Choice,
     KernelIO,
     LaunchValues,
-    block,
     find_first_bad,
     overview,
 )
-from mcp_server.worker.events import Argument, Phase
-from mcp_server.worker.report import Report
+from mcp_server.worker.events import Argument
 from tests.conftest import ZooPackage
 from tests.package.archives import changed, without
 from tests.served import served
@@ -156,16 +152,6 @@ def test_an_unknown_choice_is_refused_with_near_names(
         dumped(tmp_path, package(zoo, "logarithm", "inputs"), **choice)
 
 
-def test_bounds_are_those_of_the_asserts(zoo: ZooPackage) -> None:
-    """Bounds on index tensors are known before any run, except a size, with the wrap of negative indices."""
-    ranker = model_of(zoo, "ranker")
-    assert find_bounds(ranker) == (IndexBound("arg5_1", 0, 0, 32),)
-    jagged = model_of(zoo, "jagged")
-    (bound,) = find_bounds(jagged)
-    assert (bound.name, bound.low, bound.high, bound.size) == ("arg3_1", None, None, "ks1")
-    assert bound.at(6).text == "-6 <= index < 6 = ks1"
-
-
 NAN = BadElement(value="nan", index=[0], count=1)
 MASK = BadElement(value="-inf", index=[0], count=4)
 
@@ -209,14 +195,6 @@ def test_unset_memory_is_never_bad(zoo: ZooPackage) -> None:
     assert find_first_bad([values(0, "k", unset)], model_of(zoo, "logarithm")) is None
 
 
-def test_the_table_marks_bad_arguments() -> None:
-    """A person finds the bad line by its mark, with the first bad element."""
-    bad = ArgumentValues(name="ids", when="before", shape=[8], bound="0 <= index < 32", outside=NAN)
-    lines = block(values(4, "kernel_4", bad)).splitlines()
-    assert lines[0] == "launch 4 kernel_4"
-    assert [line for line in lines if line.lstrip().startswith("!") and "not in 0 <= index < 32" in line]
-
-
 # What a reader gets of many launches, which are read one after another and let go.
 
 
@@ -240,24 +218,6 @@ def read(tmp_path: Path, model: PackageView, lines: Iterator[dict[str, Any]]) ->
     return read_launches(Context(tmp_path, Path(sys.executable)), seen, model, ())
 
 
-def test_launches_are_let_go(tmp_path: Path, model: PackageView) -> None:
-    """Of 600 launches no more are in memory at a time than are shown and may still be open."""
-    seen: list[weakref.ref[LaunchValues]] = []
-    most = 0
-
-    def watched() -> Iterator[LaunchValues]:
-        nonlocal most
-        for launch in read(tmp_path, model, (event(n, "after") for n in range(600))):
-            seen.append(weakref.ref(launch))
-            most = max(most, sum(one() is not None for one in seen))
-            yield launch
-
-    found = overview(watched(), model, Choice(), tmp_path, 10)
-    assert (found.count, len(found.shown)) == (600, 10)
-    assert most <= 10 + OPEN
-    assert len(json.loads(found.json_file.read_text())) == 600
-
-
 def test_bad_launches_come_first(tmp_path: Path, model: PackageView) -> None:
     """A bad value late in the call is found, shown before the good launches, and is in both files."""
     events = [event(n, "after", non_finite=BAD if n in (700, 800) else None) for n in range(900)]
@@ -267,25 +227,3 @@ def test_bad_launches_come_first(tmp_path: Path, model: PackageView) -> None:
     assert (found.first_bad.element.index, found.last.sequence) == ([3], 899)
     assert found.table.read_text().count("  !  buf0") == 2
     assert json.loads(found.json_file.read_text())[700]["arguments"][0]["non_finite"] == BAD
-
-
-def test_launches_of_two_runs_may_be_mixed(tmp_path: Path, model: PackageView) -> None:
-    """Runs side by side write into one report: each launch gets its own arguments."""
-    pairs = [(run, phase) for phase in ("before", "after") for run in (1, 2)]
-    events = [event(n, phase, run) for n in range(200) for run, phase in pairs]
-    launches = list(read(tmp_path, model, iter(events)))
-    assert [launch.sequence for launch in launches] == [n for n in range(200) for _ in (1, 2)]
-    assert all([a.when for a in launch.arguments] == ["before", "after"] for launch in launches)
-
-
-def test_a_report_is_read_in_parts(tmp_path: Path) -> None:
-    """Events that are streamed are left out of the others; a line that a crash cut is none."""
-    path = tmp_path / "report.jsonl"
-    report = Report(str(path))
-    for name in ("loading", "argument", "argument", "finished"):
-        report.event(Argument(launch=1) if name == "argument" else Phase(name))
-    with path.open("a") as file:
-        file.write('{"event": "argument", "n"')
-    assert [found.event for found in read_events(path, (Argument,))] == ["loading", "finished"]
-    assert [found.launch for found in stream_events(path, Argument)] == [1, 1]
-    assert list(stream_events(tmp_path / "none.jsonl", Argument)) == []

@@ -10,12 +10,11 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Ending, Finished
 from mcp_server.logs.families import FAMILIES
 from mcp_server.logs.log import read_log
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.runtime.context import Context
-from mcp_server.runtime.failure import SMALL_BYTES, look_ahead, read_failure, read_output, read_users_log
+from mcp_server.runtime.failure import read_users_log
 from mcp_server.tools.explain_error import Explanation, explain_error, program_of
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
@@ -81,7 +80,6 @@ async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPack
     assert found.next.arguments["package"] == str(zoo("ranker"))
 
 
-@pytest.mark.slow
 def recorded(where: Path, name: str) -> Path:
     """A recorded package as a directory: its wrapper, and its kernels on the CPU."""
     for folder, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
@@ -153,34 +151,6 @@ async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None
 
 
 # How the failure of a child is read from its output, and large logs in a process of their own.
-
-
-INDEX = "RuntimeError: index out of bounds: 0 <= tmp2 < 32L"
-
-
-def finished(
-    output: Path, ending: Ending = "exit", returncode: int | None = 1, signal: str | None = None
-) -> Finished:
-    return Finished(ending, returncode, signal, 1.0, output, output, output)
-
-
-def test_a_child_without_an_output_file_has_a_failure(tmp_path: Path) -> None:
-    """One that was never started left no file."""
-    failure = read_failure(finished(tmp_path / "none.log", "not_started", None))
-    assert failure is not None and (failure.text, failure.line) == ("", 0)
-
-
-def test_a_large_output_is_read_once_and_the_same(tmp_path: Path) -> None:
-    """`look_ahead` reads it in a process of its own, and `read_output` takes that; a change is seen."""
-    output = tmp_path / "output.log"
-    noise = "a line of progress that says nothing\n" * (SMALL_BYTES // 36 + 1)
-    output.write_text(f"{noise}{INDEX}\n")
-    anyio.run(look_ahead, output)
-    facts = read_output(output)
-    assert facts is read_output(output)
-    assert facts.root is not None and facts.root.line == noise.count("\n") + 1
-    output.write_text("all is well\n")
-    assert read_output(output).root is None
 
 
 def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context
 from mcp_server.tools import fault_methods
 from mcp_server.tools.fault_methods import core_environment, order, read_core, run_sanitizer
-from mcp_server.tools.fault_run import Program, ProgramTarget, prepare
+from mcp_server.tools.fault_run import Program, prepare
 from mcp_server.tools.locate_fault import LocatedFault, locate_fault, locate_in_program
 from mcp_server.tools.machine import find_tool
 from mcp_server.worker import events
@@ -156,14 +156,6 @@ def test_a_run_that_went_on_unchecked_is_no_clean_run(
     anyio.run(run)
 
 
-def test_the_command_line_is_the_one_that_was_measured() -> None:
-    """Options of the runs on the H200, and padding for memcheck alone."""
-    argv = fault_methods.sanitizer_prefix(Path("cs"), "memcheck")
-    assert argv[:5] == ("cs", "--tool", "memcheck", "--padding", "512")
-    assert argv[argv.index("--report-api-errors") :][:2] == ("--report-api-errors", "no")
-    assert "--padding" not in fault_methods.sanitizer_prefix(Path("cs"), "racecheck")
-
-
 def test_expandable_segments_do_not_reach_the_sanitizer() -> None:
     """They give false alarms; another setting of the allocator stays."""
     assert "PYTORCH_CUDA_ALLOC_CONF" in fault_methods.left_out(
@@ -249,19 +241,3 @@ def test_a_program_that_shows_no_package_needs_one(zoo: ZooPackage, tmp_path: Pa
         located_in(tmp_path, host)
     found = located_in(tmp_path, host, package=zoo("ranker"))
     assert not found.found and [attempt.tool for attempt in found.attempts] == ["native"]
-
-
-def test_what_a_graph_capture_forbids_is_left_out(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without the caching allocator a capture would fail: the flag goes, others stay."""
-
-    async def output(caching_off: bool) -> str:
-        code = "import os; print(*(os.environ.get(k) for k in ('PYTORCH_NO_CUDA_MEMORY_CACHING', 'OTHER')))"
-        host = CommandWorkload(argv=[sys.executable, "-c", code], cwd=tmp_path)
-        target = ProgramTarget(host, view_package(zoo("ranker")), caching_off)
-        env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "OTHER": "x"}
-        context = context_in(tmp_path / "job")
-        run = await target.run(context, context.fresh("program"), env=env)
-        return run.done.finished.stdout.read_text().strip()
-
-    assert anyio.run(output, True) == "1 x"
-    assert anyio.run(output, False) == "None x"

@@ -11,10 +11,9 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command, Ending, Finished
-from mcp_server.logs.captured import Captured, CapturedCall, CapturedCompile, CapturedLoad, CapturedProcess
-from mcp_server.model import ScriptWorkload
-from mcp_server.runtime.steps import CARD, WHOLE_BYTES, StepCache, keep, key_of
-from mcp_server.tools.requests import how_made, imports_of, is_importable, own_module, plan_replay
+from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, CapturedProcess
+from mcp_server.runtime.steps import CARD, StepCache, keep, key_of
+from mcp_server.tools.requests import is_importable, own_module, plan_replay
 from tests.worker.support import captured
 
 
@@ -42,41 +41,6 @@ def test_which_scripts_may_be_imported(tmp_path: Path, code: str, expected: bool
     assert is_importable(script) is expected
     process = CapturedProcess(pid=1, parent=0, argv=["python", "-u", str(script), "x.pt"], python="3.11")
     assert own_module(process) == (str(script) if expected else f"{script}#operators")
-
-
-def test_libraries_that_the_program_had_loaded(tmp_path: Path) -> None:
-    """Operators in C++ come from the libraries that were loaded by then, and are still there."""
-    (tmp_path / "ops.so").write_bytes(b"")
-    libraries = [tmp_path / "ops.so", tmp_path / "gone.so"]
-    load = CapturedLoad(pid=1, n=1, number=0, loader="l", package=tmp_path / "m.pt2", libraries=libraries)
-    call = CapturedCall(pid=1, n=2, number=1, load=0, thread=1)
-    process = CapturedProcess(pid=1, parent=0, argv=["python", "-c", "…"], python="3.11")
-    seen = Captured(processes=[process], loads=[load], calls=[call])
-    assert imports_of(seen, call) == [str(tmp_path / "ops.so")]
-
-
-def test_a_module_is_imported_by_its_name() -> None:
-    """A program started with `-m` is imported under its own name."""
-    process = CapturedProcess(pid=1, parent=0, argv=["python", "-m", "package.serve"], python="3.11")
-    assert own_module(process) == "package.serve"
-
-
-@pytest.mark.parametrize(
-    ("pid", "program", "expected"), [(7, True, 1), (7, False, None), (8, True, None)], ids=str
-)
-def test_how_a_script_makes_its_program(pid: int, program: bool, expected: int | None) -> None:
-    """By the number of the compile in the script's own process; not of what is no exported program, or made
-    in a process that it started.
-    """
-    argv = {7: ["python", "train.py", "--fast"], 8: ["python", "-c", "work()"]}
-    processes = [CapturedProcess(pid=p, parent=1, argv=a, python="3.11") for p, a in argv.items()]
-    compiles = [CapturedCompile(pid=7, n=1, number=0, how="aot_compile", program=True)]
-    compiles.append(CapturedCompile(pid=pid, n=5, number=3, how="aot_compile", program=program))
-    seen = Captured(processes=processes, compiles=compiles)
-    workload = ScriptWorkload(script=Path("train.py"), args=["--fast"], cwd=Path("/job"))
-    made = how_made(seen, compiles[1], workload)
-    wanted = {"script": "/job/train.py", "args": ["--fast"], "compile": expected}
-    assert made == (None if expected is None else wanted)
 
 
 def load(**more: Any) -> CapturedLoad:
@@ -131,20 +95,6 @@ def step(job: Path, name: str, request: object = None, ending: Ending = "exit", 
     streams: dict[str, Any] = {s: directory / f"{s}.log" for s in ("output", "stdout", "stderr")}
     keep(key_of(BASE, directory), directory, Finished(ending, 0, None, wall_s, **streams))
     return directory
-
-
-@pytest.mark.parametrize("size", [10, WHOLE_BYTES + 10])
-def test_another_content_is_another_step(tmp_path: Path, size: int) -> None:
-    """A file that the request names counts by its content, small or large."""
-    file = tmp_path / "inputs.pt"
-    keys = set()
-    for byte in (b"a", b"b"):
-        file.write_bytes(byte * size)
-        directory = tmp_path / "job" / f"01-{byte.decode()}" / "x"
-        directory.mkdir(parents=True)
-        (directory / "request.json").write_text(json.dumps({"inputs": [str(file)]}))
-        keys.add(key_of(BASE, directory))
-    assert len(keys) == 2
 
 
 def test_a_kept_step_is_used_once_and_brings_its_files(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.shared_import import Imported, Limits, WarmImports, early, limits_here
+from mcp_server.jobs.shared_import import Imported, Limits, WarmImports, limits_here
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.runtime.context import Context, WorkerRun
-from mcp_server.tools.trace_launches import journal_environment
 from mcp_server.worker import events
 from mcp_server.worker.events import Event
 from tests.jobs.support import FAMILY, alive, all_dead, family
@@ -83,12 +82,6 @@ def test_forks_report_what_processes_report(tmp_path: Path) -> None:
     assert context.imports is None and context.cost.cost().wall_s > 0.2
 
 
-def test_what_an_instrumented_package_reads_is_read_late() -> None:
-    """A trace of launches is carried out by a fork: the package looks at them when it first runs."""
-    variables = {*journal_environment(Path("launches.jsonl"), True, 3), "AOTI_DEBUG_JOURNAL_LIMIT"}
-    assert early({**dict.fromkeys(variables, "1"), "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
-
-
 def test_a_fork_has_its_own_directory_and_variables(tmp_path: Path) -> None:
     """What is read late is that of the request; a variable that an import reads needs its own process."""
     (tmp_path / "elsewhere").mkdir()
@@ -108,30 +101,6 @@ def test_a_fork_has_its_own_directory_and_variables(tmp_path: Path) -> None:
         assert late.finished.stdout.read_text().split() == [str(tmp_path / "elsewhere"), "1"]
 
     shared(tmp_path, work)
-
-
-@thorough
-def test_what_is_expected_is_imported_for_each_of_its_surroundings(tmp_path: Path) -> None:
-    """Both are forked, with their own threads and modules; a module that does not exist costs nothing."""
-    module = tmp_path / "told.py"
-    module.write_text("import sys, torch\nprint('cProfile' in sys.modules, torch.get_num_threads())\n1/0\n")
-    request = {"package": "none.pt2", "inputs": None, "extra_imports": [str(module)]}
-    one_thread = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
-
-    async def work(context: Context) -> None:
-        assert context.imports is not None
-        context.expect(env={"OMP_NUM_THREADS": "2"}, modules=("no_such_module", "cProfile"))
-        context.expect(env=one_thread)
-        context.expect(env=one_thread)
-        assert len(context.imports.servers) == 2
-        two = await context.worker("run", request, env={"OMP_NUM_THREADS": "2"})
-        one = await context.worker("run", request, env=one_thread)
-        assert forked(two) and forked(one)
-        assert two.finished.stdout.read_text().split() == ["True", "2"]
-        assert one.finished.stdout.read_text().split() == ["False", "1"]
-
-    shared(tmp_path, work)
-    assert children_of(os.getpid()) == []
 
 
 @pytest.mark.parametrize(
@@ -337,20 +306,6 @@ def test_limits_end_a_process_that_no_job_uses(tmp_path: Path, limits: Limits) -
         assert forked(await job(warm, tmp_path)) and pid not in pids(warm)
 
     warm_for(work, limits)
-
-
-@thorough
-def test_the_longest_unused_makes_room(tmp_path: Path) -> None:
-    """With room for one, the process of other surroundings is ended when its job has ended."""
-
-    async def work(warm: WarmImports) -> None:
-        await job(warm, tmp_path)
-        (first,) = pids(warm)
-        await job(warm, tmp_path, {"OMP_NUM_THREADS": "1"})
-        await ended(first)
-        assert len(warm.kept) == 1 and first not in pids(warm)
-
-    warm_for(work, Limits(processes=1))
 
 
 @thorough
