@@ -13,15 +13,11 @@ from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.compiler import (
     compiler_suspect,
     detect_decision,
-    generated_suspect,
     trial_of,
 )
 from mcp_server.diagnosis.diagnose import detect, diagnose
-from mcp_server.diagnosis.next_steps import command_for, next_steps
 from mcp_server.diagnosis.observe.kernels import ReadUsersKernel
-from mcp_server.diagnosis.observe.wrong_numbers import BisectCompiler, TrySwitches, keep
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.runtime.context import Context
@@ -30,9 +26,8 @@ from mcp_server.tools.failing import FailureShown
 from mcp_server.tools.switches import Bisected, Decision, Workaround
 from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
-from tests.diagnosis.support import capture, diverged, package_case, phase, run
+from tests.diagnosis.support import capture, diverged, phase, run
 from tests.served import served
-from tests.server.clients import parse
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
 
@@ -111,50 +106,6 @@ def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage) -> None:
     other = ConstantDiffers(name="inp.weight", launch=0, elements=64, different=3)
     cases[-1].with_eager = cases[-1].with_eager.model_copy(update={"other_constants": [other]})
     assert [compiler_suspect(detect(case), case) for case in cases] == [None] * 4
-
-
-def test_the_next_step_is_the_search(zoo: ZooPackage) -> None:
-    """A verdict that the compiler may be at fault says how to find out."""
-    case = suspected(zoo)
-    best = ranked(case.suspects, case)[0]
-    assert "bisect" in [step.tool for step in next_steps(best, case)]
-    parse(command_for("bisect", case))
-    case.bisected = best, bisected()
-    assert "bisect" not in [step.tool for step in next_steps(best, case)]
-
-
-def test_a_failure_of_the_compilers_own_is_tried_with_careful_options(zoo: ZooPackage) -> None:
-    """A compile that failed, or a bad access of a generated kernel; not an operator or a weak suspect."""
-    case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
-    made = phase(1, how="aoti_compile_and_package", outcome="failed")
-    case.capture = capture(compiles=[made])
-    party = Component(kind="script", name="serve.py:8")
-    failed = Suspect("compile_failure", party, "Inductor itself failed", CausalLevel.BUILD)
-    assert generated_suspect([failed], case) is failed and TrySwitches().gain(case, [failed]) > 0
-    own = replace(failed, guilty=Component(kind="op", name="mine::scale"))
-    assert generated_suspect([own], case) is None
-    case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package")])
-    assert generated_suspect([failed], case) is None
-    kernel = Component(kind="kernel", name="cpp_fused_embedding_0", launch_index=0)
-    bad = Suspect("illegal_memory_access", kernel, "launch 0 reads beyond", CausalLevel.FAULT_SITE)
-    case = package_case(zoo("ranker"))
-    case.workload = ScriptWorkload(script=Path("serve.py"))
-    assert generated_suspect([bad], case) is bad
-    assert generated_suspect([replace(bad, weak=True)], case) is None
-
-
-def test_what_the_options_did_not_explain_is_said(zoo: ZooPackage) -> None:
-    """Nothing is accused, the options are cleared in one sentence, and the whole search stays possible."""
-    case = suspected(zoo)
-    suspect = compiler_suspect(case.suspects, case)
-    assert suspect is not None and BisectCompiler().gain(case, case.suspects) > 0
-    summary = "No option of the compiler was found behind the failure (it): it stays."
-    keep(case, suspect, bisected(outcome="not_found", decisions=[], workaround=None, summary=summary))
-    assert summary in case.notes and not list(detect_decision(case)) and not case.trials
-    case.budget_s = 900
-    assert BisectCompiler().gain(case, case.suspects) > 0
-    case.with_eager = None
-    assert BisectCompiler().gain(case, detect(case)) == 0
 
 
 PROD = """

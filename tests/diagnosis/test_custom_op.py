@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.causes import custom_op, index_out_of_bounds, log_text, out_of_memory
+from mcp_server.diagnosis.causes import custom_op, log_text
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
-from mcp_server.diagnosis.indices import Index
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import in_eager
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import confidence, is_bystander, ranked
+from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.logs.log import read_log
-from mcp_server.package.mismatch import GivenTensor
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import Overrun
 from tests.conftest import ZooPackage
@@ -53,25 +51,6 @@ def test_a_log_alone_names_the_operators_function() -> None:
     first = next(iter(log_text.detect_from_log(case)))
     assert (first.category, first.guilty.kind, first.guilty.name) == ("custom_op", "op", "spacing")
     assert first.guilty.model_locations[0].line == 15
-
-
-REQUEST = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes."
-
-
-@pytest.mark.parametrize(("rows", "factor", "count"), [(3_000, 1, 1), (3_000, 3, 0)])
-def test_a_request_is_found_among_the_buffers(zoo: ZooPackage, rows: int, factor: int, count: int) -> None:
-    """The buffer whose size in this call is the request, its launch, and the dimensions it grows with."""
-    case = package_case(zoo("ranker"), GivenTensor("int64", (rows, 6)))
-    assert case.view is not None
-    hidden = rows * 6 * 32 * 4
-    case.runs["plain"] = run("plain", REQUEST.format(hidden * factor))
-    found = list(out_of_memory.detect_allocation(case))
-    assert len(found) == count
-    for hypothesis in found:
-        assert (hypothesis.category, hypothesis.guilty.kind) == ("out_of_memory", "kernel")
-        launch = case.view.wrapper.launches[hypothesis.guilty.launch_index or 0]
-        assert hypothesis.guilty.name == launch.kernel
-        assert "dimension 0 of input 0" in hypothesis.summary
 
 
 FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, SAME)
@@ -144,21 +123,3 @@ def test_where_the_operators_came_from() -> None:
 
 
 # An operator that refused an index which another launch had computed.
-
-REFUSED = "RuntimeError: Index 11 of input takes value 1041 which is not in the valid range [0, 1024)"
-
-
-def test_the_launch_that_computed_it_comes_before_the_bare_text(
-    zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Text and wrapper are two sources; the verdict gets a launch, the value and what it depends on."""
-    case = failing(package_case(zoo("logarithm")), REFUSED)
-    assert case.view is not None
-    launch = case.view.wrapper.launches[0]
-    index = Index(launch, 0, 1023, variable="buf0", maker=launch, holds="1041")
-    monkeypatch.setattr(index_out_of_bounds, "operator_indices", lambda _case: [index])
-    best = ranked([*log_text.detect_from_log(case), *index_out_of_bounds.detect_operator_index(case)], case)[
-        0
-    ]
-    assert best.guilty.launch_index == 0 and best.guilty.value == "1041 (allowed: 0..1023)"
-    assert "input 0" in best.summary and confidence(best, case) == "likely"

@@ -11,24 +11,18 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis import indices
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import index_out_of_bounds, value_constraints
 from mcp_server.diagnosis.causes.value_constraints import detect_form, form_trials
-from mcp_server.diagnosis.indices import candidates, checked_inputs, parts_of, whole_slice
+from mcp_server.diagnosis.indices import checked_inputs, parts_of
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument, Suspect
-from mcp_server.diagnosis.verdict import bystanders, confidence, is_bystander
+from mcp_server.diagnosis.verdict import bystanders, confidence
 from mcp_server.package.assertion import Division, IndexSource
 from mcp_server.package.launches import Launch
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.package.terms.accesses import slice_read
-from mcp_server.package.terms.linear import affine
-from mcp_server.package.terms.program import Check
-from mcp_server.package.terms.syntax import read_cpp
-from mcp_server.package.terms.term import Element, Number, Position, Range, Size, Term
-from mcp_server.package.terms.translate import Translator
+from mcp_server.package.terms.term import Element, Position
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import Event, IndexValues
@@ -46,50 +40,6 @@ from tests.diagnosis.support import (
     worker_run,
 )
 from tests.zoo.names import thorough
-
-
-def place_of(text: str) -> Term:
-    """A place in `tmp` over loop variables, as C++ code has it."""
-    return Translator(Position).term(read_cpp(text))
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("x0", (0, 1)),
-        ("7L", (7, 1)),
-        ("static_cast<int64_t>(3L + 2L*x1 + 6L*x0)", (3, 2)),
-        ("x0*x0", None),
-        ("x0 % 3", None),
-        ("unknown(x0)", None),
-    ],
-)
-def test_offset_and_stride_of_a_place(text: str, place: tuple[int, int] | None) -> None:
-    """What is not linear, or not understood, is not guessed at."""
-    assert affine(place_of(text)) == place
-
-
-@pytest.mark.parametrize(
-    ("index", "ranges", "found"),
-    [
-        ("x0", {"x0": 81}, range(81)),
-        ("x0 + 81L", {"x0": 81}, range(81, 162)),
-        ("x0 + ks0", {"x0": 81}, range(81, 162)),
-        ("x1 + 81L*x0", {"x0": 2, "x1": 81}, range(162)),
-        ("x1 + 81L*x0", {"x0": 2, "x1": 80}, None),  # without the last column
-        ("54L*x0 + 5L", {"x0": 3}, range(5, 114, 54)),
-        ("7L", {}, range(7, 8)),
-    ],
-)
-def test_a_check_is_made_of_a_slice_or_of_none(
-    index: str, ranges: dict[str, int], found: range | None
-) -> None:
-    """The elements that are read: no others are judged by the check."""
-    names: dict[str, Term] = {"ks0": Size("ks0"), **{name: Position(name) for name in ranges}}
-    place = Translator(names.__getitem__).term(read_cpp(index))
-    loops = tuple(Range(name, Number(0, "int64"), Number(stop, "int64")) for name, stop in ranges.items())
-    check = Check(1, Element("in_ptr0", place, "int64"), None, None, loops)
-    assert slice_read(check, "in_ptr0", {"ks0": 81}) == found
 
 
 def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> DiagnosisState:
@@ -147,27 +97,6 @@ def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> Non
     assert re.search(r"index outside (-32|0)\.\.31;", found.summary)
     symbolic = suspected(jagged(zoo)).summary
     assert re.search(r"outside (-6|0)\.\.5 \(6 is s\d+; s\d+ is the size of dim 0 of input 0", symbolic)
-
-
-@pytest.mark.parametrize("effect", [Effect.GONE, Effect.SAME])
-def test_elements_that_are_replaced_first_are_suspected(
-    zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch, effect: Effect
-) -> None:
-    """Where the kernel maps elements without an inverse, a clamped call can prove them and not clear them."""
-    case = failed(zoo, "ranker", GOOD_IDS, GivenTensor("float32", (8, 16)))
-    one = next(c for c in candidates(case) if len(c.sources) == 1)
-    bare = replace(one, sources=(replace(one.sources[0], allowed=None),))
-    for module in (indices, index_out_of_bounds):
-        monkeypatch.setattr(module, "candidates", lambda _case: (bare,))
-    part = whole_slice(bare, case)
-    assert part is not None and (part.low, part.high) == (0, 31)
-    case.index_values[part] = outside(part, 99, index=(5, 3))
-    found = suspected(case)
-    assert (found.guilty.kind, found.guilty.value) == ("input", "99 at [5, 3] (the index needs 0..31)")
-    assert found.intervention is not None and confidence(found, case) == "likely"
-    case.trials[found.intervention.key] = trial(found.intervention, effect)
-    assert confidence(suspected(case), case) == ("proven" if effect is Effect.GONE else "likely")
-    assert not is_bystander(suspected(case), case)
 
 
 @thorough

@@ -7,25 +7,21 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from mcp_server.diagnosis import causes
-from mcp_server.diagnosis.diagnose import DETECTORS, EXPORTED, choose, import_ahead, observations, perform
+from mcp_server.diagnosis.diagnose import DETECTORS, choose, observations, perform
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command
-from mcp_server.jobs.shared_import import surroundings
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
-from mcp_server.runtime.context import WORKER_MAIN, Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture
-from mcp_server.tools.fault_methods import ONE_THREAD
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, failing, package_case, phase, run
 
@@ -93,43 +89,6 @@ def test_an_empty_state_accuses_nobody() -> None:
     )
     assert sorted(each.__name__ for each in DETECTORS) == sorted(written)
     assert [list(detect(DiagnosisState(None))) for detect in DETECTORS] == [[]] * len(DETECTORS)
-
-
-SCRIPT = ScriptWorkload(script=Path("a.py"), cwd=Path("/tmp"), env={"TORCHINDUCTOR_CACHE_DIR": "/tmp/c"})
-PACKAGE = PackageWorkload(package=Path("a.pt2"))
-
-
-class Expected:
-    """Notes what is expected, and imports nothing."""
-
-    def __init__(self) -> None:
-        self.commands: list[tuple[Command, tuple[str, ...]]] = []
-
-    def expect(self, command: Command, modules: tuple[str, ...] = ()) -> None:
-        self.commands.append((command, modules))
-
-
-def expected(workload: Workload | None, **fields: Any) -> list[tuple[Command, tuple[str, ...]]]:
-    context, imports = Context(Path("job"), Path(sys.executable), **fields), Expected()
-    context.imports = imports  # type: ignore[assignment]
-    import_ahead(DiagnosisState(workload), context)
-    return imports.commands
-
-
-def test_the_requests_of_a_diagnosis_find_their_import(tmp_path: Path) -> None:
-    """A plain request and one with a single thread have the surroundings that were expected for them.
-
-    Only a workload with an exported program pays for reading one.
-    """
-    plain, single = expected(SCRIPT)
-    env = {**SCRIPT.env, "TORCHINDUCTOR_VEC_ISA_OK": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    common = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    argv = (sys.executable, "-u", str(WORKER_MAIN), "request.json")
-    for (command, _), more in ((plain, {"AOTI_RUNTIME_CHECK_INPUTS": "1"}), (single, ONE_THREAD)):
-        asked = Command(argv, tmp_path, {**env, **common, **more})
-        assert surroundings(command) == surroundings(asked)
-    assert [modules for _, modules in expected(SCRIPT)] == [EXPORTED, ()]
-    assert [modules for _, modules in expected(PACKAGE)] == [(), ()]
 
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"

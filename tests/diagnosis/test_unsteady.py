@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes import hang, illegal_memory_access, log_text, wrong_output
-from mcp_server.diagnosis.observe import limit_of
-from mcp_server.diagnosis.observe.calls import CheckedRun, RepeatCall, WatchRepeats
-from mcp_server.diagnosis.observe.intervene import WatchOperators
-from mcp_server.diagnosis.observe.launches import TraceLaunches
-from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
+from mcp_server.diagnosis.observe.calls import WatchRepeats
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import checked_call, conclude, confidence, health_evidence, health_summary
 from mcp_server.diagnosis.words import headline_of
@@ -117,17 +114,6 @@ def test_dropout_of_a_script_that_ends_well_is_its_own_affair(
     assert Drawing(monkeypatch, case, "native_dropout").found() == []
 
 
-def test_only_a_quick_call_that_ended_well_is_repeated(zoo: ZooPackage) -> None:
-    """A failing call, and the call of a script, which has a reference, are left alone."""
-    case = case_of(zoo("logarithm"), second=True, filled=True)
-    assert RepeatCall().gain(case, []) > 0
-    case.runs["plain"] = run("plain", "Segmentation fault")
-    assert RepeatCall().gain(case, []) == 0
-    case.runs["plain"] = run("plain", "", called())
-    case.workload = ScriptWorkload(script=Path("a.py"))
-    assert RepeatCall().gain(case, []) == 0
-
-
 def test_the_journal_names_the_kernel_of_a_hang(zoo: ZooPackage) -> None:
     """Once the journal names a launch, the call as a whole is no longer accused of the hang."""
     case = traced(zoo, "died", run("plain", ending="timeout"))
@@ -137,24 +123,6 @@ def test_the_journal_names_the_kernel_of_a_hang(zoo: ZooPackage) -> None:
     case.trace = None
     (found,) = hang.detect_hanging_call(case)
     assert found.guilty.kind == "call"
-
-
-def test_a_call_that_hangs_leaves_time_to_find_out_where(zoo: ZooPackage) -> None:
-    """A hang takes a part of the budget, is not run into again, and later runs get little time."""
-    case = package_case(zoo("logarithm"))
-    assert HANGING_S < limit_of(case, share=0.4).seconds < 0.5 * case.budget_s
-    case.runs["plain"] = run("plain", ending="timeout")
-    assert limit_of(case).seconds == HANGING_S
-    assert CheckedRun().gain(case, []) == 0
-
-
-def test_the_operators_of_a_hanging_call_are_watched_after_its_trace(zoo: ZooPackage) -> None:
-    """Each look at a call that hangs takes a part of the budget; the trace names the launch."""
-    case = package_case(zoo("plugin"))
-    case.runs["plain"] = run("plain", ending="timeout")
-    assert WatchOperators().gain(case, []) == 0 < TraceLaunches().gain(case, [])
-    case.done.append("trace_launches")
-    assert WatchOperators().gain(case, []) > 0
 
 
 RAISED = """Traceback (most recent call last):

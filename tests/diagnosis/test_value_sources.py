@@ -7,20 +7,14 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import hang, illegal_memory_access, value_constraints
 from mcp_server.diagnosis.causes.nan_or_inf import first_made, guard_fix
-from mcp_server.diagnosis.observe.calls import PlainRun
-from mcp_server.diagnosis.observe.launches import TraceLaunches
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import ranked
-from mcp_server.package.symbols import Symbol
 from mcp_server.runtime.context import decode
-from mcp_server.runtime.failure import Failure
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker.events import NodeNonFinite
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import LOG, capture, failing, package_case, phase, run, worker_run
+from tests.diagnosis.support import failing, package_case, run, worker_run
 
 MASK = {"node": "masked_fill", "op": "aten.masked_fill.Scalar", "masked": True, "bad_inputs": []}
 SOFTMAX = {"node": "softmax", "op": "aten.softmax.int", "masked": False, "bad_inputs": ["masked_fill"]}
@@ -79,20 +73,6 @@ def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
     assert "args[0]" in found.summary and "9 where u0 <= 5" in found.summary and found.intervention is None
 
 
-def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
-    """A value of an input that breaks a check is that input's, and the clamped call is the test."""
-    case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
-    assert case.view is not None and case.package is not None
-    item = case.package.inputs[0]
-    symbols: Any = case.view.wrapper.symbols
-    symbols["u0"] = Symbol("u0", "value", "x.item<int64>()", 1, item.name)
-    (found,) = value_constraints.detect_size(case)
-    assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
-    assert found.intervention is not None
-    (change,) = found.intervention.changes
-    assert (change.input, change.high) == (0, 5)
-
-
 def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
     """A call that timed out, with these launches at the end of its journal, all of which came back."""
     case = package_case(zoo("loop"))
@@ -113,35 +93,3 @@ def test_a_launch_outside_of_loops_hangs_by_itself(zoo: ZooPackage) -> None:
             list(hang.detect_endless_loop(case)) == []
             and len(list(illegal_memory_access.detect_last_launch(case))) == 1
         )
-
-
-def hung(zoo: ZooPackage, **more: object) -> DiagnosisState:
-    """A program that its time limit ended in the one call of this package that it had begun."""
-    case = package_case(zoo("loop"))
-    case.call = CallSpec("replay", {"package": str(zoo("loop")), "steps": [{"do": "call"}]}, zoo("loop"))
-    load = phase(1, loader="AOTIModelPackageLoader", package=zoo("loop"))
-    call = phase(2, load=1, thread=1) | {"outcome": "unfinished"}
-    case.capture = capture(loads=[load], calls=[call | more, *([call] if more else [])])
-    case.runs["script"] = run("script", ending="timeout")
-    return case
-
-
-def test_a_call_that_hung_is_traced_first(zoo: ZooPackage) -> None:
-    """The time that the program left is for the launches: the plain call does not come before."""
-    case = hung(zoo)
-    assert TraceLaunches().gain(case, []) == 1.0 and PlainRun().gain(case, []) == 0.0
-    case.done.append("trace_launches")
-    assert PlainRun().gain(case, []) > 0  # the trace was not possible, or the call came back
-    case.trace = looped(zoo, [0, 1, 2] * 6).trace
-    assert case.trace is not None
-    ended = Failure(ending="timeout", returncode=None, signal=None, log=LOG)
-    case.trace = case.trace.model_copy(update={"failure": ended})
-    assert PlainRun().gain(case, []) == 0.0
-    found = ranked([*hang.detect_waiting_calls(case), *hang.detect_endless_loop(case)], case)
-    assert [each.guilty.launch_index for each in found] == [0, None]  # the loop says more than the call
-
-
-def test_calls_of_several_threads_are_not_traced_first(zoo: ZooPackage) -> None:
-    """They may wait for each other, which one call by itself does not show."""
-    case = hung(zoo, thread=2)
-    assert TraceLaunches().gain(case, []) == 0.0 and PlainRun().gain(case, []) > 0

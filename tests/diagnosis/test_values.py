@@ -9,9 +9,7 @@ import pytest
 
 from mcp_server.diagnosis.causes import concurrency, custom_op, illegal_memory_access, nan_or_inf
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.observe.find_origin import faults
 from mcp_server.diagnosis.observe.launches import silent_suspicion
-from mcp_server.diagnosis.origin.find import Fault as OriginFault
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence, health_summary, is_bystander
@@ -189,16 +187,6 @@ def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     (change,) = found.intervention.changes
     assert (change.input, change.low, change.high) == (0, 0, 31)
     assert confidence(found, case) == "likely"
-
-
-def test_the_origin_of_a_missed_access_is_sought(zoo: ZooPackage) -> None:
-    """Of an access at a loaded index, in the tensor as it was at the launch; not of any other access."""
-    missed = MissedArgument(
-        parameter="p", variable="v", label="table", kind="constant", shape=[32, 8], stride=[8, 1]
-    )
-    case = located(zoo, parts=[INDEX], missed=missed)
-    assert faults(case) == [OriginFault(1, "access", parameter="p", shape=(32, 8), stride=(8, 1))]
-    assert faults(located(zoo, parts=[INDEX.model_copy(update={"kind": "scalar"})], missed=missed)) == []
 
 
 UNCLAMPABLE = [{"beyond": None}, {"limit": None}, {"kind": "scalar"}, {"input_index": 0}]

@@ -2,73 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mcp_server.diagnosis.origin.condition import (
     Question,
-    applied_text,
     condition,
-    culprit_at,
-    culprit_of,
-    good_ranges,
 )
 from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines
-from mcp_server.diagnosis.origin.of_model import outside_of, why_of_model
-from mcp_server.diagnosis.origin.values import ProbedValues
-from mcp_server.diagnosis.origin.walk import Computed, Walker
-from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.interval import Interval
-from mcp_server.package.terms.term import Element, Fold, Number, Position, Range, Scalar, Term
-from mcp_server.package.terms.translate import cast, chosen, operator
-from mcp_server.package.view import view_package
-from tests.package.terms.made import element, read, value
-from tests.support.origins import build
-from tests.zoo.names import few, thorough
+from mcp_server.package.terms.term import Number, Position, Scalar, Term
+from tests.package.terms.made import read, value
 
 X, N = Position("x"), Number(0, "int64")
-ROW = Element("row", X, "float32")
-FOUR = (Range("x", N, Number(4, "int64")),)
-
-
-def evaluator(*row: float) -> Evaluator:
-    return Evaluator({}, {}, lambda _element, offset: row[offset])
-
-
-def test_the_point_of_a_reduction_at_which_a_quotient_is_not_a_number() -> None:
-    """The sum is NaN for its third term; the operation has the values of that point."""
-    total = Fold("sum", FOUR, operator("div", (ROW, ROW)), "float32")
-    made = culprit_at(operator("mul", (total, Number(2.0, "float32"))), evaluator(1.0, 2.0, -0.0, 3.0))
-    assert made is not None and applied_text(*made) == "0 / 0"
-    assert made[1].positions == {"x": 2}
-    outer = evaluator(1.0, 2.0, 0.0, 3.0)
-    assert culprit_of(total, outer) is None, "a condition cannot vary what differs from point to point"
-    assert culprit_at(total, evaluator(1.0, 2.0, 4.0, 3.0)) is None
-
-
-def found_in(term: Term, *row: float) -> str:
-    """The operation outside of its domain in a term of some launch."""
-    view = view_package(build("buckets"))
-    launch = next(each for each in view.wrapper.launches if each.kernel in view.wrapper.kernels)
-    found = outside_of(Walker(view, ProbedValues()), Computed(launch, term, evaluator(*row)))
-    return applied_text(found.applied, found.evaluator) if found is not None else ""
-
-
-@thorough
-@pytest.mark.slow
-def test_an_infinity_is_followed_to_its_maker() -> None:
-    """0 * rsqrt(0) is NaN for the root; a mask and an overflow are nobody's domain."""
-    first = Element("row", N, "float32")
-    root = operator("rsqrt", (first,))
-    assert found_in(operator("mul", (first, root)), 0.0) == "rsqrt(0)"
-    mask = Number(-math.inf, "float32")
-    assert found_in(operator("sub", (mask, mask)), 0.0) == ""
-    grown = operator("exp", (first,))
-    assert found_in(operator("div", (grown, grown)), 1000.0) == ""
 
 
 @pytest.mark.parametrize(
@@ -149,70 +95,3 @@ def test_the_condition_of_a_bad_value(name: str) -> None:
     assert (found.text if found else "") == (f"the expression {told}" if told else "")
     if name == "log":
         assert found is not None and found.good == torch.finfo(torch.float32).tiny, "no denormal number"
-
-
-def test_every_point_of_a_loop_counts() -> None:
-    """A window of four rows: the last row decides, also where the first is the faulty one."""
-    points = [question(read(f"x * 4 + {1 + row}"), "int64", Interval(0, 19)) for row in range(4)]
-    found = condition(points, "x", 5)
-    assert found is not None
-    assert (found.low, found.good) == (4, 3)
-    assert found.text == "the expression is 20 or more for x >= 4 and 16 for 3"
-
-
-@st.composite
-def whole_terms(draw: st.DrawFn, depth: int = 3) -> Term:
-    """A term over a whole number as index computations are."""
-    if depth == 0:
-        return element("int64")
-    inner = draw(whole_terms(depth - 1))
-    number = Number(draw(st.integers(1, 9)), "int64")
-    kind = draw(st.sampled_from(("add", "sub", "mul", "floordiv", "clamp", "root", "where")))
-    if kind == "clamp":
-        return operator("minimum", (operator("maximum", (inner, number)), Number(90, "int64")))
-    if kind == "root":
-        root = operator("sqrt", (cast(operator("abs", (inner,)), "float32"),))
-        return cast(root, "int64")
-    if kind == "where":
-        return chosen(operator("lt", (inner, number)), inner, operator("add", (inner, number)))
-    return operator(kind, (inner, number))
-
-
-@settings(max_examples=few(20))
-@given(whole_terms(), st.integers(-5, 5), st.integers(6, 60), st.integers(-300, 300))
-def test_ranges_and_conditions_are_true(term: Term, low: int, high: int, bad: int) -> None:
-    """Of the values around zero, those in the ranges are good and no other; a condition has bad ones."""
-    ranges = good_ranges(question(term, "int64", Interval(low, high)))
-    is_bad = not low <= value(term, bad) <= high
-    found = condition([question(term, "int64", Interval(low, high))], "x", bad) if is_bad else None
-    for x in range(-300, 300, 3):
-        good = low <= value(term, x) <= high
-        assert ranges is None or good == any(start <= x <= end for start, end in ranges), x
-        if found is not None and found.good is not None:
-            inside = (found.low is None or x >= found.low) and (found.high is None or x <= found.high)
-            assert not inside or not good, x
-    assert found is None or (found.good is not None and low <= value(term, int(found.good)) <= high)
-
-
-BIN = "static_cast<int64_t>(std::floor(x * 32.0f)) + 1L"
-GAP = "c10::div_floor_integer(at::vec::minimum(std::abs(x), 96L), 2L)"
-STEPS = "c10::div_floor_integer(x + 1L, 2L) - 1L"
-
-
-@pytest.mark.parametrize(
-    ("text", "dtype", "value", "made_here", "why"),
-    [
-        (BIN, "float32", 33, "", "one past the end, where a range"),
-        (BIN, "float32", 161, "", ""),
-        (GAP, "int64", 35, "", "up to 48 by its own limits"),
-        (STEPS, "int64", 33, "buf5", "one past the end of buf5"),
-        (STEPS, "int64", 40, "buf5", ""),
-        (STEPS, "int64", 33, "", ""),
-    ],
-)
-def test_an_expression_is_accused_of_what_is_its_own(
-    text: str, dtype: str, value: int, made_here: str, why: str
-) -> None:
-    """Its own limits, an end that is not closed, a size of the model's; a value far beyond is the input's."""
-    found = why_of_model(read(text, dtype), value, Interval(0, 32), made_here)
-    assert why in found and bool(found) == bool(why)
