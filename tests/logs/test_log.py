@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.logs.captured import Captured, CapturedCall, stalled_call
-from mcp_server.logs.details import DETAILS, look
 from mcp_server.logs.log import MAX_ERRORS, read_log, read_log_file
-from mcp_server.logs.text import clean, read_line
+from mcp_server.logs.text import read_line
 from mcp_server.runtime.failure import read_launcher
 from tests.logs.support import digest, gold, lines_of, read
-from tests.zoo.names import few, nightly
 
 # Reading logs: which error is the root, where it points, and facts on lines that are no errors.
 
@@ -128,22 +124,6 @@ def test_late_cause_finds_room() -> None:
     assert len(facts.errors) == MAX_ERRORS and facts.dropped_errors == MAX_ERRORS + 1
 
 
-ERROR = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)"
-
-
-@pytest.mark.parametrize(
-    "pattern", [*DETAILS[::5], *nightly(*DETAILS)], ids=lambda pattern: pattern.pattern[:40]
-)
-@settings(deadline=None, max_examples=few(15), suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_the_prefilter_announces_every_detail(pattern: re.Pattern[str], data: st.DataObject) -> None:
-    """A line in which a pattern is found is one that the prefilter lets this pattern look at."""
-    text = data.draw(st.from_regex(pattern, alphabet=st.characters(codec="ascii", exclude_categories=["Cc"])))
-    line = read_line(text, 1)
-    if pattern.search(line.text):
-        assert pattern in look([line])[0].details
-
-
 # Logs as files: large ones, growing ones, what is none, and lines made fit to be read.
 
 FIRST = (
@@ -175,21 +155,6 @@ def test_an_error_in_the_middle_of_a_large_log_is_found(before: int, after: int)
         facts = read_log_file(path, head=1000, tail=1000)
     assert facts.root is not None and facts.root.line == before + 501
     assert facts.lines == before + after + 1001
-
-
-@pytest.mark.parametrize(
-    ("raw", "wanted"),
-    [
-        ("\x1b[1;31merror:\x1b[0m x\n", "error: x"),
-        ("\x1b]8;;http://a\x07link\x1b]8;;\x07", "link"),
-        (" 10%\r 50%\r100% done\r\n", "100% done"),
-        ("a\x00b\u202ec\x9b", "abc"),
-        ("\x1b_bk;t=1741234567890\x07boom", "boom"),
-    ],
-)
-def test_clean(raw: str, wanted: str) -> None:
-    """Escapes, control characters and redrawn states are gone."""
-    assert clean(raw) == wanted
 
 
 @pytest.mark.parametrize(
@@ -283,13 +248,6 @@ def test_a_launcher_that_started_nothing(text: str, waiting: bool, refused: bool
     assert (words.waiting, bool(words.refused)) == (waiting, refused)
 
 
-@given(st.lists(st.text(max_size=60)))
-def test_any_text_is_read(lines: list[str]) -> None:
-    """No text of a log is too odd, and what is told of it is bounded."""
-    words = read_launcher([f"srun: {line}" for line in lines])
-    assert len(words.refused) <= 300
-
-
 def test_the_log_of_one_process() -> None:
     """Errors of the others are left out, and lines keep their numbers."""
     lines = [
@@ -300,38 +258,3 @@ def test_the_log_of_one_process() -> None:
     root = read_log(lines, "1").root
     assert root is not None and (root.line, root.process) == (3, "1")
     assert read_log(lines, "2").root is None
-
-
-def call(n: int, seconds: float | None, *, size: int = 10, **more: Any) -> CapturedCall:
-    """Call `n` of one package, begun at second `n`; one without `seconds` is under way."""
-    outcome = "unfinished" if seconds is None else "ok"
-    leaves = [{"dtype": "float32", "shape": [size, 2]}]
-    fields = {"pid": 7, "n": n, "t": float(n), "number": n, "load": 0, "thread": 1, "leaves": leaves}
-    return CapturedCall.model_validate({**fields, "outcome": outcome, "seconds": seconds, **more})
-
-
-@pytest.mark.parametrize(
-    ("calls", "age_s", "stalled"),
-    [
-        ([call(1, 0.1), call(2, None)], 46, True),
-        ([call(1, 0.1), call(2, None)], 44, False),
-        ([call(1, 0.1), call(2, None, size=80)], 46, True),
-        ([call(1, 0.1), call(2, None, size=81)], 500, False),
-        ([call(1, 0.1), call(2, 3.0), call(3, None)], 299, False),
-        ([call(1, 0.1), call(2, 3.0), call(3, None)], 301, True),
-        ([call(2, None)], 500, False),
-        ([call(1, 0.1, load=1), call(2, None)], 500, False),
-        ([call(1, 0.1, outcome="failed"), call(2, None)], 500, False),
-        ([call(1, 0.1), call(2, None), call(3, None)], 500, False),
-        ([call(1, 0.1), call(2, 0.1)], 500, False),
-        ([call(1, 0.1), call(2, None, notice="a CUDA graph was being captured")], 500, False),
-    ],
-    ids=[
-        "long", "short", "eight times the data", "more", "slow calls", "slower still", "first call",
-        "other package", "failed before", "two threads", "all ended", "recorded",
-    ],
-)  # fmt: skip
-def test_far_longer_than_its_like(calls: list[CapturedCall], age_s: float, stalled: bool) -> None:
-    """After 45 s and a hundred times its like; who waits for whom among threads, nobody can tell."""
-    found = stalled_call(Captured(calls=calls), calls[-1].t + age_s, 45)
-    assert found == (calls[-1] if stalled else None)

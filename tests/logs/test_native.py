@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from mcp_server.logs.crash_reports import Access, read_cuda_gdb, read_native, read_progress_log
+from mcp_server.logs.crash_reports import read_cuda_gdb, read_native
 from mcp_server.logs.journal import printed_tensors, read_printout
 from mcp_server.logs.sanitizer import read_sanitizer_file
 from tests.logs.support import lines_of, read_sanitizer
 from tests.recorded import RECORDINGS
 
 # Core dumps, the driver's progress log, native sanitizers and backtraces.
-
-PROGRESS = """\
-[06:43:15.209195] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)
-[06:43:15.209210] coredump:   - PC 0x7462c3bac310
-[06:43:15.209486] coredump:   #0\t0x7462c3bac620\tadd_position_kernel
-""".splitlines()
 
 
 def test_illegal_access_takes_the_exact_line() -> None:
@@ -29,15 +21,6 @@ def test_illegal_access_takes_the_exact_line() -> None:
     assert (dump.kernel, dump.line) == ("add_position_kernel", 25)
     assert (dump.block, dump.thread) == ((2, 0, 0), (0, 0, 0))
     assert dump.file.startswith("/cache/")
-
-
-def test_progress_log() -> None:
-    """The driver's log names the exception and the kernel of the first one, amid other output."""
-    first = read_progress_log(["other output", *PROGRESS, *PROGRESS])
-    assert first is not None
-    assert (first.text, first.kernel) == ("CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS", "add_position_kernel")
-    assert read_progress_log(["coredump: SM 1/132 has finished state collection"]) is None
-    assert read_cuda_gdb(["[No CUDA devices]", "No symbol table is loaded."]) is None
 
 
 def test_heap_overflow() -> None:
@@ -88,15 +71,6 @@ def test_frames_of_a_package_are_generated() -> None:
 
 # compute-sanitizer's text reports.
 
-M = "========= "
-
-
-def one(*lines: str) -> Access:
-    """The only site of a report made of these lines, marks left out."""
-    report = read_sanitizer([f"{M}{line}" for line in (*lines, "")])
-    assert len(report.sites) == 1
-    return report.sites[0]
-
 
 @pytest.mark.parametrize(
     ("name", "kernel", "line", "direction", "size", "errors", "launch"),
@@ -114,14 +88,6 @@ def test_recorded_access(
     assert (site.kernel, site.line, site.direction, site.size) == (kernel, line, direction, size)
     assert (report.errors, report.complete, site.launch_offset) == (errors, errors is not None, launch)
     assert site.kind == "invalid_access"
-
-
-def test_program_lines_are_apart() -> None:
-    """The program's own lines are handed on, and only they."""
-    program: list[str] = []
-    read_sanitizer(lines_of("moe-dispatch.memcheck.txt"), program.append)
-    assert not any(line.startswith("=") for line in program)
-    assert any("balanced 16384" in line for line in program)
 
 
 def test_a_recorded_race() -> None:
@@ -147,12 +113,6 @@ def test_a_recorded_uninitialised_read() -> None:
     (text,) = read_sanitizer_file(RECORDINGS / "uninitialised.initcheck.txt").faults
     assert (text.kind, text.kernel, text.line) == ("uninitialised", "triton_poi_fused_cos_1", 23)
     assert (text.address, text.size, text.launch_offset) == (0x7FD686800300, 4, 0x1C409)
-
-
-@pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.memcheck.txt")), ids=lambda path: path.name)
-def test_a_recorded_file_is_read_like_its_lines(path: Path) -> None:
-    """The same on every recording."""
-    assert read_sanitizer_file(path) == read_sanitizer(path.read_text(encoding="utf-8").split("\n"))
 
 
 # The value printer's output.

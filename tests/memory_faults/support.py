@@ -55,10 +55,6 @@ def given(name: str, parameter: str, role: Role, facts: TensorFacts) -> JournalA
     return JournalArgument(name, parameter, role, facts)
 
 
-def number(parameter: str, value: int) -> JournalArgument:
-    return JournalArgument(parameter, parameter, "read", None, value)
-
-
 def launch(index: int, kernel: str, *arguments: JournalArgument, fault: str = "") -> JournalLaunch:
     """A launch that came back, with a device error when `fault` is given."""
     return JournalLaunch((1, 2, 0), index, index, kernel, 1, 0, 1, arguments, fault)

@@ -6,16 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
-from mcp_server.logs.crash_reports import Access, NativeFrame, NativeReport, Tool
+from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import Journal, TensorFacts
 from mcp_server.memory_faults import Fault
 from mcp_server.memory_faults.join import join_fault
-from mcp_server.memory_faults.situation import FOREIGN, Evidence, ValueRange
-from mcp_server.package.terms.sizes import index_at
+from mcp_server.memory_faults.situation import Evidence, ValueRange
 from tests.memory_faults.support import (
     BASE,
     FAULTS,
@@ -102,28 +99,6 @@ def test_an_index_into_a_table(
     assert ("fits" in fault.blame.reasons[0]) == (beyond is False)
 
 
-def test_a_write_through_an_index_of_generated_code(tmp_path: Path) -> None:
-    """Another launch doubled the slots; it is generated code over one input, so that input is named."""
-    view = recorded("user_spread", tmp_path)
-    x, slots, out = (tensor(BASE + n * 0x10_0000, s) for n, s in enumerate([(4, 16), (4,), (32, 16)]))
-    arguments = (given("buf1", "x", "read", x), given("buf2", "slots", "read", slots))
-    seen = journal(
-        launch(3, "spread_kernel_0", *arguments, given("buf0", "out", "written", out), fault=ERROR)
-    )
-    access = Access(
-        *("memcheck", "invalid_access", "Invalid __global__ write", "spread_kernel", "h.py"),
-        line_of(view, "spread_kernel", "tl.store("),
-        "write",
-        4,
-        BASE + 0x20_0000 + 800_000_000 * 64,
-    )
-    fault = join_fault(view, access, Evidence(seen, True, {(3, "buf2"): ValueRange(0, 800_000_000)}))
-    assert fault.launch is not None and fault.missed is not None and fault.blame is not None
-    assert (fault.launch.index, fault.missed.parameter) == (3, "out")
-    assert (fault.parts[0].producers, fault.parts[0].input_index) == ([2], 1)
-    assert (fault.blame.kind, fault.blame.input_index) == ("input", 1)
-
-
 def shift(tmp_path: Path, evidence: Evidence, line: int | None = None) -> Fault:
     view = recorded("user_shift", tmp_path)
     at = line_of(view, "shift_kernel", "tl.store(") if line is None else line
@@ -150,52 +125,7 @@ def test_tool_and_journal_that_disagree_are_not_certain(tmp_path: Path) -> None:
     assert (fault.launch.index, fault.launch.certain) == (2, False)
 
 
-@pytest.mark.parametrize(("tool", "found"), [("native", True), ("racecheck", False)])
-def test_a_stack_outside_of_kernels_leaves_what_the_package_calls(
-    tmp_path: Path, tool: Tool, found: bool
-) -> None:
-    """A native stack that names no kernel points at foreign code, which no other tool does."""
-    view = recorded("plugin", tmp_path)
-    fault = join_fault(view, Access(tool, "signal", "SIGABRT", ""), Evidence(journal(launch(0, "k"))))
-    assert (fault.launch is not None and fault.launch.kind in FOREIGN) == found
-
-
-@pytest.mark.parametrize(
-    ("function", "kernel"),
-    [
-        ("cpp_fused_add_0(float const*, float*)", "cpp_fused_add_0"),
-        ("std::__new_allocator<char>::allocate(unsigned long, void const*)", ""),
-        ("torch::aot_inductor::AOTInductorModel::run_impl(AtenTensorOpaque**)", ""),
-    ],
-)
-def test_the_kernel_in_a_native_stack(function: str, kernel: str) -> None:
-    """Inlined code of C++ and the model's own frame in the library of a package are no kernels."""
-    frames = (NativeFrame("abort", module="libc.so.6"), NativeFrame(function, module="/t/a.wrapper.so"))
-    found = NativeReport(backtrace=frames, signal="SIGABRT").crash
-    assert found is not None and (found.kernel, found.kind) == (kernel, "signal")
-
-
 # Which element of a tensor an offset is.
-
-
-@hypothesis.given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=4).flatmap(
-        lambda shape: st.tuples(st.just(shape), st.tuples(*(st.integers(0, n - 1) for n in shape)))
-    )
-)
-def test_the_index_of_a_contiguous_element_is_found_again(case: tuple[list[int], tuple[int, ...]]) -> None:
-    """`index_at` inverts the offset that strides give, for every element of a dense tensor."""
-    shape, index = case
-    stride = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        stride[dim] = stride[dim + 1] * shape[dim + 1]
-    offset = sum(i * s for i, s in zip(index, stride, strict=True))
-    assert index_at(offset, tuple(shape), tuple(stride), beyond=True) == index
-
-
-def test_an_expanded_dimension_has_no_index() -> None:
-    """Stride 0 maps many elements to one address."""
-    assert index_at(3, (4, 4), (0, 1), beyond=True) is None
 
 
 # The join on recordings of one H200 (torch 2.11): programs with a known fault, or none.

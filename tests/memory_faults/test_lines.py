@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.memory_faults.situation import SourceAccess
 from mcp_server.memory_faults.triton_reductions import narrow_sums, paddings
 from mcp_server.package.kernels import Kernel, Parameter
-from mcp_server.package.terms.linear import Address, address_of
+from mcp_server.package.terms.linear import address_of
 from mcp_server.package.terms.program import read_program
 
 # Accesses read out of kernel sources: which pointer, which values, how many elements of each.
@@ -31,12 +27,6 @@ def first(source: str, code: str) -> SourceAccess:
     """The first access on the first line with `code`."""
     line = next(n for n, text in enumerate(source.split("\n"), 1) if code in text)
     return next(each for each in accesses(source) if each.access.line == line)
-
-
-def factors(access: SourceAccess) -> dict[str, int | None]:
-    """The tensors that may be meant, and the factor of each element that is loaded."""
-    loads = {f"load {each.parameter}": factor for each, factor in access.address.elements.items()}
-    return {**{f"pointer {name}": 1 for name in access.parameters}, **loads}
 
 
 @pytest.mark.parametrize(
@@ -79,34 +69,6 @@ def test_the_sides_on_which_a_mask_bounds_a_loaded_index(mask: str, sides: set[s
         f"    v = tl.load(table + src, mask={mask}, other=0.0)\n"
     )
     assert first(source, "table + ").bounded == sides
-
-
-@pytest.mark.parametrize(
-    ("value", "factor"),
-    [
-        ("c10::convert<int64_t>(tmp0)", 64),
-        ("floor_divide_integral(tmp0, tmp9)", None),
-        ("int64_t(tmp0 - tmp9)", 64),
-        ("tmp0 % tmp9", None),
-        ("std::abs(tmp0)", None),
-    ],
-)
-def test_what_an_element_may_be_is_known_of_a_sum_only(value: str, factor: int | None) -> None:
-    """Of an index that is computed otherwise, the size of the table says nothing about the element."""
-    source = f"auto tmp0 = x[x0];\nauto tmp9 = 7;\nauto tmp1 = {value};\nauto tmp2 = table[64L*tmp1];"
-    parameters = tuple(Parameter(name, "const int64_t*", "read") for name in ("x", "table"))
-    kernel = Kernel("k_0", "cpp", "k", parameters, 1, source, 1)
-    access = read_program(kernel).accesses[-1]
-    (found,) = address_of(access.place, {}).elements.values()
-    assert found == factor
-
-
-def total(address: Address, values: dict[str, int]) -> int | None:
-    """The elements from the pointer; None where a factor is not known."""
-    factors = list(address.scalars.items())
-    if address.constant is None or any(factor is None and name for name, factor in factors):
-        return None
-    return address.constant + sum((factor or 0) * values[name] for name, factor in factors)
 
 
 # Reductions of a user's Triton kernel: masked lanes that take part, and sums kept in 16 bits.
@@ -224,32 +186,6 @@ def test_what_cannot_be_read_is_not_accused(text: str) -> None:
     assert not paddings(kernel_of(text)) and not narrow_sums(kernel_of(text))
 
 
-_VALUES = st.sampled_from(
-    ["x", "w", "2.0", "width", "tl.exp(x)", "tl.sum(x, 0)", "-x", "x / w", "tl.load(p + col)"]
-)
-_LINES = st.sampled_from(
-    [
-        "x = {}",
-        "w = {}",
-        "x += {}",
-        "w = tl.maximum(w, {})",
-        "x = tl.where(col < width, x, {})",
-        "tl.store(p, {})",
-    ]
-)
-
-
-@given(st.lists(st.tuples(_LINES, _VALUES), max_size=6), st.sampled_from(["0.0", "1.0", "float('-inf')"]))
-def test_any_arithmetic_is_read(lines: list[tuple[str, str]], other: str) -> None:
-    """No error whatever is assigned."""
-    body = "\n".join(form.format(value) for form, value in lines)
-    begin = f"x = tl.load(p + col, mask=col < width, other={other})\nw = tl.sum(x, 0) + x"
-    text = f"{begin}\n{body}\ntl.store(p, tl.max(x, 0))"
-    source = "def kernel(p, width, col):\n" + textwrap.indent(text, "    ")
-    for found in paddings(kernel_of(source)):
-        assert "tl.load" in found.load and found.filler != found.needed
-
-
 SIGNED = """@t(triton_meta={
     'signature': {'x': '*fp16', 'w': '*bf16', 'n': 'i32', 'out': '*fp32', 'B': 'constexpr'}})
 """
@@ -259,10 +195,3 @@ BLOCK = "at = tl.arange(0, B)"
 def kernel(*body: str) -> str:
     lines = "\n".join(f"    {line}" for line in (BLOCK, *body))
     return f"{SIGNED}@triton.jit\ndef level(x, w, n, out, B: tl.constexpr):\n{lines}\n"
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_read(text: str) -> None:
-    """What is no kernel has no sums, and nothing raises."""
-    for source in (text, kernel(text.replace("\n", " "))):
-        assert isinstance(narrow_sums(kernel_of(source)), tuple)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
@@ -14,19 +13,16 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.errors import ProblemError
-from mcp_server.package.kernels import Kernel, Parameter
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.mismatch import GivenTensor, symbol_values
-from mcp_server.package.prover import find_kernel_defects, largest_sizes, never_stored
+from mcp_server.package.prover import find_kernel_defects, largest_sizes
 from mcp_server.package.terms.accesses import Spans, lanes, read_accesses
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.probes.rewrite import with_wide_indices, with_wide_integers
 from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.worker.events import Given
 from tests.conftest import ZooPackage
 from tests.memory_faults.support import FAULTS, PROGRAMS, recorded, view_of
-from tests.package import summaries
 from tests.recorded import RECORDINGS
 from tests.zoo.names import TRIED, few
 
@@ -241,68 +237,3 @@ def test_a_workspace_for_fewer_blocks_than_the_grid_has(split: int, wrong: bool,
         ("uint32_t grid_0 = ", f"uint32_t grid_0 = {split} + 0 * "),
     )
     assert [each for each in found if each[1] == "out_ptr2"][:1] == ([("beyond", "out_ptr2")] * wrong)
-
-
-def test_a_cpp_output_that_is_never_stored_to() -> None:
-    """None of a real package is one; one whose stores go elsewhere is, unless a function may store to it."""
-    kernels = summaries.view_of("computed_index", "torch-2.13-cpu").wrapper.kernels.values()
-    outputs = [
-        (k, p.name)
-        for k in kernels
-        for p in k.parameters
-        if k.source and p.name.startswith(("out", "in_out"))
-    ]
-    assert len(outputs) > 2 and not any(never_stored(*each) for each in outputs)
-    kernel, name = next((k, name) for k, name in outputs if f"= {name};" not in k.source)
-    body = kernel.source.partition("{")[2]
-    other = re.sub(rf"\.store\({name}\b|\b{name}(?=\[[^\n]*\] = )", ".store(other", body)
-    assert never_stored(replace(kernel, source="{" + other), name)
-    assert not never_stored(replace(kernel, source="{" + other + f"helper({name});"), name)
-
-
-@pytest.mark.parametrize("name", ["int32_overflow", "missing_mask"])
-def test_a_kernel_with_wider_indices(name: str, tmp_path: Path) -> None:
-    """The text that is compiled as the intervention has no overflow left, on the same lines."""
-    kernels = view_of(FAULTS / name, tmp_path).wrapper.kernels.values()
-    kernel = next(kernel for kernel in kernels if kernel.kind == "user_triton")
-    wide = replace(kernel, source=with_wide_indices(kernel))
-    sizes = {"width": 32_768, "n": 1, "_grid_0": 66_000, "_grid_1": 1, "_grid_2": 1}
-    for access in read_accesses(wide):
-        assert not Spans(access, sizes).may_overflow
-    assert wide.source.count("\n") == kernel.source.count("\n")
-
-
-CELLS = """extern "C" void cells(const int32_t* in_ptr0, const int16_t* in_ptr1, int32_t* out_ptr0)
-{
-    auto tmp0 = in_ptr0[static_cast<int64_t>(x0)];
-    auto tmp3 = in_ptr1[static_cast<int64_t>(x0)];
-    auto tmp1 = static_cast<int32_t>(46021);
-    auto tmp4 = c10::convert<int32_t>(tmp3);
-    auto tmp5 = int32_t(tmp0 * tmp1 + tmp4);
-    out_ptr0[static_cast<int64_t>(x0)] = static_cast<int32_t>(tmp5);
-}"""
-IN_64_BITS = [
-    "auto tmp0 = static_cast<int64_t>(in_ptr0[static_cast<int64_t>(x0)]);",
-    "auto tmp3 = static_cast<int64_t>(in_ptr1[static_cast<int64_t>(x0)]);",
-    "auto tmp1 = static_cast<int64_t>(46021);",
-    "auto tmp4 = c10::convert<int64_t>(tmp3);",
-    "auto tmp5 = int64_t(tmp0 * tmp1 + tmp4);",
-]
-
-
-def test_a_kernel_with_wider_integers() -> None:
-    """What is loaded and computed, and not what the pointers are of; vectors and wide kernels are refused."""
-    types = {"in_ptr0": "const int32_t*", "in_ptr1": "const int16_t*", "out_ptr0": "int32_t*"}
-    parameters = tuple(Parameter(name, type_, "read") for name, type_ in types.items())
-    kernel = Kernel("cells", "cpp", "cells", parameters, 1, CELLS)
-    lines = with_wide_integers(kernel).split("\n")
-    assert [line.strip() for line in lines[2:7]] == IN_64_BITS and lines[0] == CELLS.split("\n")[0]
-    wide = replace(kernel, source=CELLS.replace("int32_t", "int64_t"), parameters=())
-    for other in (wide, replace(kernel, source="at::vec::Vectorized<int32_t>::loadu(in_ptr0)")):
-        with pytest.raises(ProblemError):
-            with_wide_integers(other)
-    load, store = "tl.load(in_ptr0 + (x0), xmask)", "tl.store(out_ptr0 + (x0), tmp0 * tmp1, xmask)"
-    body = f"x0 = xindex\ntmp0 = {load}\ntmp1 = tl.full([1], 46021, tl.int32)\n{store}"
-    text = with_wide_integers(triton(body, {"in_ptr0": "*i32", "out_ptr0": "*i32", "xnumel": "i32"}))
-    assert f"tmp0 = ({load}).to(tl.int64)" in text
-    assert "tmp1 = tl.full([1], 46021, tl.int64)" in text and store in text

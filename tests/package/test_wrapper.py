@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.provenance import read_provenance
-from mcp_server.package.terms.blocks import Statement, split_body
 from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
-from tests.package.summaries import GOLD, WRAPPERS, all_summaries, read, recorded
+from tests.package.summaries import GOLD, all_summaries, read, recorded
 from tests.zoo.names import TRIED
 
 # The wrapper reader: launches, arguments and roles, on packages, recordings and damaged wrappers.
@@ -39,20 +35,6 @@ def test_the_recorded_wrappers_are_understood() -> None:
     # Line 1 of an embedded source is the rest of the line with the quotes, as in device assertions.
     lines = recorded("jagged").kernels["triton_poi_fused_index_mul_0"].source.split("\n")
     assert lines[0] == "" and "tl.device_assert" in lines[33 - 1]
-
-
-def test_a_grid_chosen_by_autotuning() -> None:
-    """Of a switch over configurations the one whose index the macros name."""
-    text = (WRAPPERS / "lazy_shift.torch-2.15-cuda.cpp").read_text(encoding="utf-8")
-    switch = (
-        "uint32_t grid_0, grid_1, grid_2;\n    switch (shift_kernel_0_result.config_index) {\n"
-        "        case 0: grid_0 = _grid_0; grid_1 = 1L; grid_2 = 1L; break;\n"
-        "        case 1: grid_0 = 2*_grid_0; grid_1 = _grid_1; grid_2 = 1L; break;\n"
-        "        default: grid_0 = 1; grid_1 = 1; grid_2 = 1; break;\n    }\n"
-    )
-    text = text.replace("SHIFT_KERNEL_0_CONFIG_INDEX -1", "SHIFT_KERNEL_0_CONFIG_INDEX 1")
-    text = re.sub(r"uint32_t grid_0 = _grid_0;\n.*\n.*grid_2 = _grid_2;\n", switch, text)
-    assert read_wrapper(text).kernels["shift_kernel_0"].grid == ("2*_grid_0", "_grid_1", "1L")
 
 
 @pytest.mark.slow
@@ -115,10 +97,6 @@ def test_a_context_guard_gives_its_launch_a_stack() -> None:
 
 
 # The splitter of statements, and the shape expressions in them.
-
-
-def split(body: str) -> list[Statement]:
-    return list(split_body("f() {" + body, len("f() {"), 1, "f"))
 
 
 @pytest.mark.parametrize("text", ["s1", "s44 / 0", "__import__('os')", "s44.real", "", "(" * 500, "9" * 3000])
@@ -240,47 +218,4 @@ def test_flows(name: str) -> None:
     assert asked(Dataflow(body(*lines).run)) == expected
 
 
-Part = tuple[int, int | None]
 """A buffer by its number, and the offset of the half of it that a view shows."""
-_PARTS = st.tuples(st.integers(0, 2), st.sampled_from([None, 0, 4]))
-
-
-@given(st.lists(st.tuples(_PARTS, _PARTS, _PARTS), min_size=3, max_size=8), st.booleans())
-def test_a_slice_is_what_the_elements_depend_on(calls: list[tuple[Part, Part, Part]], views: bool) -> None:
-    """Against memory in which each element remembers the launches and inputs that went into it.
-
-    With views a slice may have more, since a part that is overwritten does not end an earlier value.
-    """
-    names = ("arg0_1", "buf0", "buf1")
-    lines = [allocate(name) for name in names[1:]]
-    memory: dict[str, list[set[int | str]]] = {name: [set() for _ in range(8)] for name in names}
-    memory["arg0_1"] = [{"arg0_1"} for _ in range(8)]
-    behind: list[set[int | str]] = []
-    for number, parts in enumerate(calls):
-        places = []
-        for at, offset in parts:
-            shown = slice(offset, offset + 4) if views and offset is not None else slice(8)
-            places.append((names[at], shown))
-        (out, written), *read = places
-        read_from = [each for name, part in read for each in memory[name][part]]
-        behind.append(set[int | str]({number}).union(*read_from))
-        memory[out][written] = [behind[-1]] * len(memory[out][written])
-        lines.append(mm(*(view(n, part.start or 0) if part != slice(8) else n for n, part in places)))
-    flow = Dataflow(body(*lines).run)
-    for number, expected in enumerate(behind):
-        found = flow.backward_from(number)
-        depends = {*found.launches, *found.inputs}
-        assert depends >= expected if views else depends == expected
-    reached, due = set(flow.forward(["arg0_1"]).launches), {n for n, b in enumerate(behind) if "arg0_1" in b}
-    assert reached >= due if views else reached == due
-
-
-@pytest.mark.parametrize("path", sorted(WRAPPERS.glob("*.cpp")), ids=lambda path: path.stem)
-def test_forward_and_backward_agree(path: Path) -> None:
-    """A launch lies in the forward slice of an input exactly if that input lies behind the launch."""
-    wrapper = read_wrapper(path.read_text(encoding="utf-8"))
-    flow = Dataflow(wrapper.run)
-    for buffer in wrapper.inputs().values():
-        reached = set(flow.forward([buffer.name]).launches)
-        behind = {n.index for n in wrapper.launches if buffer.name in flow.backward_from(n.index).inputs}
-        assert reached == behind
