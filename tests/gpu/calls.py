@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import PackageWorkload, Record, TensorSpec
 from mcp_server.runtime.context import Context
-from mcp_server.tools.check_devices import check_devices
-from mcp_server.tools.compare_with_eager import compare_with_eager
-from mcp_server.tools.compile_with_flags import compile_with_flags
-from mcp_server.tools.dump_kernel_io import dump_kernel_io
-from mcp_server.tools.explain_error import explain_error
-from mcp_server.tools.run_deterministic import run_deterministic
-from mcp_server.tools.trace_launches import trace_launches
 from tests.gpu.zoo import TF32, CudaZoo
+from tests.support.tools import asked
 
 Call = Callable[[Context, CudaZoo], Awaitable[Record]]
 
@@ -23,21 +18,29 @@ CPU_IDS = TensorSpec(shape=[8, 6], dtype="int64", device="cpu", low=0, high=31)
 TOO_MANY = TensorSpec(shape=[70, 6], dtype="int64", device="cuda:0", low=0, high=31)
 
 
-async def _printed(context: Context, zoo: CudaZoo) -> Record:
+async def _printed(context: Context, zoo: CudaZoo) -> Any:
     """Compile with the value printer, run, and explain what it printed: PyTorch's own procedure."""
-    compiled = await compile_with_flags(context, zoo.exported("logarithm", "bad-nan"), {PRINTER: 2})
+    program = zoo.exported("logarithm", "bad-nan")
+    compiled = await asked("compile_with_flags", context, program, flags={PRINTER: 2})
     assert compiled.package is not None, compiled.failure
     inputs = zoo.inputs("logarithm", "bad-nan")
     workload = PackageWorkload(package=compiled.package.path, inputs=inputs, timeout_s=60)
-    ran = await run_deterministic(context, workload, repeats=1)
-    return await explain_error(context, log=ran.runs[0].log.path)
+    ran = await asked("run_deterministic", context, workload, repeats=1)
+    return await asked("explain_error", context, log=ran.runs[0].log.path)
 
 
 def compared(name: str) -> Call:
     """A healthy package beside its own program."""
-    return lambda context, zoo: compare_with_eager(
-        context, zoo.call(name, "inputs"), zoo.exported(name, "inputs").exported
+    return lambda context, zoo: asked(
+        "compare_with_eager",
+        context,
+        zoo.call(name, "inputs"),
+        exported=zoo.exported(name, "inputs").exported,
     )
+
+
+def of(tool: str, name: str, inputs: str | list[TensorSpec]) -> Call:
+    return lambda context, zoo: asked(tool, context, zoo.call(name, inputs))
 
 
 def diagnosed(name: str, inputs: str | list[TensorSpec]) -> Call:
@@ -47,13 +50,13 @@ def diagnosed(name: str, inputs: str | list[TensorSpec]) -> Call:
 # In the order in which the tests want them; the long ones first within their kind.
 CALLS: dict[str, Call] = {
     "compile-with-printer": _printed,
-    "check-wrong-device": lambda context, zoo: check_devices(context, zoo.call("ranker", [CPU_IDS])),
-    "check-wrong-dtype": lambda context, zoo: check_devices(context, zoo.call("ranker", "bad-dtype")),
-    "check-out-of-range": lambda context, zoo: check_devices(context, zoo.call("ranker", [TOO_MANY])),
-    "check-static-toolchain": lambda context, zoo: check_devices(context, zoo.static_call()),
-    "repeat-bad-index": lambda context, zoo: run_deterministic(context, zoo.call("ranker", "bad-index")),
-    "dump-nan": lambda context, zoo: dump_kernel_io(context, zoo.call("logarithm", "bad-nan")),
-    "trace-shift": lambda context, zoo: trace_launches(context, zoo.call("user_shift", "bad-read")),
+    "check-wrong-device": of("check_devices", "ranker", [CPU_IDS]),
+    "check-wrong-dtype": of("check_devices", "ranker", "bad-dtype"),
+    "check-out-of-range": of("check_devices", "ranker", [TOO_MANY]),
+    "check-static-toolchain": lambda context, zoo: asked("check_devices", context, zoo.static_call()),
+    "repeat-bad-index": of("run_deterministic", "ranker", "bad-index"),
+    "dump-nan": of("dump_kernel_io", "logarithm", "bad-nan"),
+    "trace-shift": of("trace_launches", "user_shift", "bad-read"),
     "compare-logarithm": compared("logarithm"),
     "compare-ranker": compared("ranker"),
     "compare-tf32": compared(TF32),

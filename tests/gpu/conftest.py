@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -25,7 +26,7 @@ AT_ONCE = 6
 HAS_CUDA = "import torch; raise SystemExit(not torch.cuda.is_available())"
 LARGEST_LOG = 300_000  # bytes
 
-Answers = Mapping[str, "Future[Record]"]
+Answers = Mapping[str, "Future[Any]"]
 
 
 @pytest.fixture(scope="session")

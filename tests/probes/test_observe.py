@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,16 +14,14 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command
 from mcp_server.logs.journal import read_journal_file
 from mcp_server.model import PackageWorkload, TensorSpec
-from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context, WorkerRun
-from mcp_server.tools.locate_fault import locate_fault
-from mcp_server.tools.trace_launches import Trace, trace_launches
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import OddElement
 from tests.conftest import ZooPackage
 from tests.probes.conftest import Rebuild
 from tests.served import served
+from tests.support.tools import tool
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
@@ -158,18 +155,12 @@ def test_several_runners_and_threads_are_kept_apart(
 # Launches told one by one, and the sanitised build of their kernels, which sees what asserts do not.
 
 
-def trace(context: Context, cache: Cache, package: Path, inputs: Path | None, **options: object) -> Trace:
-    workload = PackageWorkload(package=package, inputs=inputs)
-    return anyio.run(lambda: trace_launches(context, workload, cache=cache, **options))  # type: ignore[arg-type]
-
-
-def test_a_good_run_is_traced_whole(
-    zoo: ZooPackage, rebuild: Rebuild, context: Context, cache: Cache
-) -> None:
+def test_a_good_run_is_traced_whole(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
     """Two calls of five launches, with arguments, wrapper lines and the model's own lines."""
     rebuild("ranker")
     package = zoo("ranker")
-    seen = trace(context, cache, package, package.with_name("ranker.inputs.pt"), calls=2)
+    workload = PackageWorkload(package=package, inputs=inputs_of(package))
+    seen = tool("trace_launches", context.directory, workload, calls=2)
     assert (seen.how, seen.total, seen.calls, seen.cached) == ("returned", 10, 2, True)
     first = seen.launches[0]
     assert first.kernel == "cpp_fused_embedding_0" and first.arguments[-1] == "ks0 = 8"
@@ -204,13 +195,11 @@ def test_an_overrun_of_one_weight_into_the_next_is_seen(
 
 
 @thorough
-def test_undefined_behaviour_is_put_on_its_launch_and_input(
-    zoo: ZooPackage, context: Context, cache: Cache
-) -> None:
+def test_undefined_behaviour_is_put_on_its_launch_and_input(zoo: ZooPackage, tmp_path: Path) -> None:
     """An index of 2**60 overflows the product with the row's size before any memory is touched."""
     huge = TensorSpec(shape=[8, 6], dtype="int64", low=2**60, high=2**60)
     workload = PackageWorkload(package=zoo("ranker"), inputs=[huge])
-    found = anyio.run(partial(locate_fault, context, workload, tool="ubsan", cache=cache))
+    found = tool("locate_fault", tmp_path, workload, tool="ubsan")
     assert found.fault is not None and found.fault.kernel == "cpp_fused_embedding_0"
     assert "signed integer overflow" in found.fault.text
     assert found.fault.launch is not None and found.fault.launch.index == 0

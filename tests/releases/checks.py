@@ -14,12 +14,9 @@ from benchmarks.corpus.validate import select
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.logs.log import read_log_file
 from mcp_server.model import ScriptWorkload
-from mcp_server.tools.check_devices import check_devices
-from mcp_server.tools.compare_with_eager import compare_with_eager
-from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.locate_fault import locate_fault
-from mcp_server.tools.run_deterministic import run_deterministic
 from tests.releases.trial import Outcome, Release, Trials
+from tests.support.tools import asked
 
 DIAGNOSED = (
     ("ranker", "bad-index", "index_out_of_bounds"),
@@ -60,23 +57,25 @@ class Steps:
         return _unless(held, f"{verdict.outcome} {verdict.category}: {verdict.summary}")
 
     async def values_are_seen(self) -> Outcome:
-        seen = await dump_kernel_io(self.release.context(), self.release.call("ranker"))
+        seen = await asked("dump_kernel_io", self.release.context(), self.release.call("ranker"))
         held = seen.returned and seen.seen == len(seen.launches) > 0
         return _unless(held, f"{seen.seen} launches")
 
     async def eager_agrees(self) -> Outcome:
         workload = self.release.call("ranker")
         exported = workload.package.with_name("ranker.exported.pt2")
-        compared = await compare_with_eager(self.release.context(), workload, exported)
+        compared = await asked("compare_with_eager", self.release.context(), workload, exported=exported)
         return _unless(compared.outcome == "agrees", compared.summary)
 
     async def wrong_dtype_of_an_input_is_told(self) -> Outcome:
-        checked = await check_devices(self.release.context(), self.release.call("ranker", "bad-dtype"))
+        checked = await asked(
+            "check_devices", self.release.context(), self.release.call("ranker", "bad-dtype")
+        )
         return _unless("int32" in checked.summary, checked.summary)
 
     async def failure_is_stable(self) -> Outcome:
         workload = self.release.call("ranker", "bad-index")
-        repeated = await run_deterministic(self.release.context(), workload, repeats=2)
+        repeated = await asked("run_deterministic", self.release.context(), workload, repeats=2)
         return _unless(repeated.pattern == "stable" and repeated.failing == 2, repeated.pattern)
 
     def trials(self) -> Trials:

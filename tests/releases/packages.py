@@ -12,8 +12,8 @@ from mcp_server.logs.journal import read_journal_file
 from mcp_server.package.view import view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Instrumented, Options
-from mcp_server.tools.inspect_package import Question, inspect_package
 from tests.releases.trial import Outcome, Release, Trials
+from tests.support.tools import asked
 from tests.zoo.names import CPU_MODELS
 
 
@@ -38,8 +38,8 @@ class Packages:
         for launch in view.wrapper.launches:
             view.flow_of(launch).backward_from(launch.index)
         context = self.release.context()
-        for question in (Question(), *(Question(launch=n.index) for n in view.wrapper.launches)):
-            anyio.run(inspect_package, context, path, question)
+        for question in ({}, *({"launch": each.index} for each in view.wrapper.launches)):
+            anyio.run(partial(asked, "inspect_package", context, package=path, **question))
         return "; ".join(lines) if lines or view.wrapper.launches else "no launch was read"
 
     def same_program(self, name: str) -> Outcome:

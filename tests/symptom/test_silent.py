@@ -10,12 +10,11 @@ import pytest
 
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.diagnosis.try_fix import TriedFix, try_fix
 from mcp_server.model import PackageWorkload, Verdict
-from mcp_server.operations.arguments import TryArguments
 from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, ROOT, compiled_once, torch_environment
 from tests.served import served
+from tests.support.tools import tool
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
@@ -82,13 +81,7 @@ def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:
 def test_the_constant_that_differs_is_found_among_those_given(silent: Path, tmp_path: Path) -> None:
     """All of them are given; the one that the package has permuted is enough."""
     workload = PackageWorkload(package=silent, inputs=beside(silent, "inputs"))
-    asked = TryArguments(
-        package=str(silent),
-        inputs=str(workload.inputs),
-        constants=str(beside(silent, "weights")),
-        expect=str(beside(silent, "meant-right")),
-    )
-    context = Context(directory=tmp_path, python=Path(sys.executable))
-    found: TriedFix = served(try_fix, context, workload, asked)
+    given = {"constants": beside(silent, "weights"), "expect": beside(silent, "meant-right")}
+    found = tool("try_fix", tmp_path, workload, **given)
     assert found.outcome == "fixed" and found.enough_constants == ["head.weight"]
     assert "Of the constants, head.weight is enough." in found.summary

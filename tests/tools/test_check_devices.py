@@ -7,29 +7,23 @@ import sys
 import venv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import anyio
 import pytest
 
 from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Workload
 from mcp_server.package.archive import Package, open_package, read_metadata
-from mcp_server.runtime.context import Context
-from mcp_server.tools.check_devices import DevicesChecked, check_devices
 from mcp_server.tools.machine import ISA_FLAGS, Compiler, Machine, find_problems, find_tool
 from mcp_server.worker.events import Gpu
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without
+from tests.support.tools import tool
 
 LIMIT = 10_000  # characters of a result
 
 
-def checked(directory: Path, workload: Workload | None, python: Path | None = None) -> DevicesChecked:
-    context = Context(directory=directory, python=python or Path(sys.executable))
-
-    async def check() -> DevicesChecked:
-        return await check_devices(context, workload)
-
-    return anyio.run(check)
+def checked(directory: Path, workload: Workload | None, python: Path | None = None) -> Any:
+    return tool("check_devices", directory, workload, **({"python": python} if python is not None else {}))
 
 
 def package(path: Path, inputs: Path | list[TensorSpec] | None = None, **more: object) -> PackageWorkload:
@@ -92,7 +86,7 @@ def test_a_file_without_torch_is_unknown(zoo: ZooPackage, tmp_path: Path, bare_p
     ("make", "slug"),
     [
         (lambda path: path.write_bytes(b""), "empty_file"),
-        (lambda path: path.mkdir(), "not_a_package_directory"),
+        (lambda path: path.write_bytes(b"model:"), "not_a_zip"),
     ],
 )
 def test_an_unreadable_package_is_a_finding(

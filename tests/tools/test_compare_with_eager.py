@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import runpy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 import torch
 from torch import nn
@@ -15,11 +13,9 @@ from torch import nn
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
 from mcp_server.package.archive import open_package
-from mcp_server.tools.compare_with_eager import compare_with_eager
-from mcp_server.tools.divergence import ComparedWithEager
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
-from tests.worker.support import context_in
+from tests.support.tools import tool
 from tests.zoo.names import nightly, thorough
 
 pytestmark = pytest.mark.slow
@@ -60,12 +56,13 @@ def compared(
     workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
     exported: Path | None = None,
     **options: Any,
-) -> ComparedWithEager:
-    call = partial(compare_with_eager, context_in(directory / "job"), workload, exported, **options)
-    return anyio.run(call)
+) -> Any:
+    if exported is not None:
+        options["exported"] = exported
+    return tool("compare_with_eager", directory / "job", workload, **options)
 
 
-def compared_zoo(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> ComparedWithEager:
+def compared_zoo(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> Any:
     """A zoo model against its own program; `more` replaces fields of the workload, or the program."""
     package = zoo(name)
     exported = more.pop("exported", package.with_name(f"{name}.exported.pt2"))
@@ -234,9 +231,9 @@ def test_what_cannot_be_compared_is_refused(zoo: ZooPackage, tmp_path: Path) -> 
     """A package alone, a package as the program, a tolerance of nothing: each with what is allowed."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))
-    with pytest.raises(ProblemError, match="exported program"):
+    with pytest.raises(ProblemError, match="nothing to compare with"):
         compared(tmp_path, workload)
-    with pytest.raises(ProblemError, match="AOTInductor package, not an exported program"):
+    with pytest.raises(ProblemError, match="a compiled AOTInductor package"):
         compared(tmp_path, workload, package)
     with pytest.raises(ProblemError, match="tolerance"):
         compared(tmp_path, workload, package, tolerance=0)

@@ -12,16 +12,15 @@ import pytest
 from safetensors.torch import load_file
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.context import Context, decode
-from mcp_server.tools.dump_kernel_io import dump_kernel_io, read_launches
+from mcp_server.tools.dump_kernel_io import read_launches
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     BadElement,
     Choice,
-    KernelIO,
     LaunchValues,
     find_first_bad,
     overview,
@@ -29,18 +28,13 @@ from mcp_server.tools.kernel_io import (
 from mcp_server.worker.events import Argument
 from tests.conftest import ZooPackage
 from tests.package.archives import changed, without
-from tests.served import served
+from tests.support.tools import tool
 
 pytestmark = pytest.mark.slow
 
 
-def dumped(
-    directory: Path,
-    workload: PackageWorkload | ExportedWorkload,
-    **options: Any,
-) -> KernelIO:
-    context = Context(directory=directory, python=Path(sys.executable))
-    return served(dump_kernel_io, context, workload, **options)
+def dumped(directory: Path, workload: PackageWorkload, **options: Any) -> Any:
+    return tool("dump_kernel_io", directory, workload, **options)
 
 
 def package(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:

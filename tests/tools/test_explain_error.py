@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -13,11 +14,11 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.families import FAMILIES
 from mcp_server.logs.log import read_log
 from mcp_server.operations.table import OPERATIONS
-from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_users_log
-from mcp_server.tools.explain_error import Explanation, explain_error, program_of
+from mcp_server.tools.explain_error import program_of
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
+from tests.support.tools import tool
 
 
 @pytest.mark.parametrize(
@@ -47,32 +48,35 @@ def test_the_program_that_a_log_names(lines: str, arguments: dict[str, object]) 
 
 
 @pytest.mark.parametrize("text", ["my model returns nan", "the answers are wrong"])
-async def test_an_unknown_text_is_not_called_silence(context: Context, text: str) -> None:
+def test_an_unknown_text_is_not_called_silence(tmp_path: Path, text: str) -> None:
     """A text that somebody quotes is not said to hold no error, and nobody is sent to look for a hang."""
-    found = await explain_error(context, text=text)
+    found = tool("explain_error", tmp_path, text=text)
     assert found.summary == "This text matches no known error."
     assert found.next.tool == "run_deterministic" and found.lines == [f"1: {text}"]
     assert any("pass the whole log" in note for note in found.notes)
 
 
-async def test_the_closest_family_is_named(context: Context) -> None:
+def test_the_closest_family_is_named(tmp_path: Path) -> None:
     """A text with a typing error leads to the family that it resembles, as a note and not as a finding."""
-    found = await explain_error(context, text="index out of bound 0 <= tmp27 < 32L")
+    found = tool("explain_error", tmp_path, text="index out of bound 0 <= tmp27 < 32L")
     assert not found.known and found.category is None
     assert found.notes[0].startswith("closest known error: cpu_index_assert")
 
 
-async def test_open_launch_without_error(context: Context) -> None:
+def test_open_launch_without_error(tmp_path: Path) -> None:
     """Without an error text the launch that did not end is named."""
-    found = await explain_error(context, text="[ before_launch: a_0 ]")
+    found = tool("explain_error", tmp_path, text="[ before_launch: a_0 ]")
     assert (found.last_launch, found.next.tool) == ("a_0", "locate_fault")
 
 
 @pytest.mark.slow
-async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPackage) -> None:
+def test_assertion_is_traced_in_its_package(tmp_path: Path, zoo: ZooPackage) -> None:
     """With the package an index assertion leads to the launch, the table, the input and the model line."""
-    found = await explain_error(
-        context, text="RuntimeError: index out of bounds: 0 <= tmp2 < 32L", package=zoo("ranker")
+    found = tool(
+        "explain_error",
+        tmp_path,
+        text="RuntimeError: index out of bounds: 0 <= tmp2 < 32L",
+        package=zoo("ranker"),
     )
     (trace,) = found.trace
     assert trace["index_from"] == ["input 0 (args[0])"]
@@ -81,61 +85,62 @@ async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPack
 
 
 def recorded(where: Path, name: str) -> Path:
-    """A recorded package as a directory: its wrapper, and its kernels on the CPU."""
+    """A recorded package by its library: beside it lie its wrapper, and its kernels on the CPU."""
     for folder, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
         source = RECORDINGS / folder / f"{name}.cpp"
         if source.exists():
             (where / f"a.{kind}.cpp").write_bytes(source.read_bytes())
-    return where
+    (where / "a.wrapper.so").touch()
+    return where / "a.wrapper.so"
 
 
 @pytest.mark.slow
-async def test_several_places_are_shown(context: Context, zoo: ZooPackage) -> None:
+def test_several_places_are_shown(tmp_path: Path, zoo: ZooPackage) -> None:
     """A check that stands twice in a kernel: both are told, with what tells them apart; a line picks one."""
     text = "index out of bounds: 0 <= tmp10 < 12L"
-    both = await explain_error(context, text=text, package=zoo("scatter"))
+    both = tool("explain_error", tmp_path, text=text, package=zoo("scatter"))
     assert len({fact["location"] for fact in both.trace}) == len(both.trace) == 2
     assert both.notes == ["2 places fit; the generated file and line, or a trace, tell them apart"]
     place = both.trace[1]["location"].replace("kernel.cpp", "/c/x.kernel.cpp")
     raised = f"{text}\nException raised from {both.trace[1]['kernel']} at {place} (most recent call first):"
-    one = await explain_error(context, text=raised, package=zoo("scatter"))
+    one = tool("explain_error", tmp_path, text=raised, package=zoo("scatter"))
     assert (one.trace, one.notes) == ([both.trace[1]], [])
 
 
-async def test_the_text_of_a_device(context: Context, tmp_path: Path) -> None:
+def test_the_text_of_a_device(tmp_path: Path) -> None:
     """A Triton assertion leads to the launch, the input that holds the index, and how far negatives go."""
     package = recorded(tmp_path, "scatter.torch-2.11-cuda")
     text = (
         "/c/xy.py:27: unknown: block: [0,0,0], thread: [7,0,0] Assertion "
         "`index out of bounds: 0 <= tl.broadcast_to(tmp4, [XBLOCK]) < 12` failed."
     )
-    found = await explain_error(context, text=text, package=package)
+    found = tool("explain_error", tmp_path, text=text, package=package)
     (fact,) = found.trace
     assert fact["kernel"] == "triton_poi_fused_index_put_zeros_2"
     assert fact["index_from"] == ["input 1 (args[1])"]
     assert fact["fix"].after == "assert -12 <= int(args[1].min()) and int(args[1].max()) <= 11"
 
 
-async def explanations(context: Context) -> list[Explanation]:
+def explanations(tmp_path: Path) -> list[Any]:
     texts = [family.example for family in FAMILIES]
     logs = sorted(RECORDINGS.glob("*.txt"))
-    return [await explain_error(context, text=text) for text in texts] + [
-        await explain_error(context, log=log) for log in logs
+    return [tool("explain_error", tmp_path, text=text) for text in texts] + [
+        tool("explain_error", tmp_path, log=log) for log in logs
     ]
 
 
-async def test_next_calls_validate(context: Context) -> None:
+def test_next_calls_validate(tmp_path: Path) -> None:
     """Every next call to a declared tool validates against that tool's arguments."""
     models = {operation.name: operation.arguments for operation in OPERATIONS}
-    called = {found.next.tool for found in await explanations(context)}
-    for found in await explanations(context):
+    called = {found.next.tool for found in explanations(tmp_path)}
+    for found in explanations(tmp_path):
         if found.next.tool in models:
             models[found.next.tool].model_validate(found.next.arguments)
     assert called >= {"check_devices", "diagnose"}
 
 
 @pytest.mark.slow
-async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None:
+def test_output_of_a_real_crash(tmp_path: Path, zoo: ZooPackage) -> None:
     """What this machine's torch prints for a bad index is explained down to the kernel and its launch."""
     code = (
         "import sys, torch; "
@@ -144,7 +149,7 @@ async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None
     )
     argv = [sys.executable, "-c", code, str(zoo("ranker"))]
     done = subprocess.run(argv, env=torch_environment(), capture_output=True, text=True, check=False)
-    found = await explain_error(context, text=done.stdout + done.stderr, package=zoo("ranker"))
+    found = tool("explain_error", tmp_path, text=done.stdout + done.stderr, package=zoo("ranker"))
     assert done.returncode != 0
     assert (found.family, found.kernel) == ("cpu_index_assert", "cpp_fused_embedding_0")
     assert [trace["index_from"] for trace in found.trace] == [["input 0 (args[0])"]]

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
@@ -18,13 +18,8 @@ from mcp_server.flags import FLAGS, Flag, find, select
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.exported import exported_device
-from mcp_server.runtime.context import Context
-from mcp_server.tools.compile_with_flags import Compiled, compile_with_flags
-from mcp_server.tools.explain_error import explain_error
-from mcp_server.tools.run_deterministic import run_deterministic
 from tests.conftest import ZooPackage
-from tests.served import served
-from tests.worker.support import context_in
+from tests.support.tools import tool
 from tests.zoo.names import thorough
 
 PRINTER = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
@@ -145,11 +140,8 @@ def test_no_python_source_of_torch_reads_an_inert_flag() -> None:
 # Compiling with flags: what is built, what is refused, and how a failing compile is told.
 
 
-def compiled(directory: Path, workload: ExportedWorkload, flags: dict[str, object]) -> Compiled:
-    async def compile_it() -> Compiled:
-        return await compile_with_flags(context_in(directory), workload, flags)
-
-    return anyio.run(compile_it)
+def compiled(directory: Path, workload: ExportedWorkload, flags: Mapping[str, object]) -> Any:
+    return tool("compile_with_flags", directory, workload, flags=flags)
 
 
 def exported(zoo: ZooPackage, name: str) -> Path:
@@ -157,7 +149,7 @@ def exported(zoo: ZooPackage, name: str) -> Path:
 
 
 @pytest.mark.slow
-def test_the_new_package_holds_what_the_flags_ask_for(flagged_ranker: Compiled) -> None:
+def test_the_new_package_holds_what_the_flags_ask_for(flagged_ranker: Any) -> None:
     """Flags given as variables and as configuration both end up in the generated code."""
     made = flagged_ranker
     assert made.ok and made.failure is None and made.package is not None
@@ -196,7 +188,7 @@ def test_a_flag_that_cannot_act_costs_no_compile(zoo: ZooPackage, tmp_path: Path
 @pytest.mark.slow
 def test_a_package_is_no_exported_program(zoo: ZooPackage, tmp_path: Path) -> None:
     """A compiled package in place of an exported program is a clear error."""
-    with pytest.raises(ProblemError, match="an AOTInductor package, not an exported program"):
+    with pytest.raises(ProblemError, match="a compiled AOTInductor package"):
         compiled(tmp_path, ExportedWorkload(exported=zoo("ranker")), {})
 
 
@@ -228,12 +220,12 @@ def test_the_printer_names_the_kernel_that_made_the_nan(zoo: ZooPackage, tmp_pat
     """Level 2 for one kernel: the log of the run names its buffer, and explain-error says so."""
     exported = zoo("logarithm").with_name("logarithm.exported.pt2")
     flags = {PRINTER: "2", FILTER: "cpp_fused_log_mul_sigmoid_0"}
-    made = served(compile_with_flags, context_in(tmp_path / "c"), ExportedWorkload(exported=exported), flags)
+    made = compiled(tmp_path / "c", ExportedWorkload(exported=exported), flags)
     assert made.package is not None
     workload = PackageWorkload(package=made.package.path, inputs=exported.with_name("logarithm.bad-nan.pt"))
-    ran = served(run_deterministic, context_in(tmp_path / "r"), workload, repeats=1)
+    ran = tool("run_deterministic", tmp_path / "r", workload, repeats=1)
     log = Path(ran.runs[0].log.path)
-    said = served(explain_error, context_in(tmp_path / "e"), log=log)
+    said = tool("explain_error", tmp_path / "e", log=log)
     assert any("buf1 after launch of cpp_fused_log_mul_sigmoid_0 is the first" in note for note in said.notes)
 
 
@@ -248,8 +240,7 @@ RANKER_FLAGS: dict[str, object] = {
 
 
 @pytest.fixture(scope="session")
-def flagged_ranker(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+def flagged_ranker(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The ranker compiled with flags of both kinds: variables and configuration."""
-    context = Context(directory=tmp_path_factory.mktemp("flagged"), python=Path(sys.executable))
-    workload = ExportedWorkload(exported=zoo("ranker").with_name("ranker.exported.pt2"))
-    return anyio.run(partial(compile_with_flags, context, workload, RANKER_FLAGS))
+    workload = ExportedWorkload(exported=exported(zoo, "ranker"))
+    return compiled(tmp_path_factory.mktemp("flagged"), workload, RANKER_FLAGS)

@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import platform
 import re
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.problems import PackageError
-from mcp_server.package.query import FOLDING, Fact, dataflow_text
+from mcp_server.package.query import FOLDING, dataflow_text
 from mcp_server.package.view import view_package
-from mcp_server.runtime.context import Context
-from mcp_server.tools.inspect_package import Inspection, Question, inspect_package
 from tests.conftest import ZooPackage
 from tests.memory_faults.support import FAULTS, view_of
 from tests.package.made_wrapper import make_wrapper
 from tests.package.summaries import WRAPPERS
 from tests.recorded import RECORDINGS
+from tests.support.tools import tool
 
-Ask = Callable[..., Inspection]
+Ask = Callable[..., Any]
 RESULT_LIMIT = 10_000
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Ask about a package, in a fresh context."""
-    context = Context(tmp_path, Path(sys.executable))
+    """Ask about a package, in a folder of its own."""
 
-    def run(
-        package: Path, question: Question | None = None, *, offset: int = 0, graph: bool = False
-    ) -> Inspection:
-        async def call() -> Inspection:
-            return await inspect_package(context, package, question, offset=offset, graph=graph)
-
-        work: Callable[[], Awaitable[Inspection]] = call
-        found = anyio.run(work)
+    def run(package: Path, **question: Any) -> Any:
+        if package.is_dir():  # the files of a wrapper alone: the library beside them stands for all
+            package = next(package.glob("*.wrapper.cpp")).with_suffix(".so")
+            package.touch()
+        found = tool("inspect_package", tmp_path, package=package, **question)
         assert len(found.model_dump_json()) < RESULT_LIMIT
         return found
 
@@ -63,8 +57,8 @@ def test_defects_of_kernels_are_listed_for_the_largest_sizes(ask: Ask, tmp_path:
     assert overview is not None
     (defect,) = (each for each in overview.defects if "in 32 bits" in each)
     assert "99,999" in defect and defect.endswith("(for s97 = 100000, the largest)")
-    assert defect in ask(tmp_path, Question(kernel="wide_kernel_0")).notes
-    assert not ask(tmp_path, Question(kernel="triton_poi_fused_add_1")).notes
+    assert defect in ask(tmp_path, kernel="wide_kernel_0").notes
+    assert not ask(tmp_path, kernel="triton_poi_fused_add_1").notes
 
 
 @pytest.mark.slow
@@ -89,8 +83,8 @@ def test_each_kind_of_question(zoo: ZooPackage, ask: Ask) -> None:
     """Every question is answered with its kind of fact, about the thing asked for."""
     package = zoo("jagged")
 
-    def one(kind: str, **asked: object) -> Fact:
-        fact = ask(package, Question.model_validate(asked)).facts[0]
+    def one(kind: str, **asked: object) -> Any:
+        fact = ask(package, **asked).facts[0]
         assert fact["kind_of_fact"] == kind
         return fact
 
@@ -127,7 +121,7 @@ def test_each_kind_of_question(zoo: ZooPackage, ask: Ask) -> None:
 def test_what_is_not_there(zoo: ZooPackage, ask: Ask, asked: dict[str, object]) -> None:
     """A name that the package does not hold is refused with what it does hold, or with the form wanted."""
     with pytest.raises(ProblemError) as caught:
-        ask(zoo("jagged"), Question.model_validate(asked))
+        ask(zoo("jagged"), **asked)
     assert caught.value.allowed or "file.py:LINE" in caught.value.what
 
 
@@ -153,9 +147,9 @@ def test_pages_hold_everything_once(made: Path, ask: Ask) -> None:
 
 def test_answers_about_a_large_wrapper_stay_small(made: Path, ask: Ask) -> None:
     """Names used by hundreds of launches are counted in full and listed in part."""
-    (symbol,) = ask(made, Question(symbol="s77")).facts
+    (symbol,) = ask(made, symbol="s77").facts
     assert symbol["used_by_launches"] > len(symbol["launches"]) > 0
-    (buffer,) = ask(made, Question(buffer="buf320")).facts
+    (buffer,) = ask(made, buffer="buf320").facts
     assert buffer["computed_by_launches"] == 320
 
 
@@ -166,11 +160,11 @@ def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
         (tmp_path / f"folding.{kind}.cpp").write_bytes(source.read_bytes())
     (note,) = ask(tmp_path).notes
     assert note.startswith("2 more launches run once, before the first call, to fold constants")
-    constant, first, second = ask(tmp_path, Question(constant="_FOLDED_CONST_permute")).facts
+    constant, first, second = ask(tmp_path, constant="_FOLDED_CONST_permute").facts
     assert constant["read_by"] == [0] and first["within"] == second["within"] == [FOLDING]
     assert second["kernel"] == "aoti_torch_cpu_mm_out"
     assert second["reads_from"] == ["buf1 was last written by launch 0"]
-    kernel, launch = ask(tmp_path, Question(kernel="cpp_fused_exp_mul_unsqueeze_0")).facts
+    kernel, launch = ask(tmp_path, kernel="cpp_fused_exp_mul_unsqueeze_0").facts
     assert kernel["launches"] == [] and launch == first
 
 
@@ -180,14 +174,14 @@ def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "lazy.wrapper.cpp").write_bytes(source.read_bytes())
     (told,) = ask(tmp_path).notes
     assert told.startswith("3 Triton kernels have no source in the package")
-    (note,) = ask(tmp_path, Question(assertion="index out of bounds: 0 <= tmp6 < ks0")).notes
+    (note,) = ask(tmp_path, assertion="index out of bounds: 0 <= tmp6 < ks0").notes
     assert told in note
 
 
 @pytest.mark.slow
 def test_the_picture(zoo: ZooPackage, ask: Ask) -> None:
     """Mermaid text with every launch by number, inputs and outputs; the slice of the question is marked."""
-    found = ask(zoo("attention"), Question(launch=2), graph=True)
+    found = ask(zoo("attention"), launch=2, graph=True)
     assert found.graph is not None
     text = found.graph.path.read_text()
     assert text.startswith("flowchart TD\n")

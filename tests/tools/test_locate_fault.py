@@ -11,21 +11,20 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.package.view import view_package
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context
 from mcp_server.tools import fault_methods
 from mcp_server.tools.fault_methods import core_environment, order, read_core, run_sanitizer
-from mcp_server.tools.fault_run import Program, prepare
-from mcp_server.tools.locate_fault import LocatedFault, locate_fault, locate_in_program
+from mcp_server.tools.fault_run import prepare
 from mcp_server.tools.machine import find_tool
 from mcp_server.worker import events
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
-from tests.served import served
-from tests.worker.support import QUICK, context_in
+from tests.support.tools import tool
+from tests.worker.support import QUICK
 from tests.zoo.names import thorough
 from tools.made import MADE
 
@@ -39,8 +38,8 @@ def call(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
     return PackageWorkload(package=zoo(name), inputs=zoo(name).with_name(f"{name}.{inputs}.pt"))
 
 
-def located(context: Context, workload: PackageWorkload, **asked: Any) -> LocatedFault:
-    return served(locate_fault, context, workload, **asked)
+def located(context: Context, workload: Workload, **asked: Any) -> Any:
+    return tool("locate_fault", context.directory, workload, **asked)
 
 
 @pytest.mark.slow
@@ -48,7 +47,7 @@ def test_an_overrun_of_a_weight_is_joined_with_its_index(
     zoo: ZooPackage, context: Context, cache: Cache
 ) -> None:
     """AddressSanitizer sees row 32 of 32; the join names line, weight, row and input."""
-    found = located(context, call(zoo, "ranker", "bad-index"), cache=cache)
+    found = located(context, call(zoo, "ranker", "bad-index"))
     fault = found.fault
     assert (
         fault is not None
@@ -74,7 +73,7 @@ def test_an_assert_that_fires_is_joined_like_an_access(
     zoo: ZooPackage, context: Context, cache: Cache
 ) -> None:
     """Without a sanitizer the generated assert is the evidence: same input, same bound."""
-    found = located(context, call(zoo, "ranker", "bad-index"), tool="native", cache=cache)
+    found = located(context, call(zoo, "ranker", "bad-index"), tool="native")
     assert found.fault is not None and found.fault.blame is not None
     assert found.fault.kind == "assert"
     assert found.fault.blame.input_index == 0
@@ -84,7 +83,7 @@ def test_an_assert_that_fires_is_joined_like_an_access(
 @pytest.mark.slow
 def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context, cache: Cache) -> None:
     """Both methods ran, neither saw a thing, and the summary does not clear the numbers."""
-    found = located(context, call(zoo, "ranker", "inputs"), cache=cache)
+    found = located(context, call(zoo, "ranker", "inputs"))
     assert not found.found
     assert [a.tool for a in found.attempts] == ["asan", "native"]
     assert "does not clear" in found.summary
@@ -205,10 +204,8 @@ def program(directory: Path, package: Path, **env: str) -> ScriptWorkload:
     return ScriptWorkload(script=script, args=[str(package), str(bad)], cwd=directory, env={**QUICK, **env})
 
 
-def located_in(directory: Path, workload: Program, **asked: Any) -> LocatedFault:
-    cache = Cache(MADE / "instrumented")
-    context = context_in(directory / "job")
-    return served(locate_in_program, context, workload, cache=cache, **asked)
+def located_in(directory: Path, workload: Workload, **asked: Any) -> Any:
+    return tool("locate_fault", directory / "job", workload, **asked)
 
 
 @thorough

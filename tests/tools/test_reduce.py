@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.tools.failing import FailureShown, result_of_script
-from mcp_server.tools.reduce import Reduced, reduce
+from mcp_server.tools.reduce import Reduced
 from tests.conftest import CACHE, ZooPackage
 from tests.recorded import RECORDINGS
-from tests.worker.support import context_in
+from tests.support.tools import tool
 from tests.zoo.names import thorough
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
@@ -88,8 +86,8 @@ NO_SHIM = (
 )
 
 
-def reduced(tmp_path: Path, workload: Any, **options: Any) -> Reduced:
-    return anyio.run(partial(reduce, context_in(tmp_path / "job"), workload, **options))
+def reduced(tmp_path: Path, workload: Any, **options: Any) -> Any:
+    return tool("reduce", tmp_path / "job", workload, **options)
 
 
 def program(zoo: ZooPackage, name: str, inputs: str) -> ExportedWorkload:
@@ -101,7 +99,7 @@ def program(zoo: ZooPackage, name: str, inputs: str) -> ExportedWorkload:
     )
 
 
-def run_alone(result: Reduced, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def run_alone(result: Any, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Copy the files elsewhere and run the script with nothing of ours in reach."""
     for file in result.files:
         target = tmp_path / "alone" / file.path.relative_to(script_of(result).parent)
@@ -114,7 +112,7 @@ def run_alone(result: Reduced, tmp_path: Path) -> subprocess.CompletedProcess[st
     )
 
 
-def script_of(result: Reduced) -> Path:
+def script_of(result: Any) -> Any:
     return next(file.path for file in result.files if file.path.name == "repro.py")
 
 
@@ -185,10 +183,10 @@ def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, sai
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
 
 
-def test_a_package_without_its_program_is_refused(tmp_path: Path) -> None:
+def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package does not hold its graph; the error says what does."""
     with pytest.raises(ProblemError, match="does not hold the graph") as refused:
-        reduced(tmp_path, PackageWorkload(package=tmp_path / "model.pt2"))
+        reduced(tmp_path, PackageWorkload(package=zoo("ranker")))
     assert "exported" in refused.value.allowed
 
 

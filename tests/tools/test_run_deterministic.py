@@ -10,11 +10,9 @@ import pytest
 from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.tools.compare_with_eager import Repeats
-from mcp_server.tools.run_deterministic import Repeated, run_deterministic
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import worker_run
-from tests.served import served
-from tests.worker.support import context_in
+from tests.support.tools import tool
 
 # Keeps count of its runs in a file beside it, and does what argv names for this one.
 TAKES_TURNS = """
@@ -30,11 +28,11 @@ if act == "error":
 """
 
 
-def repeated(directory: Path, workload: Workload, **options: Any) -> Repeated:
-    return served(run_deterministic, context_in(directory / "job"), workload, **options)
+def repeated(directory: Path, workload: Workload, **options: Any) -> Any:
+    return tool("run_deterministic", directory / "job", workload, **options)
 
 
-def turns(directory: Path, *acts: str) -> Repeated:
+def turns(directory: Path, *acts: str) -> Any:
     script = directory / "turns.py"
     script.write_text(TAKES_TURNS)
     workload = ScriptWorkload(script=script, args=list(acts), cwd=directory)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,17 +17,14 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.interventions.kernel import eager_key, try_in_eager
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.diagnosis.try_fix import TriedFix, try_fix
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
-from mcp_server.operations.arguments import TryArguments
 from mcp_server.package.view import view_package
-from mcp_server.tools.compare_with_eager import compare_with_eager
-from mcp_server.tools.divergence import ComparedWithEager, EveryLaunch
 from mcp_server.worker.protocol import EagerLaunches
 from tests.conftest import CACHE, ZooPackage, compiled_once, torch_environment
 from tests.gpu.conftest import HAS_CUDA
 from tests.served import served
+from tests.support.tools import tool
 from tests.worker.support import context_in
 from tests.wrong_launches.models import SCALE, WRONG_SCALE
 from tests.zoo.names import thorough
@@ -36,7 +34,7 @@ from tests.zoo.names import thorough
 Wrong = Callable[[str], Path]
 
 
-def judged_call(package: Path, found: EveryLaunch) -> TriedCall:
+def judged_call(package: Path, found: Any) -> TriedCall:
     """The call, with what eager mode returns as what is expected."""
     assert found.eager_outputs is not None
     return call_of_package(call_of(package), Symptom(expect=found.eager_outputs.path))
@@ -114,7 +112,7 @@ def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong,
     assert _in_eager(tmp_path, call, found, found.wrong[1].launch) == (Effect.GONE, "")
 
 
-def _in_eager(directory: Path, call: TriedCall, found: EveryLaunch, launch: int) -> tuple[Effect, str]:
+def _in_eager(directory: Path, call: TriedCall, found: Any, launch: int) -> tuple[Effect, str]:
     """The effect of one launch in eager mode on the rebuilt package, whatever others do."""
     assert found.plan is not None
     package = found.plan.path.read_text().partition('"package": "')[2].partition('"')[0]
@@ -150,11 +148,10 @@ def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path,
 # A launch done in eager mode by the program: `try-fix --as eager`.
 
 
-def tried(directory: Path, package: Path, launch: int, **asked: object) -> TriedFix:
+def tried(directory: Path, package: Path, launch: int, **asked: Any) -> Any:
     program = package.with_name(f"{package.stem}.exported.pt2")
-    given = {"package": str(package), "launch": launch, "exported": str(program), "how": "eager"}
-    fix = TryArguments.model_validate({**given, **asked})
-    return served(try_fix, context_in(directory), call_of(package), fix)
+    given = {"launch": launch, "exported": program, "how": "eager", **asked}
+    return tool("try_fix", directory, call_of(package), **given)
 
 
 @pytest.mark.slow
@@ -226,13 +223,13 @@ def call_of(package: Path) -> PackageWorkload:
     return PackageWorkload(package=package, inputs=package.with_name(f"{package.stem}.inputs.pt"))
 
 
-def compared(directory: Path, package: Path) -> ComparedWithEager:
+def compared(directory: Path, package: Path) -> Any:
     """A package with every launch judged by the program next to it."""
     program = package.with_name(f"{package.stem}.exported.pt2")
-    return served(compare_with_eager, context_in(directory), call_of(package), program)
+    return tool("compare_with_eager", directory, call_of(package), exported=program)
 
 
-def judged(directory: Path, package: Path) -> EveryLaunch:
+def judged(directory: Path, package: Path) -> Any:
     """What that says of the launches."""
     return compared(directory, package).every_launch
 

@@ -10,6 +10,7 @@ from mcp_server.diagnosis.origin.condition import (
     condition,
 )
 from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines
+from mcp_server.diagnosis.origin.of_model import why_of_model
 from mcp_server.package.terms.interval import Interval
 from mcp_server.package.terms.term import Number, Position, Scalar, Term
 from tests.package.terms.made import read, value
@@ -95,3 +96,27 @@ def test_the_condition_of_a_bad_value(name: str) -> None:
     assert (found.text if found else "") == (f"the expression {told}" if told else "")
     if name == "log":
         assert found is not None and found.good == torch.finfo(torch.float32).tiny, "no denormal number"
+
+
+BIN = "static_cast<int64_t>(std::floor(x * 32.0f)) + 1L"
+GAP = "c10::div_floor_integer(at::vec::minimum(std::abs(x), 96L), 2L)"
+STEPS = "c10::div_floor_integer(x + 1L, 2L) - 1L"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "value", "made_here", "why"),
+    [
+        (BIN, "float32", 33, "", "one past the end, where a range"),
+        (BIN, "float32", 161, "", ""),
+        (GAP, "int64", 35, "", "up to 48 by its own limits"),
+        (STEPS, "int64", 33, "buf5", "one past the end of buf5"),
+        (STEPS, "int64", 40, "buf5", ""),
+        (STEPS, "int64", 33, "", ""),
+    ],
+)
+def test_an_expression_is_accused_of_what_is_its_own(
+    text: str, dtype: str, value: int, made_here: str, why: str
+) -> None:
+    """Its own limits, an end that is not closed, a size of the model's; a value far beyond is the input's."""
+    found = why_of_model(read(text, dtype), value, Interval(0, 32), made_here)
+    assert why in found and bool(found) == bool(why)

@@ -1,0 +1,34 @@
+"""Tools as MCP and the command line call them: by name, with the arguments that a user gives."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mcp_server.model import Workload
+from mcp_server.operations.arguments import validated
+from mcp_server.operations.table import OPERATIONS
+from mcp_server.runtime.context import Context
+from tests.served import served
+
+BY_NAME = {operation.name: operation for operation in OPERATIONS}
+RENAMED = {"args": "script_args", "argv": "command"}  # from a workload's field to an argument
+
+
+async def asked(name: str, context: Context, workload: Workload | None = None, /, **options: Any) -> Any:
+    """The result of one call; raises what the tool raises, also for arguments that it refuses."""
+    operation = BY_NAME[name]
+    fields = workload.model_dump(mode="json", exclude_defaults=True) if workload is not None else {}
+    given = {RENAMED.get(key, key): value for key, value in fields.items()}
+    values = {key: value for key, value in given.items() if key in operation.arguments.model_fields}
+    values |= {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+    return await operation.call(context, validated(operation.arguments, values))
+
+
+def tool(name: str, directory: Path, workload: Workload | None = None, /, **options: Any) -> Any:
+    """The same in a folder of its own below `directory`, with the imports of torch that tests share."""
+    directory.mkdir(exist_ok=True)
+    context = Context(Path(tempfile.mkdtemp(dir=directory)), Path(options.get("python") or sys.executable))
+    return served(lambda context: asked(name, context, workload, **options), context)
