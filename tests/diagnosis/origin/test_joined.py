@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from mcp_server.diagnosis.causes import index_out_of_bounds
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, SideEffects
-from mcp_server.diagnosis.observe.find_origin import faults
+from mcp_server.diagnosis.interventions.input import Leaf
+from mcp_server.diagnosis.observe.find_origin import faults, made_good
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
+from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.verdict import confirmed_by, fix_of
 from mcp_server.model import Component, Fix, ModelLocation, PackageWorkload, Verdict
 from mcp_server.runtime.context import Context
@@ -22,6 +25,8 @@ from tests.diagnosis.support import failing, index_text, package_case, suspect, 
 from tests.served import served
 from tests.support.origins import build
 from tests.zoo.names import thorough
+
+LEAVES = [Leaf(0, "args[0]"), Leaf(1, "args[1]")]
 
 
 def element(value: object, *place: int) -> OffendingElement:
@@ -33,6 +38,50 @@ def origin(*elements: OffendingElement, condition: Condition | None = None, **mo
     return Origin.model_validate(
         {**known, "elements": elements, "element_count": len(elements), "condition": condition}
     )
+
+
+def tensor(*rows: list[int] | list[bool]) -> Tensor:
+    flat: list[int] = list(itertools.chain(*rows))
+    width = len(rows[0])
+    return Tensor((len(rows), width), (width, 1), lambda place: flat[place])
+
+
+ABOVE = Condition(
+    text="the expression is 40 or more for x >= 14", variable="x", label="args[1]", low=14, good=13
+)
+
+
+CLOSED = tensor([True, False], [False, False], [False, False])
+MADE_GOOD = {
+    "one limit": (
+        *(origin(element(17, 0, 1), condition=ABOVE), tensor([3, 17])),
+        *("args[1] = args[1].clamp(max=13)", 1),
+    ),
+    "others are beyond it and good": (
+        *(origin(element(17, 0, 1), condition=ABOVE), tensor([30, 17])),
+        *("args[1][0, 1] = 13", 1),
+    ),
+    "the condition does not hold": (
+        *(origin(element(17, 0, 1), element(3, 0, 0), condition=ABOVE), tensor([30, 17])),
+        *("args[1][0, 1] = 13", 1),
+    ),
+    "one element of each masked row": (
+        *(origin(element(False, 1, 0), element(False, 1, 1)), CLOSED),
+        *("args[1][~args[1].any(-1), 0] = True", 2),
+    ),
+    "no good value": (origin(element(9.75, 2, 0)), None, "", 0),
+    "no elements": (origin(), None, "", 0),
+}
+
+
+@pytest.mark.parametrize(("found", "held", "code", "changes"), MADE_GOOD.values(), ids=MADE_GOOD)
+def test_what_makes_the_offending_elements_good(
+    found: Origin, held: Tensor | None, code: str, changes: int
+) -> None:
+    """The nearest good value for them alone: whatever is not behind the fault stays as it is."""
+    made = made_good(found, LEAVES, lambda _: held)
+    assert (made.after_code if made is not None else "") == code
+    assert (len(made.changes) if made is not None else 0) == changes
 
 
 ACOS = Operation(
