@@ -13,8 +13,6 @@ from pathlib import Path
 import anyio
 import pytest
 from elftools.elf.elffile import ELFFile
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.logs.journal import Journal, read_journal, read_journal_file
 from mcp_server.model import CommandWorkload, PackageWorkload
@@ -163,11 +161,3 @@ def test_the_ending_is_the_launch_that_did_not_come_back() -> None:
     ending = read_journal(read("threw.jsonl").splitlines()).ending
     assert ending.how == "threw" and ending.launch is not None
     assert ending.launch.kernel == "cpp_fused_embedding_0"
-
-
-@given(st.lists(st.text() | st.just('{"event":"launch","pid":1}') | st.just("[]") | st.just("null")))
-def test_foreign_lines_are_counted_and_raise_nothing(lines: list[str]) -> None:
-    """Text that is no journal gives an empty journal."""
-    journal = read_journal(lines)
-    assert journal.launches == () and journal.ending.how == "not_started"
-    assert journal.cut_lines == sum(bool(line.strip()) for line in lines)

@@ -16,8 +16,7 @@ from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
-from mcp_server.probes.model_build import blame
-from mcp_server.probes.rewrite import numbered, quoted, rewrite
+from mcp_server.probes.rewrite import numbered, rewrite
 from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending
@@ -50,29 +49,6 @@ void AOTInductorModel::run_impl(
     output_handles[0] = buf1.release();
 } // AOTInductorModel::run_impl
 """  # noqa: E501 - a wrapper's lines are long
-
-MODEL = read_wrapper(WRAPPER)
-
-
-def test_a_launch_that_the_compiler_refuses_is_left_alone_and_listed() -> None:
-    """An error on a launch's line refuses that launch once; an error elsewhere refuses nothing."""
-    places = ("19:5: error: no such thing", "19: error: again", "3:1: error: elsewhere")
-    log = "".join(f"x.wrapper.cpp:{place}\n" for place in places)
-    found = blame(log, MODEL, {})
-    assert found == {1: "the compiler refuses its probes: no such thing"}
-    assert blame(log, MODEL, found) == {}
-    done = rewrite(MODEL, "model", found)
-    assert done.probed == (0, 2) and [(s.launch, s.reason) for s in done.skipped] == list(found.items())
-    assert done.text.split("\n")[18] == WRAPPER.split("\n")[18]
-
-
-def test_a_weight_is_separated_unless_a_launch_writes_it() -> None:
-    """A constant that is only read becomes an allocation of its own; a mutated buffer stays what it is."""
-    separated = "auto w = aoti_debug::separate<RAIIAtenTensorHandle>(constants_->at(0));"
-    assert separated in rewrite(MODEL, "m", separate_weights=True).text
-    assert quoted('a"; system("x"); //\n\\') == '"a?; system(?x?); //??"'  # no name leaves its string
-    mutated = WRAPPER.replace("(float*)(buf0.data_ptr())", "(float*)(w.data_ptr())")
-    assert "separate<" not in rewrite(read_wrapper(mutated), "m", separate_weights=True).text
 
 
 @st.composite

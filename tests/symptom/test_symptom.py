@@ -15,8 +15,6 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments, TryArguments
 from mcp_server.operations.workload import symptom_of, workload_of
-from mcp_server.package.archive import open_package
-from mcp_server.package.kernels import literals_of
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, compiled_once
@@ -195,9 +193,3 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path) -> None:
         arguments = DiagnoseArguments.model_validate({"log": "failed.log", **given})
         with pytest.raises(ProblemError, match="does not apply to a log, which calls no package"):
             symptom_of(arguments, None)
-
-
-def test_numbers_of_the_code_are_found(scaled: Path) -> None:
-    """0.7 is loaded twice by the kernel; 0 and 1 are in every kernel, and are left out."""
-    found = literals_of(open_package(scaled).wrapper.kernels.values())
-    assert [literal.value for literal in found] == [0.7, 3.5]

@@ -23,7 +23,6 @@ from mcp_server.tools.kernel_io import (
     Choice,
     LaunchValues,
     find_first_bad,
-    overview,
 )
 from mcp_server.worker.events import Argument
 from tests.conftest import ZooPackage
@@ -154,14 +153,6 @@ def values(launch: int, kernel: str, *arguments: ArgumentValues) -> LaunchValues
     return LaunchValues(launch=launch, sequence=launch, kernel=kernel, arguments=list(arguments))
 
 
-def test_a_launch_that_was_not_shown_is_named_as_the_producer(zoo: ZooPackage) -> None:
-    """A bad value that arrives is followed to the launch that wrote it last."""
-    got = ArgumentValues(name="buf1", when="before", role="read", non_finite=NAN)
-    bad = find_first_bad([values(2, "aoti_torch_cpu_addmm_out", got)], model_of(zoo, "logarithm"))
-    assert bad is not None and bad.kind == "kernel" and bad.producers == [1]
-    assert bad.kernel == "cpp_fused_log_mul_sigmoid_0" and "not shown" in bad.summary
-
-
 def test_a_bad_input_and_a_bad_constant_are_named(zoo: ZooPackage) -> None:
     """What no launch wrote is the caller's input or the model's constant, under the name its owner knows."""
     model = model_of(zoo, "logarithm")
@@ -192,32 +183,12 @@ def test_unset_memory_is_never_bad(zoo: ZooPackage) -> None:
 # What a reader gets of many launches, which are read one after another and let go.
 
 
-BAD = {"index": [3], "value": "nan", "count": 1}
-
-
 @pytest.fixture(scope="module")
 def model(zoo: ZooPackage) -> PackageView:
     package = open_package(zoo("logarithm"))
     return PackageView(package)
 
 
-def event(sequence: int, phase: str, run: int = 0, **more: Any) -> dict[str, Any]:
-    where = {"launch": 0, "sequence": sequence, "run": run, "kernel": "k"}
-    seen = {"name": "buf0", "parameter": "x", "role": "written", "dtype": "float32", "shape": [4], "nan": 0}
-    return {"event": "argument", "phase": phase, **where, **seen, **more}
-
-
 def read(tmp_path: Path, model: PackageView, lines: Iterator[dict[str, Any]]) -> Iterator[LaunchValues]:
     seen = (cast(Argument, decode(line)) for line in lines)
     return read_launches(Context(tmp_path, Path(sys.executable)), seen, model, ())
-
-
-def test_bad_launches_come_first(tmp_path: Path, model: PackageView) -> None:
-    """A bad value late in the call is found, shown before the good launches, and is in both files."""
-    events = [event(n, "after", non_finite=BAD if n in (700, 800) else None) for n in range(900)]
-    found = overview(read(tmp_path, model, iter(events)), model, Choice(), tmp_path, 3)
-    assert [launch.sequence for launch in found.shown] == [700, 800, 0]
-    assert found.first_bad is not None and found.last is not None
-    assert (found.first_bad.element.index, found.last.sequence) == ([3], 899)
-    assert found.table.read_text().count("  !  buf0") == 2
-    assert json.loads(found.json_file.read_text())[700]["arguments"][0]["non_finite"] == BAD

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
 import math
@@ -17,8 +16,6 @@ from hypothesis import strategies as st
 from mcp_server.worker import inputs as worker_inputs
 from mcp_server.worker.encode import encode_output
 from mcp_server.worker.events import Inputs
-from mcp_server.worker.probes import _Shim
-from mcp_server.worker.process import headroom, limited
 from mcp_server.worker.report import Refused
 from mcp_server.worker.saved_calls import pack, pack_leaves, restore
 from mcp_server.worker.tensors import storage_bytes
@@ -148,33 +145,3 @@ def test_counts_of_outputs(values: list[float], dtype: torch.dtype, nan: int, in
     told = encode_output(torch.tensor(values).to(dtype), "", True)
     assert (json.loads(told.text)["nan"], json.loads(told.text)["inf"]) == (nan, inf)
     assert told.odd is bool(nan or inf)
-
-
-def test_looking_at_a_tensor_does_not_keep_its_memory() -> None:
-    """Each look gives the very tensor, and leaves no reference behind: a thousand launches would add up."""
-    owned = torch.ones(4)
-    (capsule,) = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([owned])
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    handle = get(capsule, None)
-    before, shim = owned._use_count(), _Shim()
-    for _ in range(5):
-        tensor = shim.tensor(handle)
-        assert tensor is not None and tensor.data_ptr() == owned.data_ptr()
-        del tensor
-    assert owned._use_count() == before
-
-
-LEFT = 1 << 30
-
-
-@pytest.mark.skipif(headroom()[0] is not None, reason="the tests themselves run under such a limit")
-def test_a_call_has_what_the_program_had_left() -> None:
-    """Within the limit a larger request is refused, as it was in the program; behind it all is as before."""
-    with limited(LEFT):
-        left, limit = headroom()
-        assert left is not None and left <= LEFT and limit == "RLIMIT_AS"
-        with pytest.raises(RuntimeError, match="can't allocate memory"):
-            torch.empty(2 * LEFT, dtype=torch.uint8)
-    assert headroom() == (None, "")
-    assert torch.empty(2 * LEFT, dtype=torch.uint8).numel() == 2 * LEFT
