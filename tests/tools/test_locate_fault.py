@@ -17,7 +17,7 @@ from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context
 from mcp_server.tools import fault_methods
-from mcp_server.tools.fault_methods import core_environment, order, read_core, run_sanitizer
+from mcp_server.tools.fault_methods import core_environment, read_core, run_sanitizer
 from mcp_server.tools.fault_run import prepare
 from mcp_server.tools.machine import find_tool
 from mcp_server.worker import events
@@ -89,13 +89,11 @@ def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context, cache: C
     assert "does not clear" in found.summary
 
 
-def test_a_tool_of_the_other_device_is_refused_with_those_that_fit() -> None:
+def test_a_tool_of_the_other_device_is_refused_with_those_that_fit(zoo: ZooPackage, tmp_path: Path) -> None:
     """memcheck sees no CPU code."""
     with pytest.raises(ProblemError) as problem:
-        order("memcheck", "cpu")
+        tool("locate_fault", tmp_path, call(zoo, "ranker", "inputs"), tool="memcheck")
     assert "asan" in str(problem.value)
-    assert order("auto", "cuda") == ("memcheck", "core_dump", "sync")
-    assert order("auto", None) == ("asan", "native")
 
 
 STAND_IN = """#!/bin/sh
