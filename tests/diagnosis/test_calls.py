@@ -8,6 +8,7 @@ import pytest
 
 from mcp_server.diagnosis.causes import fixed_arguments, input_mismatch
 from mcp_server.diagnosis.causes.input_mismatch import guarded
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, SideEffects
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
@@ -146,7 +147,7 @@ def test_a_wrong_order_is_tried_in_the_right_one(
     """Leaves in another order are permuted back; other names cannot be corrected."""
     case = package_case(zoo("logarithm"))
     case.mismatches = (features(*order.split()),)
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = detect(case)
     order_of = found.intervention.changes[0].order if found.intervention is not None else None
     assert order_of == (None if expected is None else tuple(expected))
 

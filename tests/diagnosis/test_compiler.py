@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.compiler import (
     compiler_suspect,
     detect_decision,
@@ -175,7 +174,7 @@ def test_a_kernel_of_the_user_that_does_not_compile(tmp_path: Path, copies: int,
     script.write_text(PROGRAM * copies)
     case = compile_case(script, REFUSED)
     assert read(case, tmp_path) == 1.0
-    (found,) = log_text.detect_from_log(case)
+    (found,) = detect(case)
     assert (found.guilty.kind, found.guilty.name) == ("kernel", "tile_kernel")
     places = [(at.file, at.line, at.code) for at in found.guilty.model_locations if at.file == str(script)]
     assert places == ([(str(script), line, "col = row * TILE + tl.arange(0, TILE)")] if line else [])
@@ -224,7 +223,7 @@ def stopped(*at: dict[str, str], text: str = TEXT) -> DiagnosisState:
 )
 def test_the_operator_at_which_a_compile_stopped(case: DiagnosisState, kind: str, lines: list[int]) -> None:
     """Before the line that compiles, which stays where several operators may be meant."""
-    (found,) = log_text.detect_from_log(case)
+    (found,) = detect(case)
     assert (found.category, found.guilty.kind) == ("compile_failure", kind)
     assert [line.line for line in found.guilty.model_locations][: len(lines)] == lines
     assert (found.guilty.name == "desk::longest") == (kind == "op")

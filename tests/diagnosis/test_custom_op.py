@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.causes import custom_op, log_text
+from mcp_server.diagnosis.causes import custom_op
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import in_eager
 from mcp_server.diagnosis.state import DiagnosisState
@@ -48,7 +49,7 @@ def test_a_log_alone_names_the_operators_function() -> None:
     """Without a package the function and its line are the party."""
     case = DiagnosisState(None)
     case.log, case.log_source = read_log(text(OPERATOR, TORCH, CALLER).splitlines()), "crash.log"
-    first = next(iter(log_text.detect_from_log(case)))
+    first = next(iter(detect(case)))
     assert (first.category, first.guilty.kind, first.guilty.name) == ("custom_op", "op", "spacing")
     assert first.guilty.model_locations[0].line == 15
 
@@ -84,7 +85,7 @@ def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
     assert case.operators is not None
     (event,) = case.operators.all(events.Operator)
     event.overrun = [Overrun([75, 3], "torch.float32", 0, 124)]
-    (found,) = custom_op.detect_operator_results(case)
+    (found,) = detect(case)
     assert (found.category, found.guilty.name) == ("illegal_memory_access", "torch.ops.own.trim")
     assert "124 bytes past the end" in found.summary and not found.weak
 

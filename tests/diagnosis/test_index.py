@@ -14,6 +14,7 @@ import pytest
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import index_out_of_bounds, value_constraints
 from mcp_server.diagnosis.causes.value_constraints import detect_form, form_trials
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.indices import checked_inputs, parts_of
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
@@ -109,7 +110,7 @@ def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
     case = failed(zoo, "select")
     case.given = Given((), ("args[0]",))
     case.leaves = [TensorFacts(kind="tensor", path="args[0]", nan=count)]
-    every = list(index_out_of_bounds.detect_index(case))
+    every = list(detect(case))
     found = [each for each in every if each.guilty.kind == "input" and "NaN" in each.summary]
     assert [each.guilty.input_index for each in found] == blamed
     assert all(each.intervention and each.intervention.changes[0].value == 0.0 for each in found)

@@ -12,6 +12,7 @@ import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import environment, invalid_package, log_text
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.observe.static import OpenPackage
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
@@ -45,16 +46,16 @@ def categories(case: DiagnosisState) -> list[Category]:
 
 def test_one_cause_is_named_and_several_are_weak() -> None:
     """A text of one category has a fix, an ambiguous one candidates; what our checks print is none."""
-    (sure,) = log_text.detect_from_log(failing(DiagnosisState(None), OUT_OF_MEMORY))
+    (sure,) = detect(failing(DiagnosisState(None), OUT_OF_MEMORY))
     assert (sure.category, sure.weak, sure.fix is not None) == ("out_of_memory", False, True)
-    several = list(log_text.detect_from_log(failing(DiagnosisState(None), RAISED)))
+    several = list(detect(failing(DiagnosisState(None), RAISED)))
     assert len(several) > 1
     assert all(h.weak and h.fix is None and h.instruments == {Instrument.LOG} for h in several)
     case = DiagnosisState(None)
     case.runs |= {"plain": run("plain", "", called()), "checked": run("checked", RAISED)}
     assert categories(case) == []
     case.log, case.log_source = read_log(["fine", OUT_OF_MEMORY]), "crash.log"
-    (found,) = log_text.detect_from_log(case)
+    (found,) = detect(case)
     assert found.evidence[0].source == "crash.log:2"
 
 
@@ -116,7 +117,7 @@ def test_a_log_alone_does_not_settle_an_exception_over_values(kind: str, weak: b
     case = DiagnosisState(None)
     text = OWN_STATEMENT.rpartition("IndexError")[0] + f"{kind}: zip() argument 2 is shorter than argument 1"
     case.log, case.log_source = read_log(text.splitlines()), "crash.log"
-    (found,) = log_text.detect_from_log(case)
+    (found,) = detect(case)
     assert (found.category, found.weak) == ("script_error", weak)
 
 
@@ -124,7 +125,7 @@ def test_the_last_words_of_a_program_that_ended_itself() -> None:
     """An error status with no known error is a check of the program's own; a good end is none."""
     case = after_calls("wrong answers for frames [0, 1]")
     assert "script_error" in categories(case)
-    assert next(iter(log_text.detect_from_log(case))).evidence[0].fact.startswith("wrong answers for frames")
+    assert next(iter(detect(case))).evidence[0].fact.startswith("wrong answers for frames")
     case.runs["script"] = run("script")
     assert categories(case) == []
 
@@ -137,9 +138,9 @@ def text(_package: Path, target: Path) -> Path:
 def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package without its library is incomplete; a failing call makes that the cause."""
     case = package_case(changed(zoo("ranker"), tmp_path / "incomplete.pt2", without(".so")))
-    before = list(invalid_package.detect_loading(case))
+    before = list(detect(case))
     assert before and not any(h.harmful for h in before)
-    after = list(invalid_package.detect_loading(failing(case)))
+    after = list(detect(failing(case)))
     assert after and all(h.harmful for h in after)
 
 
@@ -177,7 +178,7 @@ def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sure: str) -> N
 def test_a_refusal_that_names_no_component_is_no_proof() -> None:
     """The driver has no kernel for this GPU: the text does not say which package it is of."""
     case = failing(DiagnosisState(PackageWorkload(package=Path("m.pt2"))), NO_IMAGE)
-    (found,) = [each for each in log_text.detect_from_log(case) if each.category == "arch_mismatch"]
+    (found,) = [each for each in detect(case) if each.category == "arch_mismatch"]
     assert not found.guilty.name and confidence(found, case) == "likely"
 
 
@@ -200,7 +201,7 @@ def test_a_package_that_the_program_took_away(tmp_path: Path, left: bytes | None
     if left is not None:
         package.write_bytes(left)
     case = opened(package, tmp_path, 4000)
-    assert list(invalid_package.detect_loading(case)) == [] and not case.failed
+    assert list(detect(case)) == [] and not case.failed
     assert case.call is None and "had 4000 bytes when the program loaded it" in case.notes[0]
 
 
@@ -235,6 +236,6 @@ def test_a_library_that_is_none_is_proven_by_the_linkers_refusal(tmp_path: Path,
     (sdk / "libsensor.so").write_bytes(content)
     output = built(tmp_path, LIBRARY_PATH=sdk)
     case = compile_failed(output, {"LIBRARY_PATH": f"/opt/lib:{sdk}"})
-    (best,) = ranked(log_text.detect_from_log(case), case)
+    (best,) = ranked(detect(case), case)
     assert (best.category, confidence(best, case)) == ("toolchain", "proven")
     assert best.guilty.name.endswith("libsensor.so")

@@ -222,7 +222,7 @@ def test_a_program_that_was_compiling_only_needed_time() -> None:
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome="unfinished")])
     case.runs["script"] = run("script", "", ending="timeout")
-    (shown,) = hang.detect_no_end(case)
+    (shown,) = detect(case)
     assert shown.weak and shown.category == "hang" and "compiling" in shown.summary
 
 

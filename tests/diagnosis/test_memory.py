@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import environment, illegal_memory_access, index_out_of_bounds, out_of_memory
-from mcp_server.diagnosis.diagnose import DEFAULT_BUDGET_S
+from mcp_server.diagnosis.causes import illegal_memory_access, out_of_memory
+from mcp_server.diagnosis.diagnose import DEFAULT_BUDGET_S, detect
 from mcp_server.diagnosis.indices import indexing_launches
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import eager_limit, limit_of
@@ -96,7 +96,7 @@ def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
 @pytest.mark.slow
 def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
     """An index beyond the written tensor, in a launch whose error is thrown away, is index_out_of_bounds."""
-    (found,) = index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 300))
+    (found,) = detect(watched(package_case(zoo("scatter")), 300))
     assert found.category == "index_out_of_bounds" and "thrown away" in found.summary
     assert found.guilty.kind == "input" and found.guilty.input_index is not None
 
@@ -104,7 +104,7 @@ def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
 @pytest.mark.slow
 def test_an_index_inside_is_no_fault(zoo: ZooPackage) -> None:
     """The last element that exists may be written."""
-    assert list(index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 11))) == []
+    assert list(detect(watched(package_case(zoo("scatter")), 11))) == []
 
 
 def case_of(budget_s: float, timeout_s: float) -> DiagnosisState:
@@ -169,7 +169,7 @@ def test_a_file_that_grew_too_large() -> None:
     """The hook need not have seen the limit; that the call goes well elsewhere confirms it."""
     case = ended("SIGXFSZ")
     case.runs["plain"] = run("plain")
-    (found,) = environment.detect_limit(case)
+    (found,) = detect(case)
     assert (found.guilty.name, found.guilty.value) == ("file size", "RLIMIT_FSIZE")
     assert confidence(found, case) == "likely"
 

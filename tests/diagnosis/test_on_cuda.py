@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import constants, input_mismatch, log_text
+from mcp_server.diagnosis.causes import input_mismatch
 from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import place
 from mcp_server.diagnosis.observe.calls import PlainRun
@@ -59,7 +60,7 @@ def test_one_thread_with_streams_or_graphs_may_race(seen: dict[str, object], ope
     case = DiagnosisState(None)
     case.capture = capture(calls=[phase(1, load=1, thread=1, thread_name="MainThread", **seen)])
     case.runs["script"] = run("script", INVALIDATED)
-    found: set[Category] = {hypothesis.category for hypothesis in log_text.detect_from_log(case)}
+    found: set[Category] = {hypothesis.category for hypothesis in detect(case)}
     assert "illegal_memory_access" in found and ("concurrency" in found) == open_too
 
 
@@ -133,7 +134,7 @@ def test_memory_that_the_package_reads_on_another_card(
         ],
         calls=[phase(3, load=1, thread=1)],
     )
-    named = [h for h in constants.detect(case) if (h.guilty.value or "").startswith("device")]
+    named = [h for h in detect(case) if (h.guilty.value or "").startswith("device")]
     assert [(h.guilty.value or "").split("compiled: ")[1].rstrip(")") for h in named] == names
 
 
@@ -224,12 +225,12 @@ def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
     script = tmp_path / "serve.py"
     script.write_text("import os, sys\nsys.exit('AOTI_DEBUG_CAPTURE' not in os.environ)\n")
     case = let_go(fails=False)
-    (found,) = detect_memory_log(case)
+    (found,) = detect(case)
     assert not found.harmful and RunAlone().gain(case, [found]) > 0
     case.workload = ScriptWorkload(script=script, cwd=tmp_path)
     anyio.run(RunAlone().act, case, Context(tmp_path / "job", Path(sys.executable)))
     assert case.fails_only_alone and case.failed and not case.ended_well
-    (found,) = detect_memory_log(case)
+    (found,) = detect(case)
     assert found.harmful and confidence(found, case) == "likely"
     assert (found.category, found.guilty.input_index) == ("concurrency", 1)
     assert found.guilty.model_locations[0].line == 3

@@ -10,6 +10,7 @@ import pytest
 from mcp_server.diagnosis.causes import concurrency, environment
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import by_changed_input
 from mcp_server.diagnosis.observe.program import may_be_a_host, named_package
@@ -42,7 +43,7 @@ def died(outcome: str, gone: list[int]) -> DiagnosisState:
 def test_a_call_that_died_of_unmapped_memory() -> None:
     """The input is guilty at the line of the call, and both the hook and the signal say so."""
     case = died("unfinished", [1])
-    (found,) = detect_memory_log(case)
+    (found,) = detect(case)
     assert (found.category, found.guilty.kind, found.guilty.input_index) == (
         "illegal_memory_access",
         "input",

@@ -10,6 +10,7 @@ import torch
 
 from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
 from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
@@ -126,10 +127,10 @@ def waiting(*numbers: int) -> DiagnosisState:
 
 def test_threads_that_never_come_back() -> None:
     """Several unfinished calls at the time limit are a hang of calls; one may hang anywhere inside."""
-    (found,) = hang.detect_waiting_calls(waiting(1, 2))
+    (found,) = detect(waiting(1, 2))
     assert found.category == "hang" and found.observed and "2 threads" in found.guilty.name
     assert found.fix is not None and "num_runners" in found.fix.text
-    (found,) = hang.detect_waiting_calls(waiting(1))
+    (found,) = detect(waiting(1))
     assert not found.observed and found.fix is not None and "timeout" in found.fix.text
 
 
@@ -165,7 +166,7 @@ def test_constants_that_the_program_wrote_after_it_gave_them(expected: bool) -> 
     case.runs["plain"] = run(
         "plain", "", {"event": "compared_expected", "equal": True} if expected else called()
     )
-    found = [h.observed for h in detect_memory_log(case) if h.guilty.name == "w"]
+    found = [h.observed for h in detect(case) if h.guilty.name == "w"]
     assert found == [expected]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import hang, illegal_memory_access, log_text, wrong_output
+from mcp_server.diagnosis.causes import hang, illegal_memory_access, wrong_output
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.observe.calls import WatchRepeats
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -48,11 +49,11 @@ def writes(kind: str, *checksums: str) -> list[Line]:
 def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
     """The first launch whose result changes with the bytes of new memory is guilty, which is not proven."""
     case = case_of(zoo("plugin"), second=True, filled=False)
-    (found,) = wrong_output.detect_unsteady(case)
+    (found,) = detect(case)
     assert (found.guilty.kind, confidence(found, case)) == ("package", "likely")
     assert WatchRepeats().gain(case, []) > 0
     case.repeated_watched = worker_run(*writes("first", "a", "b", "c"), *writes("filled", "a", "x", "y"))
-    (found,) = wrong_output.detect_unsteady(case)
+    (found,) = detect(case)
     assert (found.category, found.guilty.launch_index) == ("wrong_output", 1)
     assert (found.weak, confidence(found, case)) == (False, "likely")
 
@@ -60,7 +61,7 @@ def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
 def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
     """Equal repeats are evidence of health; that the numbers have no reference is said all the same."""
     case = case_of(zoo("plugin"), second=True, filled=True)
-    assert list(wrong_output.detect_unsteady(case)) == [] and WatchRepeats().gain(case, []) == 0
+    assert list(detect(case)) == [] and WatchRepeats().gain(case, []) == 0
     assert [e.step for e in health_evidence(case)].count("repeat_call") == 2
     summary = health_summary(case)
     assert "not checked" in summary and "halve_rows" in summary and "Only the author knows" in summary
@@ -89,7 +90,7 @@ class Drawing:
         self.case = case
 
     def found(self) -> list[Suspect]:
-        return list(wrong_output.detect_random_numbers(self.case))
+        return list(detect(self.case))
 
 
 def test_dropout_in_a_package_is_suspected_and_not_claimed(
@@ -217,7 +218,7 @@ IndexError: index out of range in self"""
 
 def test_an_error_of_the_programs_own_after_good_calls_is_not_the_packages() -> None:
     """Whose frame raised decides: an eager embedding of the program's, not the package before it."""
-    (found,) = log_text.detect_from_log(checked(EMBEDDING))
+    (found,) = detect(checked(EMBEDDING))
     assert (found.category, found.guilty.name) == ("script_error", "serve.py:21")
     assert "1 call of the package returned before it" in found.summary
 
@@ -234,5 +235,5 @@ ValueError: Ran into a kwarg keyword mismatch: Got the following keywords ['ques
 
 def test_a_call_that_never_reached_the_loader_is_not_the_programs() -> None:
     """The model's `__call__` in Python refuses keyword arguments before the call that the hook sees."""
-    (found,) = log_text.detect_from_log(checked(KEYWORDS))
+    (found,) = detect(checked(KEYWORDS))
     assert found.category == "input_mismatch"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes import concurrency, custom_op, illegal_memory_access, nan_or_inf
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.state import DiagnosisState
@@ -89,7 +90,7 @@ def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
 
 def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
     """A kernel that made NaN of good inputs, with the model inputs that it depends on."""
-    (found,) = nan_or_inf.detect_bad_values(watched(zoo, kind="kernel", name="k", launch=1))
+    (found,) = detect(watched(zoo, kind="kernel", name="k", launch=1))
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
     assert Instrument.LAUNCH_PROBE in found.instruments and found.intervention is None
     assert any("args[1]" in evidence.fact for evidence in found.evidence)
@@ -99,7 +100,7 @@ def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: 
     """Running totals, say: no element of the input is out of any bound by itself."""
     facts = {"what": "outside", "kind": "kernel", "name": "cumsum", "element": BadElement(value="261")}
     case = watched(zoo, **facts, launch=1)
-    (found,) = nan_or_inf.detect_bad_values(case)
+    (found,) = detect(case)
     assert found.category == "index_out_of_bounds" and found.guilty.name == "cumsum"
     assert case.view is not None and all(label in found.summary for label in case.view.inputs_behind(1))
 
@@ -131,10 +132,10 @@ def test_nan_that_a_kernel_has_as_a_number_is_a_mark_as_it_seems(zoo: ZooPackage
 def test_nan_that_stays_when_the_inputs_are_cleaned_is_looked_for_in_the_code(zoo: ZooPackage) -> None:
     """An input whose cleaning changes nothing is cleared; what writes NaN is named, and not claimed."""
     case = marking(zoo, kind="input", name="input 1 (args[1])", launch=1)
-    (found,) = nan_or_inf.detect_bad_values(case)
+    (found,) = detect(case)
     assert found.intervention is not None
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    alive = [h for h in nan_or_inf.detect_bad_values(case) if not is_bystander(h, case)]
+    alive = [h for h in detect(case) if not is_bystander(h, case)]
     assert [(h.guilty.kind, h.weak) for h in alive] == [("kernel", True)]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import wrong_output
 from mcp_server.diagnosis.causes.compiler import CODE, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
@@ -32,7 +31,7 @@ def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     assert case.with_eager is not None
     other = ConstantDiffers(name="inp.weight", launch=0, elements=64, different=3)
     case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
-    best = ranked(wrong_output.detect_divergence(case), case)[0]
+    best = ranked(detect(case), case)[0]
     assert (best.category, best.guilty.name) == ("constants", "inp.weight")
     assert "3 of 64" in best.summary and confidence(best, case) == "likely"
 
@@ -50,7 +49,7 @@ def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, by: flo
     event = {"event": "compared_expected", "given": True, "equal": False}
     outputs = [{**output, "by": by, "reach": 16.0}]
     case.runs["plain"] = run("plain", "", called(), {**event, "outputs": outputs})
-    (found,) = wrong_output.detect_unexpected(case)
+    (found,) = detect(case)
     assert found.weak == weak and ("bfloat16" in found.summary) == weak
 
 

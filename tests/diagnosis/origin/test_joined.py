@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import index_out_of_bounds
-from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, SideEffects
 from mcp_server.diagnosis.interventions.input import Leaf
@@ -146,13 +145,13 @@ def test_of_many_launches_the_one_that_was_seen_to_fail_counts() -> None:
     """Every layer makes the check: they are candidates only, until the origin names the launch."""
     package = build("layers")
     case = failing(package_case(package), index_text(package))
-    several = list(index_out_of_bounds.detect_index(case))
+    several = list(detect(case))
     assert len(several) > 1 and all(each.weak for each in several)
     assert len(faults(case)) == 12
     case.origin = origin(
         element(70, 1), launch_index=16, fault_launch=16, bad_value="16", allowed="0 to 15", result="index"
     )
-    (found,) = index_out_of_bounds.detect_index(case)
+    (found,) = detect(case)
     assert found.crashing is not None and found.crashing.launch_index == 16
     assert not found.weak and found.observed and found.guilty.elements == ["args[1][1] = 70"]
 
