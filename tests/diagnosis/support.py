@@ -10,6 +10,7 @@ from typing import Any
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import index_out_of_bounds, input_mismatch, nan_or_inf, wrong_output
+from mcp_server.diagnosis.diagnose import detect, observations
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -100,6 +101,16 @@ def interpreted(directory: Path, exported: Path, inputs: Path) -> WorkerRun:
     with contextlib.suppress(Exception):
         interpret.operate(request, Report(str(report)))
     return worker_run(*read_events(report))
+
+
+def accused(case: DiagnosisState, *categories: Category) -> list[Suspect]:
+    """The suspects of these categories, whichever cause names them."""
+    return [found for found in detect(case) if found.category in categories]
+
+
+def look(name: str) -> Any:
+    """The observation of this name, which evidence and docs/architecture.md have, too."""
+    return next(each for each in observations() if each.name == name)
 
 
 def from_eager(case: DiagnosisState) -> list[Suspect]:

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 import mcp_server.diagnosis
-from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.input import Leaf, cast, exchange, keep_in_range, replace_element
+from mcp_server.diagnosis.kept_files import change_code
 from mcp_server.diagnosis.next_steps import call_arguments, command_for
 from mcp_server.diagnosis.origin.lines import idiom_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.words import at_call_site
 from mcp_server.logs.log import read_log
 from mcp_server.model import Fix, PackageWorkload
-from mcp_server.worker.protocol import ReplayRequest
+from mcp_server.worker.protocol import Change, ReplayRequest
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, intervention, package_case, trial, worker_run
 from tests.server.clients import parse
@@ -126,3 +128,25 @@ def test_an_argument_is_changed_where_the_call_is_made(line: str, after: str | N
     assert at_call_site(fix, line, 2) == expected
     assigned = fix.model_copy(update={"after": "args[0] = args[0].to(torch.float32)"})
     assert at_call_site(assigned, line, 2).after == (after or assigned.after)
+
+
+IDS = Leaf(0, "args[0]")
+
+
+@pytest.mark.parametrize(
+    ("tried", "code"),
+    [
+        (keep_in_range(IDS, 0, 31), "args[0] = args[0].clamp(0, 31)"),
+        (replace_element(IDS, (2, 0), 1), "args[0][2, 0] = 1"),
+        (cast(IDS, "float32"), "args[0] = args[0].to(torch.float32)"),
+        (exchange((1, 0), ("args[0]", "args[1]")), "args[0], args[1] = args[1], args[0]"),
+        (Intervention("k", Kind.KERNEL, "", options=Options(package=Path("b.pt2"))), "package = 'b.pt2'"),
+        (Intervention("k", Kind.ENVIRONMENT, "", options=Options(env={"A": "1"})), ""),
+        (Intervention("k", Kind.INPUT, "", (Change("align", 0),), after_code="args[0]: own-memory"), ""),
+        (Intervention("k", Kind.INPUT, "", (Change("align", 0),), after_code="import os"), ""),
+        (Intervention("k", Kind.INPUT, "", (Change("align", 0),), after_code="args[0] = load(x)"), ""),
+    ],
+)
+def test_a_change_is_code_or_there_is_no_proof(tried: Intervention, code: str) -> None:
+    """Of the call's arguments and torch only; a spelling of `try-fix` is not Python."""
+    assert change_code(tried) == code

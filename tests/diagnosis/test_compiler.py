@@ -15,8 +15,8 @@ from mcp_server.diagnosis.causes.compiler import (
     trial_of,
 )
 from mcp_server.diagnosis.diagnose import detect, diagnose
-from mcp_server.diagnosis.observe.kernels import ReadUsersKernel
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.runtime.context import Context
@@ -25,7 +25,7 @@ from mcp_server.tools.failing import FailureShown
 from mcp_server.tools.switches import Bisected, Decision, Workaround
 from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
-from tests.diagnosis.support import capture, diverged, phase, run
+from tests.diagnosis.support import capture, diverged, look, package_case, phase, run
 from tests.served import served
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
@@ -107,6 +107,27 @@ def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage) -> None:
     assert [compiler_suspect(detect(case), case) for case in cases] == [None] * 4
 
 
+def test_a_failure_of_the_compilers_own_is_tried_with_careful_options(zoo: ZooPackage) -> None:
+    """A compile that failed, or a bad access of a generated kernel; not an operator or a weak suspect."""
+    case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
+    made = phase(1, how="aoti_compile_and_package", outcome="failed")
+    case.capture = capture(compiles=[made])
+    party = Component(kind="script", name="serve.py:8")
+    failed = Suspect("compile_failure", party, "Inductor itself failed", CausalLevel.BUILD)
+    careful = look("try_switches")
+    assert careful.gain(case, [failed]) > 0
+    own = replace(failed, guilty=Component(kind="op", name="mine::scale"))
+    assert careful.gain(case, [own]) == 0
+    case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package")])
+    assert careful.gain(case, [failed]) == 0
+    kernel = Component(kind="kernel", name="cpp_fused_embedding_0", launch_index=0)
+    bad = Suspect("illegal_memory_access", kernel, "launch 0 reads beyond", CausalLevel.FAULT_SITE)
+    case = package_case(zoo("ranker"))
+    case.workload = ScriptWorkload(script=Path("serve.py"))
+    assert careful.gain(case, [bad]) > 0
+    assert careful.gain(case, [replace(bad, weak=True)]) == 0
+
+
 PROD = """
 import tempfile
 import torch
@@ -137,7 +158,7 @@ def test_a_failed_compile_is_proven_by_a_real_one(tmp_path: Path) -> None:
 
 
 def read(case: DiagnosisState, directory: Path) -> float:
-    action = ReadUsersKernel()
+    action = look("read_users_kernel")
     anyio.run(action.act, case, Context(directory, Path("python")))
     return action.gain(case, ())
 

@@ -13,7 +13,6 @@ from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import custom_op
 from mcp_server.diagnosis.causes.illegal_memory_access import detect_kernel_defect
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
-from mcp_server.diagnosis.observe.kernels import MendKernels, ReadKernels
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel
 from mcp_server.diagnosis.verdict import bystanders, confidence, is_bystander
@@ -22,7 +21,7 @@ from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker.events import Given
-from tests.diagnosis.support import called, run, trial
+from tests.diagnosis.support import called, look, run, trial
 from tests.memory_faults.support import FAULTS, joined, recorded, view_of
 from tests.worker.support import context_in
 
@@ -50,7 +49,7 @@ def wide(directory: Path, text: str, *, rows: int | None = None) -> DiagnosisSta
 
 
 def read(case: DiagnosisState, directory: Path) -> DiagnosisState:
-    anyio.run(partial(ReadKernels().act, case, context_in(directory)))
+    anyio.run(partial(look("read_kernels").act, case, context_in(directory)))
     return case
 
 
@@ -68,7 +67,7 @@ def test_a_defect_explains_failures_of_its_kind_alone(
 ) -> None:
     """Nothing is read for a healthy call, or for one that fails of something else."""
     case = wide(tmp_path, text)
-    assert (ReadKernels().gain(case, []) > 0) == looked
+    assert (look("read_kernels").gain(case, []) > 0) == looked
     found = list(detect_kernel_defect(read(case, tmp_path)))
     assert [each.category for each in found] == ([category] if category else [])
 
@@ -109,8 +108,8 @@ def test_a_kernel_that_cannot_be_compiled_here_stays_possible(tmp_path: Path) ->
     """The recording has no package and this machine no GPU: a note says why nothing was tried."""
     case = read(wide(tmp_path, ILLEGAL), tmp_path)
     case.call = CallSpec("run", {"package": str(tmp_path)}, tmp_path, None)
-    assert MendKernels().gain(case, []) > 0
-    anyio.run(partial(MendKernels().act, case, context_in(tmp_path)))
+    assert look("mend_kernels").gain(case, []) > 0
+    anyio.run(partial(look("mend_kernels").act, case, context_in(tmp_path)))
     (found,) = detect_kernel_defect(case)
     assert found.intervention is None and "eager" in found.settle
     assert any("It was not repaired" in note for note in case.notes)

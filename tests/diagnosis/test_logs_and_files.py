@@ -13,7 +13,6 @@ import pytest
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import environment, invalid_package, log_text
 from mcp_server.diagnosis.diagnose import detect
-from mcp_server.diagnosis.observe.static import OpenPackage
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence, ranked
@@ -29,6 +28,7 @@ from tests.diagnosis.support import (
     called,
     capture,
     failing,
+    look,
     package_case,
     phase,
     run,
@@ -190,7 +190,7 @@ def opened(package: Path, directory: Path, size: int) -> DiagnosisState:
     case = DiagnosisState(None)
     case.call = CallSpec("replay", {"package": str(package)}, package)
     case.capture = capture(loads=[phase(2, loader="L", package=str(package), outcome="failed", bytes=size)])
-    anyio.run(OpenPackage().act, case, Context(directory, Path("python")))
+    anyio.run(look("open_package").act, case, Context(directory, Path("python")))
     return case
 
 

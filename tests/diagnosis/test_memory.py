@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.causes import illegal_memory_access, out_of_memory
-from mcp_server.diagnosis.diagnose import DEFAULT_BUDGET_S, detect
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.indices import indexing_launches
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.observe import eager_limit, limit_of
-from mcp_server.diagnosis.observe.calls import SHARE_OF_HANG
-from mcp_server.diagnosis.observe.launches import REBUILD_S, SHORTEST_S, LocateFault, hang_limit
-from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
+from mcp_server.diagnosis.observe import limit_of
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.errors import ProblemError
@@ -27,7 +25,7 @@ from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from mcp_server.tools.requests import _step
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import LOG, capture, finished, package_case, phase, run, trial
+from tests.diagnosis.support import LOG, capture, finished, look, package_case, phase, run, trial
 from tests.support.command import typed
 from tests.zoo.names import thorough
 
@@ -58,13 +56,16 @@ def test_the_operator_in_which_the_process_died(zoo: ZooPackage, signal: str, ca
     (found,) = illegal_memory_access.detect_died_inside(case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (category, "op", "aotizoo::halve_rows")
     assert [line.line for line in found.guilty.model_locations] == [7]
-    assert LocateFault().gain(case, []) == 0
+    assert look("locate_fault").gain(case, []) == 0
 
 
 def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
     """Where no operator was running, a memory checker is to find the access."""
     case = died(zoo("plugin"), "SIGSEGV", "main")
-    assert list(illegal_memory_access.detect_died_inside(case)) == [] and LocateFault().gain(case, []) == 1
+    assert (
+        list(illegal_memory_access.detect_died_inside(case)) == []
+        and look("locate_fault").gain(case, []) == 1
+    )
 
 
 SMALL = 256 << 10
@@ -131,18 +132,6 @@ def test_a_call_that_the_budget_cuts_ends_in_a_verdict(zoo: ZooPackage, tmp_path
     found = json.loads(typed("diagnose", *words).stdout)
     assert found["outcome"] == "inconclusive"
     assert re.search("the budget left for it|The budget of 8 s ended", found["summary"])
-
-
-def test_a_program_that_hangs_is_traced_within_the_default_budget() -> None:
-    """After the program, its model in eager mode and its call were waited for, the trace has its time."""
-    case = case_of(DEFAULT_BUDGET_S, 600)
-    case.clock.began -= limit_of(case, share=0.6).seconds
-    case.runs["script"] = run("script", ending="timeout")
-    case.clock.began -= eager_limit(case) + 5
-    again = limit_of(case, share=SHARE_OF_HANG)
-    assert again.seconds == HANGING_S and not again.cut
-    case.clock.began -= again.seconds
-    assert SHORTEST_S <= hang_limit(case) < case.seconds_left - REBUILD_S + 1
 
 
 def test_a_program_that_its_own_watchdog_ended_hung() -> None:

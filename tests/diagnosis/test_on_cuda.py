@@ -15,8 +15,6 @@ from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import place
-from mcp_server.diagnosis.observe.calls import PlainRun
-from mcp_server.diagnosis.observe.program import RunAlone
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
@@ -26,7 +24,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, called, capture, failing, package_case, phase, run, trial
+from tests.diagnosis.support import GOOD_IDS, called, capture, failing, look, package_case, phase, run, trial
 from tests.memory_faults.support import recorded
 
 # An operator of the user's own that calls torch after an earlier kernel failed: the frames are what pybind11
@@ -162,11 +160,11 @@ def test_a_package_without_a_device_goes_where_its_inputs_are(
     case.call = CallSpec("run", {"device_index": asked}, tmp_path, tmp_path / "i.pt")
     case.package = recorded("user_spread", tmp_path).package
     if asked < 0 and gpus > 1:
-        assert PlainRun().gain(case, []) == 0
+        assert look("run").gain(case, []) == 0
     case.given = Given(tuple(GivenTensor("float32", (2,), device=device) for device in devices))
     place(case)
     case.done.append("compare_inputs")
-    assert case.call.request["device_index"] == placed and PlainRun().gain(case, []) > 0
+    assert case.call.request["device_index"] == placed and look("run").gain(case, []) > 0
     assert bool(case.notes) == (placed == 1)
 
 
@@ -226,9 +224,9 @@ def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
     script.write_text("import os, sys\nsys.exit('AOTI_DEBUG_CAPTURE' not in os.environ)\n")
     case = let_go(fails=False)
     (found,) = detect(case)
-    assert not found.harmful and RunAlone().gain(case, [found]) > 0
+    assert not found.harmful and look("run_alone").gain(case, [found]) > 0
     case.workload = ScriptWorkload(script=script, cwd=tmp_path)
-    anyio.run(RunAlone().act, case, Context(tmp_path / "job", Path(sys.executable)))
+    anyio.run(look("run_alone").act, case, Context(tmp_path / "job", Path(sys.executable)))
     assert case.fails_only_alone and case.failed and not case.ended_well
     (found,) = detect(case)
     assert found.harmful and confidence(found, case) == "likely"

@@ -14,7 +14,6 @@ import pytest
 from mcp_server.diagnosis import causes
 from mcp_server.diagnosis.diagnose import DETECTORS, choose, observations, perform
 from mcp_server.diagnosis.observe import Observation
-from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -23,7 +22,7 @@ from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload,
 from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import called, capture, failing, package_case, phase, run
+from tests.diagnosis.support import called, capture, failing, look, package_case, phase, run
 
 
 @dataclass
@@ -105,7 +104,7 @@ def script_case(seen: Capture, text: str) -> DiagnosisState:
 
 
 def gain(case: DiagnosisState) -> float:
-    return LocateFault().gain(case, [])
+    return look("locate_fault").gain(case, [])
 
 
 def test_a_program_is_run_itself_where_no_call_can_show_it() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from mcp_server.diagnosis.causes import hang, illegal_memory_access, wrong_output
 from mcp_server.diagnosis.diagnose import detect
-from mcp_server.diagnosis.observe.calls import WatchRepeats
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import checked_call, conclude, confidence, health_evidence, health_summary
@@ -19,7 +18,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import Line, called, capture, package_case, phase, run, traced, worker_run
+from tests.diagnosis.support import Line, called, capture, look, package_case, phase, run, traced, worker_run
 
 
 def repeated(second: bool, filled: bool) -> tuple[Line, ...]:
@@ -51,7 +50,7 @@ def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
     case = case_of(zoo("plugin"), second=True, filled=False)
     (found,) = detect(case)
     assert (found.guilty.kind, confidence(found, case)) == ("package", "likely")
-    assert WatchRepeats().gain(case, []) > 0
+    assert look("watch_repeats").gain(case, []) > 0
     case.repeated_watched = worker_run(*writes("first", "a", "b", "c"), *writes("filled", "a", "x", "y"))
     (found,) = detect(case)
     assert (found.category, found.guilty.launch_index) == ("wrong_output", 1)
@@ -61,7 +60,7 @@ def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
 def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
     """Equal repeats are evidence of health; that the numbers have no reference is said all the same."""
     case = case_of(zoo("plugin"), second=True, filled=True)
-    assert list(detect(case)) == [] and WatchRepeats().gain(case, []) == 0
+    assert list(detect(case)) == [] and look("watch_repeats").gain(case, []) == 0
     assert [e.step for e in health_evidence(case)].count("repeat_call") == 2
     summary = health_summary(case)
     assert "not checked" in summary and "halve_rows" in summary and "Only the author knows" in summary

@@ -11,7 +11,6 @@ import pytest
 from mcp_server.diagnosis.causes.compiler import CODE, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.observe.wrong_numbers import EmulateCasts
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
@@ -19,7 +18,7 @@ from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.tools.failing import FailureShown
 from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
-from tests.diagnosis.support import called, capture, diverged, package_case, phase, run, worker_run
+from tests.diagnosis.support import called, capture, diverged, look, package_case, phase, run, worker_run
 from tests.served import served
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
@@ -87,7 +86,7 @@ def test_a_check_that_is_stricter_than_rounding_is_no_fault(
     A compile that rounds as eager proves it; that it changes nothing does not refute the float64 reference.
     """
     case = compared(zoo)
-    assert EmulateCasts().gain(case, []) > 0
+    assert look("emulate_precision_casts").gain(case, []) > 0
     if effect is not None:
         case.trials[KEY] = casts_trial(FailureShown(kind="departs"), effect)
     found = concluded(case, tmp_path)
@@ -103,7 +102,7 @@ def test_what_rounding_does_not_explain_stays_a_fault(
 ) -> None:
     """One wrong element, or a check that compares with something else than eager's outputs."""
     case = compared(zoo, **more)
-    assert not is_rounding(case) and EmulateCasts().gain(case, []) == 0
+    assert not is_rounding(case) and look("emulate_precision_casts").gain(case, []) == 0
     assert concluded(case, tmp_path).outcome != "no_fault"
 
 
