@@ -17,8 +17,6 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, ScriptWorkload
-from mcp_server.operations.arguments import CallArguments, DiagnoseArguments
-from mcp_server.operations.workload import package_workload, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.runtime.context import Context
@@ -37,6 +35,7 @@ from tests.diagnosis.support import (
 )
 from tests.package.archives import changed, without
 from tests.support.command import CLI, environment
+from tests.support.tools import tool
 from tests.support.verdicts import of_package, verdict
 from tests.zoo.names import few, thorough
 
@@ -137,15 +136,11 @@ def test_inputs_that_cannot_be_read_are_no_success(zoo: ZooPackage, tmp_path: Pa
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize("taken", ["diagnose", "called"])
-def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, taken: str) -> None:
+@pytest.mark.parametrize("taken", ["diagnose", "try_fix"])
+def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, tmp_path: Path, taken: str) -> None:
     """The names that the package has are in the error; nothing is run, and the package is not blamed."""
-    package = str(zoo("ranker"))
     with pytest.raises(ProblemError) as caught:
-        if taken == "diagnose":
-            workload_of(DiagnoseArguments(package=package, model_name="nope"))
-        else:
-            package_workload(CallArguments(package=package, model_name="nope"))
+        tool(taken, tmp_path, package=zoo("ranker"), model_name="nope")
     assert (caught.value.value, caught.value.allowed) == ("nope", "model")
 
 

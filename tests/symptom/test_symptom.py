@@ -13,12 +13,11 @@ from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
-from mcp_server.operations.arguments import DiagnoseArguments, TryArguments
-from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, compiled_once
 from tests.served import served
+from tests.support.tools import BY_NAME, tool
 from tests.zoo.names import thorough
 
 CHECK = """import sys, torch
@@ -82,7 +81,7 @@ def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Pat
     found = verdict(tmp_path, scaled, "inputs", Symptom("wrong-output"))
     assert found.outcome == "inconclusive" and "expect" in found.summary
     assert [step.tool for step in found.next_steps] == ["diagnose", "compare_with_eager"]
-    DiagnoseArguments.model_validate(found.next_steps[0].arguments)
+    BY_NAME["diagnose"].arguments.model_validate(found.next_steps[0].arguments)
 
 
 @pytest.mark.slow
@@ -96,13 +95,8 @@ def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_p
         f"for name in ('inputs', 'other'):\n"
         f"    model(*torch.load({str(scaled.with_name('scaled'))!r} + '.' + name + '.pt'))\n"
     )
-    given = {"script": str(program), "expect": str(scaled.with_name("scaled.other-right.pt"))}
-    arguments = DiagnoseArguments.model_validate(given)
-    workload = workload_of(arguments)
-    job = tmp_path / "job"
-    job.mkdir()
-    context = Context(directory=job, python=Path(sys.executable))
-    found = served(diagnose, context, workload, budget_s=240, symptom=symptom_of(arguments, workload))
+    right = scaled.with_name("scaled.other-right.pt")
+    found = tool("diagnose", tmp_path / "job", script=program, expect=right, budget_s=240)
     assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "possible")
     assert found.guilty is not None and "0.3" in str(found.guilty.value)
 
@@ -115,7 +109,7 @@ def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_p
     found = verdict(tmp_path, scaled, "inputs", expecting(scaled, "other-right"))
     assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "possible")
     assert [step.tool for step in found.next_steps] == ["compare_with_eager", "try_fix"]
-    TryArguments.model_validate(found.next_steps[1].arguments)
+    BY_NAME["try_fix"].arguments.model_validate(found.next_steps[1].arguments)
     assert "from eager" not in as_text(found, verbose=True)
 
 
@@ -178,18 +172,18 @@ def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
-    scaled: Path, given: dict[str, object], what: str
+    scaled: Path, tmp_path: Path, given: dict[str, object], what: str
 ) -> None:
     """A command that is not there, a file that is not there, what does not go together."""
     fields = {"cwd": str(scaled.parent), "package": "scaled.pt2", "inputs": "scaled.inputs.pt", **given}
-    arguments = DiagnoseArguments.model_validate(fields)
     with pytest.raises(ProblemError, match=what):
-        symptom_of(arguments, workload_of(arguments))
+        tool("diagnose", tmp_path, **fields)
 
 
-def test_a_log_has_no_outputs_to_judge(scaled: Path) -> None:
+def test_a_log_has_no_outputs_to_judge(scaled: Path, tmp_path: Path) -> None:
     """Neither by an expectation nor by a check command."""
-    for given in ({"expect": str(scaled.with_name("scaled.right.pt"))}, {"check": ["true"]}):
-        arguments = DiagnoseArguments.model_validate({"log": "failed.log", **given})
+    log = tmp_path / "failed.log"
+    log.touch()
+    for given in ({"expect": scaled.with_name("scaled.right.pt")}, {"check": ["true"]}):
         with pytest.raises(ProblemError, match="does not apply to a log, which calls no package"):
-            symptom_of(arguments, None)
+            tool("diagnose", tmp_path, log=log, **given)
