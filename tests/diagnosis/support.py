@@ -10,8 +10,9 @@ from typing import Any
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import index_out_of_bounds, input_mismatch, nan_or_inf, wrong_output
-from mcp_server.diagnosis.diagnose import detect, observations
+from mcp_server.diagnosis.diagnose import observations
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
+from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import RunSeen
@@ -103,12 +104,7 @@ def interpreted(directory: Path, exported: Path, inputs: Path) -> WorkerRun:
     return worker_run(*read_events(report))
 
 
-def accused(case: DiagnosisState, *categories: Category) -> list[Suspect]:
-    """The suspects of these categories, whichever cause names them."""
-    return [found for found in detect(case) if found.category in categories]
-
-
-def look(name: str) -> Any:
+def look(name: str) -> Observation:
     """The observation of this name, which evidence and docs/architecture.md have, too."""
     return next(each for each in observations() if each.name == name)
 

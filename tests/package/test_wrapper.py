@@ -13,7 +13,7 @@ from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
-from tests.package.summaries import GOLD, all_summaries, read, recorded
+from tests.package.summaries import GOLD, WRAPPERS, all_summaries, read, recorded
 from tests.zoo.names import TRIED
 
 # The wrapper reader: launches, arguments and roles, on packages, recordings and damaged wrappers.

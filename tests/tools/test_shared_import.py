@@ -21,7 +21,7 @@ from mcp_server.worker import events
 from mcp_server.worker.events import Event
 from tests.jobs.support import FAMILY, alive, all_dead, family
 from tests.worker.support import saved
-from tests.zoo.names import nightly, thorough
+from tests.zoo.names import nightly
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_shared_processes")]
 
@@ -306,21 +306,6 @@ def test_limits_end_a_process_that_no_job_uses(tmp_path: Path, limits: Limits) -
         assert forked(await job(warm, tmp_path)) and pid not in pids(warm)
 
     warm_for(work, limits)
-
-
-@thorough
-def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
-    """The job that finds it gone does without, the next one has a new process."""
-
-    async def work(warm: WarmImports) -> None:
-        await job(warm, tmp_path)
-        (pid,) = pids(warm)
-        os.kill(pid, signal.SIGKILL)
-        await job(warm, tmp_path)
-        await job(warm, tmp_path)
-        assert forked(await job(warm, tmp_path)) and pid not in pids(warm)
-
-    warm_for(work)
 
 
 def test_a_job_that_is_stopped_leaves_its_import_to_the_next(tmp_path: Path) -> None:
