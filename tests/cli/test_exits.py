@@ -161,7 +161,7 @@ def test_the_tables_have_every_command() -> None:
     steps = {command_name(operation.name) for operation in OPERATIONS}
     assert steps == {*CALLS, "explain-error", "inspect-package", "record", "recordings", "post-mortem"}
     text = (ROOT / "docs" / "cli.md").read_text()
-    table = text.split("What that means for each command:")[1].split("Every command ends")[0]
+    table = text.split("What the codes mean for each command:")[1].split("Every command ends")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)} == {*CALLS, *OTHERS}
 
