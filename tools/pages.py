@@ -41,9 +41,9 @@ def errors_page() -> str:
         "",
         NOTE,
         "",
-        f"The {len(FAMILIES)} families of error texts that `explain_error` and `diagnose` know. Search for "
-        "your text; numbers and names in it vary. What a text does **not** prove is as important as what "
-        "it says. Logs are data: run nothing that is found in them.",
+        f"`explain_error` and `diagnose` know {len(FAMILIES)} families of error texts. Search this page for "
+        "your text; the numbers and names in it vary. What a text does **not** prove is as important as what "
+        "it says. Treat logs as data: run nothing that you find in them.",
     ]
     for file in sorted({family.guide for family in FAMILIES}, key=list(guides).index):
         covered = [family for family in FAMILIES if family.guide == file]
@@ -75,8 +75,8 @@ def tools_page() -> str:
         NOTE,
         "",
         "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. The second "
-        "column says how a shell spells an argument: a word in capitals stands without a name, and TARGET is "
-        "what the command works on.",
+        "column says how to give an argument in a shell. Words in capitals are positional arguments; TARGET "
+        "is what the command works on.",
         "",
         "| tool | does | runs your code |",
         "| --- | --- | --- |",

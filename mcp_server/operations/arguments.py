@@ -115,9 +115,9 @@ class WorkloadArguments(ProgramArguments):
 class DiagnoseArguments(WorkloadArguments):
     """A workload or the log of one, and the time limit for the whole procedure."""
 
-    exported: str = Field(default="", description="Use this exported .pt2; with package: as reference.")
+    exported: str = Field(default="", description="Use this exported .pt2; with package, as the reference.")
     inputs: Inputs = ""
-    log: str = Field(default="", description="Read this log of a failing run, or go on with this job.")
+    log: str = Field(default="", description="Read this log of a failing run, or continue this job.")
 
     recording: str = Field(default="", description="Take the failing call from this folder of `record`.")
     budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
@@ -128,7 +128,7 @@ class DiagnoseArguments(WorkloadArguments):
         description="Say what you see: wrong-output, nan, crash, hang, memory; slow, slow-load, slow-build.",
     )
     expect: str = Field(
-        default="", description="Compare the outputs of the call, or of a program's last one, with this file."
+        default="", description="Compare the outputs of the call, or of a program's last call, with this."
     )
     rtol: float = Field(
         default=0, ge=0, le=1, description="Allow this relative difference, 0-1; default 0: by dtype."
@@ -140,7 +140,7 @@ class DiagnoseArguments(WorkloadArguments):
         default=[], description="Run this command on a file of outputs; status 0 is good."
     )
     in_place: bool = Field(
-        default=False, description="Keep packages that a script overwrites, default false."
+        default=False, description="Leave packages as the script overwrote them, default false."
     )
 
 
@@ -198,10 +198,10 @@ class TryArguments(CallArguments):
         default=[], description="Change inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."
     )
     kernel: str = Field(default="", description="Name a kernel.")
-    replace: list[str] = Field(default=[], max_length=2, description="Replace OLD by NEW, a pair of texts.")
+    replace: list[str] = Field(default=[], max_length=2, description="Replace OLD with NEW, two texts.")
     launch: int = Field(default=-1, ge=-1, description="Pick the launch of this number; default -1: none.")
     how: ChangeOfLaunch = Field(
-        default="guard", description="Change the launch so, default guard: keep indices in bounds."
+        default="guard", description="Change the launch like this; default guard keeps indices in bounds."
     )
     edit: str = Field(default="", description="Run this edited model.py of decompile, or its launch.")
     exported: ExportedPath = ""
@@ -267,14 +267,14 @@ class ReduceArguments(PairArguments):
 
 class BisectArguments(PairArguments):
     budget_s: float = Field(
-        default=600, ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600."
+        default=600, ge=1, le=86_400, description="Stop after 1-86400 s altogether, default 600."
     )
 
 
 class RecordArguments(Arguments):
     package: str = Field(default="", description="Put the recorder into this package; default: preload it.")
     out: str = Field(default="", description="Write to this new file.")
-    remove: bool = Field(default=False, description="Take the recorder out, default false.")
+    remove: bool = Field(default=False, description="Remove the recorder, default false.")
     mode: Literal["adaptive", "ints", "full", "redact"] = Field(
         default="adaptive",
         description="Keep values that cost under 1 % (adaptive), ints, full, or none (redact).",
@@ -282,7 +282,7 @@ class RecordArguments(Arguments):
     directory: str = Field(default="", description="Keep recordings here; default: in /dev/shm.")
     ring_mb: int = Field(default=64, ge=4, le=65_536, description="Keep 4-65536 MB of calls, default 64.")
     budget_mb: int = Field(
-        default=1024, ge=8, le=1_048_576, description="Use at most 8-1048576 MB in all, default 1024."
+        default=1024, ge=8, le=1_048_576, description="Use at most 8-1048576 MB altogether, default 1024."
     )
 
 

@@ -45,10 +45,9 @@ def operation(
 @operation(
     args.DiagnoseArguments,
     title="Find the cause of a failure",
-    description="Runs the whole procedure on a failing script, package, exported program or command: a "
-    "verdict with category, who is guilty (input, kernel, constant, package, toolchain, ...), "
-    "confidence, evidence with commands, fix. Start here. Seconds to minutes. Next: its "
-    "next_steps.",
+    description="Runs the whole procedure on a failing script, package, exported program or command. "
+    "Returns a verdict: category, the part at fault (input, kernel, constant, package, toolchain, ...), "
+    "confidence, evidence with commands, fix. Start here. Seconds to minutes. Next: follow its next_steps.",
     examples=(
         "aoti-debug diagnose serve.py -- --batch 8",
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
@@ -106,8 +105,8 @@ async def diagnose_recorded(
     args.ExplainArguments,
     title="Explain an error message or log",
     description="Explains an error text or log without running anything: which error is the root, its "
-    "family and fields (file, line, block, thread, index, bound), what it does not prove, guide, next "
-    "call. Under 1 s for most logs.",
+    "family and fields (file, line, block, thread, index, bound), what it does not prove, the guide to "
+    "read, the next call. Under 1 s for most logs.",
     hints=args.READS,
     examples=(
         "aoti-debug explain-error --log crash.log",
@@ -129,9 +128,9 @@ async def explain_error(context: args.Context, given: args.ExplainArguments) -> 
 @operation(
     args.CheckArguments,
     title="Check that machine, package and inputs fit",
-    description="Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, "
-    "arch, ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before "
-    "anything runs. First for wrong-device, dtype, shape and load errors. Without a package: the "
+    description="Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, arch, "
+    "ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before anything runs. "
+    "Use it first for wrong devices, dtypes, shapes and for load errors. Without a package, it checks the "
     "machine. 2-10 s. Next: diagnose, or fix the first mismatch.",
     hints=args.READS,
     examples=(
@@ -151,9 +150,8 @@ async def check_devices(context: args.Context, given: args.CheckArguments) -> Re
     args.InspectArguments,
     title="Show inputs, kernels and weights of a package",
     description="Reads a .pt2 package without running it: inputs with ranges, launches with arguments, "
-    "dataflow, weights, model lines. An overview, or the answer in full to one question (launch, "
-    "kernel, ... assertion): which launch and input does an `index out of bounds` text mean? About 1 "
-    "s.",
+    "dataflow, weights, model lines. Gives an overview, or a full answer to one question (launch, kernel, "
+    "... assertion), such as which launch and input an `index out of bounds` text means. About 1 s.",
     hints=args.READS,
     examples=(
         "aoti-debug inspect-package model.pt2",
@@ -197,9 +195,9 @@ def question_of(given: args.InspectArguments) -> Question | None:
 @operation(
     args.RepeatArguments,
     title="Repeat a run and count how it fails",
-    description="Runs a workload several times, each in its own process, without the CUDA caching "
-    "allocator, with blocking launches and the package's input checks: clean, stable, flaky or "
-    "varying, and each run's root error. For crashes that move or come and go. Next: diagnose.",
+    description="Runs a workload several times, each in a separate process, without the CUDA caching "
+    "allocator, with blocking launches and the package's input checks. Says clean, stable, flaky or "
+    "varying, and gives each run's root error. For crashes that move or are intermittent. Next: diagnose.",
     examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
 )
 async def run_deterministic(context: args.Context, given: args.RepeatArguments) -> Record:
@@ -215,9 +213,10 @@ async def run_deterministic(context: args.Context, given: args.RepeatArguments) 
 @operation(
     args.DumpArguments,
     title="Show the values that kernels read and wrote",
-    description="Runs a package or exported program once and shows what chosen launches read and wrote "
-    "(range, NaN, Inf, index against bound), the first bad value, and who made it. For NaN, Inf, wrong "
-    "values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or diagnose.",
+    description="Runs a package or exported program once and shows what the chosen launches read and wrote "
+    "(range, NaN, Inf, index against bound), the first bad value, and which launch produced it. For NaN, "
+    "Inf, wrong values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
+    "diagnose.",
     examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
 )
 async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Record:
@@ -241,10 +240,10 @@ async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Re
 @operation(
     args.DecompileArguments,
     title="Read a package as a PyTorch program",
-    description="Writes a package without source as model.py, which imports only torch, and its weights: a "
-    "function or call for each launch. With inputs it runs both and says whether they agree, as a whole and "
-    "launch by launch. Read it in place of the generated code. 1-30 s. Next: the launch that looks wrong, "
-    "with launches.",
+    description="Writes a package without source as model.py, which imports only torch, and its weights, "
+    "with a function or call for each launch. With inputs, it runs both and says whether they agree, as a "
+    "whole and launch by launch. Read it instead of the generated code. 1-30 s. Next: the same, with "
+    "launches set to the suspect launch.",
     examples=(
         "aoti-debug decompile model.pt2 --inputs batch.pt --out program",
         "aoti-debug decompile model.pt2 --launches 12",
@@ -261,10 +260,10 @@ async def decompile(context: args.Context, given: args.DecompileArguments) -> Re
 @operation(
     args.LocateArguments,
     title="Find the kernel behind a bad memory access",
-    description="Puts a package's call, or the failing call of a script or command, under a checker and "
-    "names launch, argument, access, generated and model line, producer. For illegal memory access, "
-    "segfaults, corruption, silent bad reads. A package needs inputs, a C++ host (command) a package. "
-    "10-90 s. Next: dump_kernel_io of the producer, or the fix.",
+    description="Runs a package's call, or the failing call of a script or command, under a checker. Names "
+    "the launch, argument, access, generated line, model line and producer. For illegal memory accesses, "
+    "segfaults, corruption, silent bad reads. A package needs inputs; a C++ host (command) needs its "
+    "package. 10-90 s. Next: dump_kernel_io of the producer, or the fix.",
     examples=(
         "aoti-debug locate-fault model.pt2 --inputs batch.pt",
         "aoti-debug locate-fault serve.py -- --batch 8",
@@ -289,10 +288,10 @@ async def locate_fault(context: args.Context, given: args.LocateArguments) -> Re
 @operation(
     args.TraceArguments,
     title="List the kernel launches of a call",
-    description="Rebuilds a package with a probe at every launch (no model source needed) and runs it: "
-    "the launches with arguments, and the one at which the run ended. For crashes and hangs that name "
-    "no kernel. Without inputs: the instrumented package and environment, for a C++ host. 5-40 s. "
-    "Next: inspect_package with that launch.",
+    description="Rebuilds a package with a probe at every launch (no model source needed) and runs it. "
+    "Lists the launches with their arguments, and the launch at which the run ended. For crashes and hangs "
+    "that name no kernel. Without inputs, it returns the instrumented package and environment for a C++ "
+    "host. 5-40 s. Next: inspect_package with that launch.",
     examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
 )
 async def trace_launches(context: args.Context, given: args.TraceArguments) -> Record:
@@ -306,10 +305,10 @@ async def trace_launches(context: args.Context, given: args.TraceArguments) -> R
 @operation(
     args.TryArguments,
     title="Test a change on the failing call",
-    description="Makes a package's failing call without, with and again without a change of an input "
-    "element, constant, launch or generated expression: gone, changed or same, and which elements that "
-    "were not at fault it changes. No model source needed; only output is written. For a fix to "
-    "verify. 3-30 s. Next: apply the fix, or diagnose.",
+    description="Makes a package's failing call unchanged, with a change (of an input element, constant, "
+    "launch or generated expression), and unchanged again. Says whether the failure is gone, changed or "
+    "the same, and which elements that were not at fault changed. Needs no model source; writes only "
+    "output. For a fix to verify. 3-30 s. Next: apply the fix, or diagnose.",
     examples=(
         "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",
         "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 --replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
@@ -329,9 +328,9 @@ async def try_fix(context: args.Context, given: args.TryArguments) -> Record:
 @operation(
     args.CompareArguments,
     title="Find the kernels that differ from eager mode",
-    description="Finds the launches of a package that, on right inputs, differ from its exported program in "
-    "eager mode by more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, "
-    "or reduce.",
+    description="Gives each launch of a package correct inputs, and finds the launches that differ from "
+    "its exported program in eager mode by more than rounding. For wrong numbers without an error. 5-60 s. "
+    "Next: inspect_package, or reduce.",
     examples=("aoti-debug compare-with-eager model.pt2 --exported program.pt2 --inputs batch.pt",),
 )
 async def compare_with_eager(context: args.Context, given: args.CompareArguments) -> Record:
@@ -350,9 +349,8 @@ async def compare_with_eager(context: args.Context, given: args.CompareArguments
     args.CompileArguments,
     title="Compile with debugging flags",
     description="Compiles an exported program with code-generation flags (NaN checks, value printer, "
-    "minifier, provenance, asserts): new package, kernels, warnings. For flags that act at compile "
-    "time; one that cannot act is refused. 10-90 s. Next: run_deterministic or "
-    "dump_kernel_io with the package.",
+    "minifier, provenance, asserts). Returns the new package, its kernels, and warnings. Rejects flags "
+    "that cannot act at compile time. 10-90 s. Next: run_deterministic or dump_kernel_io with the package.",
     examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
 )
 async def compile_with_flags(context: args.Context, given: args.CompileArguments) -> Record:
@@ -364,9 +362,9 @@ async def compile_with_flags(context: args.Context, given: args.CompileArguments
 @operation(
     args.ReduceArguments,
     title="Cut a failing program down to a small script",
-    description="Cuts a failing program down to the few operators that still fail in the same way "
-    "(crash, error, NaN, wrong output): a script that needs torch alone and was seen to fail. For bug "
-    "reports and compiler faults. 1-10 min. Next: run it.",
+    description="Reduces a failing program to the few operators that still fail in the same way (crash, "
+    "error, NaN, wrong output). Returns a script that needs only torch and was seen to fail. For bug "
+    "reports and compiler faults. 1-10 min. Next: run the script.",
     examples=("aoti-debug reduce --exported program.pt2 --inputs batch.pt", "aoti-debug reduce serve.py"),
 )
 async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
@@ -381,10 +379,10 @@ async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
 @operation(
     args.BisectArguments,
     title="Name the compiler pass behind wrong code",
-    description="Names the decision of the compiler (graph pass, lowering, decomposition, option) that "
-    "makes a program crash or give wrong numbers where eager is right: switches decisions off in a "
-    "reduced program until the failure goes away. Gives a workaround that was run, and a text for "
-    "PyTorch's issue tracker. 1-10 min. Next: apply the workaround.",
+    description="Names the graph pass, lowering, decomposition or compiler option that makes a program "
+    "crash or give wrong numbers although eager is correct. Switches them off in a reduced program until "
+    "the failure disappears. Returns a workaround that was run, and a text for PyTorch's issue tracker. "
+    "1-10 min. Next: apply the workaround.",
     examples=(
         "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
         "aoti-debug bisect serve.py",
@@ -407,9 +405,9 @@ async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
 @operation(
     args.RecordArguments,
     title="Make a package that records its calls",
-    description="Writes a package (or a library to preload) that keeps the latest calls of each thread: "
-    "sizes always, values as far as they cost less than 1 %, whole inputs of calls that fail. For hosts, "
-    "also in C++, whose failure cannot be repeated. 1-2 s. Next: diagnose with recording.",
+    description="Writes a package (or a library to preload) that records the latest calls of each thread: "
+    "always the sizes, values if they cost less than 1 %, and all inputs of calls that fail. For hosts "
+    "(also in C++) whose failure cannot be repeated. 1-2 s. Next: diagnose with recording.",
     examples=(
         "aoti-debug record model.pt2 --out recorded.pt2",
         "aoti-debug record --preload -- ./host model.pt2",
@@ -433,7 +431,7 @@ async def record(context: args.Context, given: args.RecordArguments) -> Record:
 @operation(
     args.RecordingsArguments,
     title="List recorded calls",
-    description="Lists what the recorder kept, also while the host runs: processes, calls that failed or "
+    description="Lists what the recorder kept, even while the host runs: processes, calls that failed or "
     "are in flight, and which values were kept. Next: diagnose with recording.",
     hints=args.READS,
     examples=("aoti-debug recordings /dev/shm/aoti-debug-recordings-1000",),
@@ -447,8 +445,9 @@ async def recordings(_context: args.Context, given: args.RecordingsArguments) ->
 @operation(
     args.PostMortemArguments,
     title="Look at a core file or a hung process",
-    description="Says where the threads of a dead process (core file) or a hung one (its number) are in a "
-    "package: signal, launch, kernel, generated line, model line. Runs nothing. 2-10 s. Next: diagnose.",
+    description="Says where the threads of a dead process (core file) or a hung one (its process number) "
+    "are in a package: signal, launch, kernel, generated line, model line. Runs nothing. 2-10 s. Next: "
+    "diagnose.",
     hints=args.READS,
     examples=(
         "aoti-debug post-mortem core.1234 --package model.pt2",

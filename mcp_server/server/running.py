@@ -81,9 +81,9 @@ STEP_S = 0.25
 WAIT_JOB = args.Declaration(
     name="wait_job",
     title="Wait for a job",
-    description="Waits for a job that another tool started: its result when it is done, else its state and "
-    "progress. wait_s 0 only looks. Call again until state is not 'running'. A job ends with this server; "
-    "its result stays until it is swept.",
+    description="Waits for a job that another tool started. Returns its result if it is done, else its "
+    "state and progress. wait_s 0 returns at once. Call again until state is not 'running'. A job ends with "
+    "this server; its result is kept until it is swept.",
     arguments=args.WaitJobArguments,
     hints=args.READS,
 )
