@@ -62,7 +62,7 @@ TABLE.error(
     "wrong_api_argument",
     r"(?P<detail>Only ExportedProgram is supported|exported_program\.example_inputs is required to be set|Expect package path to be a file ending in \.pt2.*|torch\._inductor\.config\.(?P<option>[\w.]+) does not exist|'(?P<level>[^']*)' is not a valid IntermediateValueDebuggingLevel|cannot both be True|Metadata must only contain strings|Unexpected optimization option (?P<flag>\S+))",
     ("script_error", "compile_failure"),
-    "The compiler was called with an argument or option that it does not take.",
+    "The compiler was called with an argument or option that it does not accept.",
     "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
     guide=BUILD_GUIDE,
 )
@@ -127,7 +127,8 @@ TABLE.cause(
         r"fatal error C1083: [^']*'(?P<header2>[^']+)'",
     ),
     "toolchain",
-    "The compiler does not find a header: an incomplete compiler, Python or CUDA installation.",
+    "The compiler does not find a header, because the installation of the compiler, Python or CUDA is "
+    "incomplete.",
     "/usr/include/x.h:12:10: fatal error: Python.h: No such file or directory",
     names=(
         Naming("{blind}", "does not find <{header}>, of the C++ library"),
@@ -179,8 +180,8 @@ TABLE.cause(
     "cpp_headers",
     (),
     "toolchain",
-    "torch's own headers do not compile here, before any generated code: another header is found before a "
-    "standard one, or the compiler does not fit this torch.",
+    "torch's own headers do not compile here, before any generated code: the compiler finds another header "
+    "before a standard one, or does not fit this torch.",
     "/v/torch/include/c10/util/Optional.h:30:5: error: ‘optional’ in namespace ‘std’ does not name a template type",
     names=Naming("C++ headers", "{file}:{line}"),
     fix="see which directories CPATH, CPLUS_INCLUDE_PATH and options put before the compiler's own, and whether the compiler is new enough for this torch",
@@ -192,7 +193,7 @@ TABLE.cause(
         r"(?P<program>\bcl)\b.* error (?P<code>D8\d{3}): (?P<detail>.+)",
     ),
     "toolchain",
-    "The compiler does not know an option that was asked for: too old, or another compiler than expected.",
+    "The compiler does not know an option that was requested: it is too old, or not the expected compiler.",
     "g++: error: unrecognized command-line option '-std=c++20'",
     names=Naming("{program}", "{detail}"),
 )
@@ -205,7 +206,8 @@ TABLE.cause(
         rf"ld\.lld: error: {_LINKED}(?::\d+)?: (?P<detail>unknown directive: .*|unknown file type|file is empty)",
     ),
     "toolchain",
-    "The linker was given a file that is no library: a pointer of git-lfs, a page in place of a download, a part of a file.",
+    "The linker was given a file that is not a library: a git-lfs pointer, a web page instead of a "
+    "download, or part of a file.",
     "/usr/bin/ld:/opt/sdk/lib/libgomp.so: file format not recognized; treating as linker script",
     names=Naming("{file}", "{detail}"),
     sentence="The linker refuses {file}, which is no library that it can read: {detail}.",
@@ -219,7 +221,7 @@ TABLE.cause(
         r"LINK : fatal error (?P<detail>LNK(?:1104|1181): [^']*'(?P<library>[^']+)')",
     ),
     "toolchain",
-    "A library that the linker is told to use is missing or of another kind.",
+    "A library that the linker is told to use is missing, or is of the wrong kind.",
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
     names=(Naming("-l{library}"), Naming("linker", "{detail}")),
     fix="install what the linker looks for, or build with a compiler that does not ask for it",
@@ -231,9 +233,10 @@ TABLE.cause(
         r"error LNK\d+: (?P<detail>unresolved external symbol (?P<symbol>aoti_torch_\w+).*)",
     ),
     ("toolchain", "compile_failure"),
-    "The generated code calls a function of torch's C interface that the libtorch at hand does not have.",
+    "The generated code calls a function of torch's C interface that this libtorch does not have.",
     "/usr/bin/ld: a.o: undefined reference to `aoti_torch_cpu_mm_out'",
-    not_proven="Whether libtorch is of another release than the headers, or the operator never had such a function.",
+    not_proven="Whether libtorch and the headers are from different releases, or the operator never had "
+    "such a function.",
     names=Naming("{symbol}"),
 )
 TABLE.cause(
@@ -262,7 +265,7 @@ TABLE.symptom(
     "compiler_status",
     r"CalledProcessError: Command '\[?'?(?P<program>[^' ]*(?:g\+\+|gcc|clang(?:\+\+)?|/ld|objcopy|nvcc|ptxas|ninja))[' ](?P<detail>.*)",
     ("toolchain",),
-    "A tool of the compiler failed; its own message, where it was kept, precedes this.",
+    "A tool of the compiler failed. If its own message was kept, the message precedes this.",
     "subprocess.CalledProcessError: Command '['/usr/bin/ld', '-r', '-b', 'binary']' returned non-zero exit status 1.",
     names=Naming("{program}", "{detail}"),
     tags="build_tool",
@@ -297,7 +300,8 @@ TABLE.cause(
     "ptxas",
     r"ptxas.* (?:fatal|error)\s*: (?P<detail>.+)",
     ("compile_failure", "arch_mismatch", "toolchain"),
-    "The GPU assembler refused the kernel: what it does is not for this architecture, or the PTX is invalid.",
+    "The GPU assembler rejected the kernel: it uses something that this architecture lacks, or the PTX is "
+    "invalid.",
     "ptxas /tmp/a.ptx, line 606; error   : Feature '.tile::gather4' not supported on .target 'sm_120a'",
 )
 TABLE.symptom(
@@ -347,14 +351,14 @@ TABLE.error(
         r"is too big to optimize|compile_wrapper_opt_level = 'O0' flag",
     ),
     "compile_failure",
-    "Inductor cannot lower the model or write code for it.",
+    "Inductor cannot lower the model or generate code for it.",
     "torch._inductor.exc.LoweringException: AttributeError: 'float' object has no attribute 'node'",
 )
 TABLE.error(
     "inductor_internal",
     r"InductorError: (?P<kind>AssertionError|NotImplementedError|AttributeError|KeyError|IndexError|TypeError|ZeroDivisionError)(?:: ?(?P<detail>.*))?$",
     "compile_failure",
-    "Inductor itself failed while it lowered the model or wrote code for it.",
+    "Inductor itself failed while it lowered the model or generated code for it.",
     "torch._inductor.exc.InductorError: AssertionError: ",
 )
 TABLE.consequence(

@@ -52,12 +52,12 @@ TABLE.cause(
     _SITE.replace(r"<file>[^\s:]+", r"<file>[^\s:]*aten/src/[^\s:]+", 1)
     + r"Assertion `(?P<assertion>[^`]*(?:index|Index|idx|indices|n_classes|num_classes|cur_target)[^`]*)` failed",
     ("index_out_of_bounds", "input_mismatch", "script_error"),
-    "A kernel of ATen met an index outside its bound: not one that Inductor wrote, but an operator that the package "
-    "calls, or the program's own code around it.",
+    "A kernel of ATen found an index outside its bound. Inductor did not write this kernel: it belongs to "
+    "an operator that the package calls, or to the program's own code around the package.",
     "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed.",
     advice="run_again",
-    not_proven="Whether the package or the program called the operator: the line that waits for the device is not the "
-    "one that called it.",
+    not_proven="Whether the package or the program called the operator: the line that waits for the device "
+    "is not the line that called the operator.",
     late=True,
     tags="index_assert",
 )
@@ -70,11 +70,12 @@ TABLE.cause(
         + r"Assertion `(?P<assertion>[^`]*(?:srcIndex|index out of bounds|idx_dim|dstIndex)[^`]*)` failed",
     ),
     ("index_out_of_bounds", "input_mismatch", "device_mismatch", "shape_out_of_range"),
-    "A kernel loaded an index outside [0, bound) and stopped the device; one line per failing thread.",
+    "A kernel loaded an index outside [0, bound) and stopped the device; it prints one line per failing "
+    "thread.",
     "/c/mf/cmf.py:43: unknown: block: [12,0,0], thread: [0,0,0] Assertion `index out of bounds: 0 <= tmp7 < 1000` failed.",
     not_proven=(
-        "That the caller sent a bad index: int32 ids read as int64, an input on another device, a size of the "
-        "wrong dimension or an index computed by an earlier kernel give the same text."
+        "That the caller sent a bad index: int32 ids read as int64, an input on another device, a size of "
+        "the wrong dimension or an index computed by an earlier kernel produce the same text."
     ),
     late=True,
     sentence="A kernel's check {lower} <= {index} < {bound} failed at {file}:{line}.",
@@ -88,7 +89,8 @@ TABLE.cause(
     ("nan_or_inf",),
     "A value of a kernel is NaN or infinite.",
     "/c/ab.py:31: unknown: block: [0,0,0], thread: [1,0,0] Assertion `NaN or Inf found` failed.",
-    not_proven="That this kernel makes the value: it may have received it; infinite attention masks are normal.",
+    not_proven="That this kernel produced the value: it may have received it; infinite attention masks are "
+    "normal.",
     late=True,
     tags="nan",
 )
@@ -110,7 +112,8 @@ TABLE.consequence(
     "A kernel's assertion failed earlier; its own lines, with file, line and condition, are elsewhere in the output.",
     "torch.AcceleratorError: CUDA error: device-side assert triggered",
     advice="run_again",
-    not_proven="Which assertion: keep the whole standard error, the assertion lines may come after this one.",
+    not_proven="Which assertion: keep all of standard error, because the assertion lines may come after "
+    "this one.",
     late=True,
     sites="assert",
 )
@@ -139,7 +142,8 @@ TABLE.noise(
     "cuda_teardown",
     r"Failed to (?:destroy CUDA event|free GPU memory|unload CUDA module) in AOTInductor model: (?P<status>.+)",
     ("illegal_memory_access", "index_out_of_bounds"),
-    "Noise of a process that ends after a device fault; only the status tells which kind of fault it was.",
+    "Output of a process that ends after a device fault. Only the exit status shows which kind of fault it "
+    "was.",
     "Failed to destroy CUDA event in AOTInductor model: an illegal memory access was encountered",
     stage="teardown",
     late=True,
@@ -154,9 +158,11 @@ TABLE.symptom(
         r"CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED)",
     ),
     (*_ACCESS, "custom_op", "index_out_of_bounds"),
-    "A kernel read or wrote memory that is not its own. The report comes late: the call that raises is seldom the culprit.",
+    "A kernel read or wrote memory that is not its own. The report comes late: the call that raises the "
+    "error is rarely at fault.",
     "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
-    not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or a bad index from an earlier kernel end alike.",
+    not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or "
+    "a bad index from an earlier kernel produce the same error.",
     late=True,
 )
 TABLE.error(
@@ -167,7 +173,7 @@ TABLE.error(
         r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
     ),
     ("out_of_memory",),
-    "The device has no memory for the request; a package's weights lie outside PyTorch's caching allocator.",
+    "The device has no memory for the request; a package's weights are outside PyTorch's caching allocator.",
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
     names=(
@@ -207,8 +213,8 @@ TABLE.error(
     "kernel_file_missing",
     r"^(?!.*(?:InductorError|BackendCompilerFailed|autotuning)).*CUDA driver error: (?P<status>file not found)",
     "invalid_package",
-    "A kernel file (.cubin) is not at the path that the package holds; kernels load at their first launch. A bare .so "
-    "names the directory in which it was compiled.",
+    "A kernel file (.cubin) is not at the path that is stored in the package; kernels load at their first "
+    "launch. A bare .so names the directory in which it was compiled.",
     "Error: CUDA driver error: file not found",
     fix="load a .pt2 of torch._inductor.aoti_compile_and_package, which holds them; a bare .so needs its .cubin files where it was compiled",
 )
@@ -216,16 +222,18 @@ TABLE.error(
     "kernel_image_invalid",
     r"CUDA (?:driver )?error: (?P<status>device kernel image is invalid|named symbol not found|file not found|a PTX JIT compilation failed)",
     ("invalid_package", "arch_mismatch"),
-    "A kernel file (.cubin) of the package is missing, damaged or of another architecture; kernels load at their first launch.",
+    "A kernel file (.cubin) of the package is missing, damaged or for another architecture; kernels load at "
+    "their first launch.",
     "Error: CUDA driver error: device kernel image is invalid",
 )
 TABLE.error(
     "launch_invalid_argument",
     r"(?:CUDA (?:driver )?error|Triton Error \[CUDA\]|Error): (?P<status>invalid argument|invalid configuration argument|too many resources requested for launch|out of resource)",
     ("shape_out_of_range", "device_mismatch", "compile_failure"),
-    "A launch was refused: a grid of zero or more than 65535 blocks in y or z, too many resources, or a pointer that is not of the device.",
+    "A launch was rejected: a grid of zero or more than 65535 blocks in y or z, too many resources, or a "
+    "pointer that does not belong to the device.",
     "RuntimeError: CUDA driver error: invalid argument",
-    not_proven="Which of these.",
+    not_proven="Which of these reasons applies.",
 )
 TABLE.error(
     "host_pointer",
@@ -277,7 +285,7 @@ TABLE.error(
         r"tensors? (?:is|are) on (?P<got>\S+?),? but expected them to be on GPU",
     ),
     ("device_mismatch", "input_mismatch"),
-    "An operation met tensors on different devices.",
+    "An operation received tensors on different devices.",
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
     tags="fake_operand",
 )
@@ -288,7 +296,8 @@ TABLE.consequence(
     "A collective operation did not end in time: another rank did not take part, or the network failed.",
     "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=46, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
     advice="run_again",
-    not_proven="Which rank is at fault: it is one that died, hangs or took another path, seldom one that says this.",
+    not_proven="Which rank is at fault: it is a rank that died, hangs or took another path, rarely the one "
+    "that reports this.",
     tags="bare_status",
 )
 TABLE.consequence(
@@ -320,7 +329,7 @@ TABLE.cause(
         _XID + r"(?P<xid>48|62|63|64|74|79|9[2-5]|119|120), (?P<detail>.*)",
     ),
     "environment",
-    "The GPU itself failed, or another process holds it: no program can use it as it is.",
+    "The GPU itself failed, or another process holds it. No program can use it in this state.",
     "RuntimeError: CUDA error: uncorrectable ECC error encountered",
     stage="any",
 )
@@ -328,7 +337,8 @@ TABLE.symptom(
     "device_reset",
     r"(?P<status>cudaErrorLaunchTimeout|the launch timed out and was terminated)",
     ("hang", "illegal_memory_access", "environment"),
-    "The driver reset the device: a kernel ran longer than it allows, or did what the hardware does not bear.",
+    "The driver reset the device: a kernel ran longer than the driver allows, or did something that the "
+    "hardware cannot handle.",
     "RuntimeError: CUDA error: the launch timed out and was terminated",
     advice="check_machine",
     not_proven="Which kernel, and whether it or the driver is at fault.",
@@ -341,11 +351,12 @@ TABLE.consequence(
         r"\b(?P<call>cuda[A-Z]\w{2,40})\b.{0,60}? failed(?: with error)?: (?P<status>.+)",
     ),
     ("environment", "illegal_memory_access", "device_mismatch", "input_mismatch"),
-    "The device or its driver refused some work or broke it off; the call that raises is seldom the one that did it.",
+    "The device or its driver rejected or aborted some work; the call that raises the error is rarely at "
+    "fault.",
     "RuntimeError: CUDA error: operation not supported",
     advice="run_again",
     guide=MEMORY_GUIDE,
-    not_proven="What the device refused: run again with blocking launches.",
+    not_proven="What the device rejected: run again with blocking launches.",
     late=True,
     tags="bare_status",
 )

@@ -52,7 +52,7 @@ RESOURCES.cause(
         r"(?P<detail>\bSIGXCPU\b|\bSIGXFSZ\b|died with <Signals\.SIGX(?:CPU|FSZ): \d+>)",
     ),
     "environment",
-    "A limit of the process, on its processor time (RLIMIT_CPU) or on the size of its files (RLIMIT_FSIZE), ended it.",
+    "A limit on processor time (RLIMIT_CPU) or on file size (RLIMIT_FSIZE) ended the process.",
     "g++: fatal error: CPU time limit exceeded signal terminated program cc1plus",
     names=Naming("{detail}"),
     fix="raise the limit (ulimit -t, ulimit -f) for the process and what it starts",
@@ -77,7 +77,7 @@ RESOURCES.cause(
     "program_missing",
     r"InductorError: FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>(?!g\+\+|gcc|clang|nvcc|ptxas|ld)[\w+-]+)'$",
     "environment",
-    "A program that the compile starts by its bare name is in no directory of PATH.",
+    "A program that the compile starts by its bare name is not in any directory of PATH.",
     "torch._inductor.exc.InductorError: FileNotFoundError: [Errno 2] No such file or directory: 'openssl'",
     names=Naming("{program}", "not on the PATH", kind="environment"),
     fix="install {program}, or put the directory in which it is into PATH",
@@ -86,7 +86,7 @@ RESOURCES.error(
     "permission",
     r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
     "environment",
-    "Access to a file or device was refused.",
+    "Access to a file or device was denied.",
     "PermissionError: [Errno 13] Permission denied: '/cache/x'",
     names=(Naming("{path}"), Naming("{detail}")),
 )
@@ -126,8 +126,9 @@ CHECKS.error(
     ("wrong_output", "input_mismatch", "custom_op", "constants", "shape_out_of_range", "nan_or_inf"),
     "The program's own comparison failed: the package's numbers differ from the reference.",
     "AssertionError: Tensor-likes are not close!",
-    not_proven="That code generation is wrong: a silent out-of-bounds access, a wrong stride, dtype or size of an input, "
-    "stale weights, a wrong fake function or baked-in arguments also give wrong numbers.",
+    not_proven="That code generation is wrong: a silent out-of-bounds access, a wrong stride, dtype or size "
+    "of an input, stale weights, a wrong fake function or arguments fixed at export also give "
+    "wrong numbers.",
     tags="result_check",
 )
 CHECKS.error(
@@ -142,7 +143,7 @@ CHECKS.error(
     "script_says_nan",
     r"(?:Error|Exception|assert\w*|FAIL\w*)\b[^\n]*?(?<![\w.])(?P<value>[Nn]a[Nn]s?|NAN|[Ii]nf|non-?finite|not finite)(?![\w.])",
     ("nan_or_inf", "wrong_output"),
-    "The program's own check met a value that is not finite.",
+    "The program's own check found a value that is not finite.",
     "AssertionError: class probabilities do not sum to one: [nan, nan]",
     tags=("nan", "open_refusal"),
 )
@@ -153,7 +154,7 @@ CHECKS.cause(
         r"runtime error: (?P<detail>(?:index .* out of bounds|load of|store to|signed integer overflow|division by zero|null pointer|misaligned|member|applying|shift|.*not a valid value).*)",
     ),
     ("illegal_memory_access", "index_out_of_bounds", "input_mismatch", "custom_op"),
-    "A sanitizer build met a bad memory access or undefined behaviour.",
+    "A sanitizer build found a bad memory access or undefined behaviour.",
     "==123==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602000000034 at pc 0x7f bp 0x7f sp 0x7f",
 )
 CHECKS.cause(
@@ -165,8 +166,8 @@ CHECKS.cause(
     ),
     "compute-sanitizer saw a kernel access memory that is not its own, at this instruction.",
     "========= Invalid __global__ read of size 4 bytes",
-    not_proven="That the kernel is at fault: a bad index, a wrong size or a host pointer may have been given to it. "
-    "The nearest allocation is a neighbour, not always the tensor that was meant.",
+    not_proven="That the kernel is at fault: a bad index, a wrong size or a host pointer may have been "
+    "given to it. The nearest allocation is a neighbour, and not always the intended tensor.",
     sentence="{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
     sites=("invalid_access", "misaligned", "exception"),
 )
@@ -174,7 +175,7 @@ CHECKS.cause(
     "sanitizer_race",
     (),
     ("concurrency", "wrong_output"),
-    "compute-sanitizer saw threads race or meet at a barrier in an illegal way.",
+    "compute-sanitizer saw a race between threads, or a barrier used incorrectly.",
     "========= Error: Race reported between Write access at k+0x70 in f.py:12",
     guide=MEMORY_GUIDE,
     sites=("race", "barrier"),
@@ -200,7 +201,8 @@ TABLE.symptom(
     "heap_corruption",
     r"(?P<detail>free\(\): (?:invalid|corrupted|double free)[\w ()]*|(?:malloc|realloc|munmap_chunk|malloc_consolidate|calloc)\(\): [\w ()-]+|double free or corruption[\w ()!]*|corrupted (?:size vs\. prev_size|double-linked list|unsorted chunks)[\w ]*|\*\*\* stack smashing detected \*\*\*|sysmalloc: Assertion|largebin)",
     ("constants", "custom_op", "shape_out_of_range", "input_mismatch", "illegal_memory_access"),
-    "Something wrote past the end of a heap block; the C library noticed later, so the place of the abort is not the culprit.",
+    "Something wrote past the end of a heap block; the C library noticed it later, so the code at the place "
+    "of the abort is not at fault.",
     "free(): corrupted unsorted chunks",
     advice="heap",
     guide=MEMORY_GUIDE,
@@ -260,7 +262,7 @@ TABLE.symptom(
     "killed",
     (_shell("[Kk]illed"), r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b)", _exit("137|-9")),
     ("out_of_memory", "hang"),
-    "The process was killed from outside: the kernel's memory killer, or a time limit.",
+    "The process was killed from outside, by the kernel's out-of-memory killer or a time limit.",
     "Killed",
     not_proven="Which of the two.",
     tags=("ending", "stageless"),
@@ -290,7 +292,8 @@ TABLE.consequence(
     "queue_timeout",
     r"^(?P<detail>_?queue\.(?:Empty|Full))\b",
     ("hang", "concurrency"),
-    "A queue had nothing to give, or no room, within the time: what should have served it did not.",
+    "A queue stayed empty or full for the whole time limit: the thread or process that should serve it did "
+    "not.",
     "_queue.Empty",
     not_proven="Whether the other side died, hangs or is slow: look for an exception of a thread or process before this.",
 )
@@ -298,7 +301,8 @@ TABLE.cause(
     "main_guard",
     r"An attempt has been made to start a new process before the",
     "script_error",
-    "The script starts processes while it is being imported: what runs must stand below `if __name__ == '__main__'`.",
+    "The script starts processes while it is being imported: the code to run must be under `if __name__ == "
+    "'__main__'`.",
     "        An attempt has been made to start a new process before the",
     guide=HANG_GUIDE,
 )
@@ -328,7 +332,7 @@ TABLE.error(
     "unsafe_pickle",
     r"(?P<detail>Weights only load failed|Unsupported global: GLOBAL (?P<name>\S+)|UnpicklingError)",
     ("script_error", "invalid_package"),
-    "A file holds more than tensors, or is not a file of tensors.",
+    "A file contains more than tensors, or is not a file of tensors.",
     "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded",
     guide=BUILD_GUIDE,
 )
@@ -339,7 +343,7 @@ TABLE.error(
     ("wrong_output", "input_mismatch", "concurrency", "script_error", "nan_or_inf"),
     "The program's own check (a `raise` or `assert` of the script) failed; nothing of AOTInductor reported a fault.",
     "RuntimeError: 32 labels for 29 images",
-    not_proven="Whether the package returned wrong values or the script fed or read them wrongly.",
+    not_proven="Whether the package returned wrong values, or the script passed or read values wrongly.",
     fix="see what the check compares the results with, and how that is made",
     tags=("own_report", "result_check"),
 )
@@ -377,16 +381,18 @@ TABLE.consequence(
     "  what():  bad optional access",
     advice="run_again",
     guide=MAIN_GUIDE,
-    not_proven="Who threw it: libtorch, the package or the program itself.",
+    not_proven="Who threw the exception: libtorch, the package or the program itself.",
 )
 # This row comes after all others, because the operator's own error may belong to a more specific family.
 TABLE.error(
     "shim_exception",
     r"Exception in aoti_torch: (?P<detail>.+)",
     ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
-    "An operator that the generated code called raised: this line is all that tells, where its error is not checked.",
+    "An operator that the generated code called raised an error. If the caller does not check it, this line "
+    "is the only sign.",
     "[E1121 06:44:01.0 shim_common.cpp:271] Exception in aoti_torch: mat1 must be a matrix, got 1-D tensor",
     stage="call",
     torch="<=2.12",
-    not_proven="Whether the call ended there: up to 2.12 the package goes on after an error of a custom operator.",
+    not_proven="Whether the call ended there: up to 2.12 the package continues after an error of a custom "
+    "operator.",
 )

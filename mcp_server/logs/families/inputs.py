@@ -33,9 +33,11 @@ _checked(
     "input_static_dim",
     _HANDLE + r"unmatched dim value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
     "input_mismatch",
-    "The run-time input check found another size for a static dimension. It reads past the sizes of an input of lower rank.",
+    "The run-time input check found another size for a static dimension. If the input has a lower rank, the "
+    "check reads past the end of its sizes.",
     "input_handles[0]: unmatched dim value at 1, expected: 16, but got: 17",
-    not_proven="That the rank is right: ndim is not checked, and a size of 0 may be memory past the array.",
+    not_proven="That the rank is right: ndim is not checked, and a size of 0 may come from memory past the "
+    "array.",
     sentence="Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
 )
 _checked(
@@ -79,7 +81,8 @@ _checked(
         r"Expected (?P<expected>\d+) inputs?,? but got (?P<got>\d+)",
     ),
     "input_mismatch",
-    "The number of tensors is not that of the package; arguments that are not tensors are dropped before this check.",
+    "The number of tensors differs from what the package expects; arguments that are not tensors are "
+    "dropped before this check.",
     "expected inputs vector size to be 2, but got 1",
     sentence="The package takes {expected} tensors and was given {got}.",
     names=Naming("the call's inputs", "{got} tensors (compiled: {expected})", kind="call"),
@@ -114,17 +117,19 @@ TABLE.cause(
         r"Expect the tensor to be (?P<bytes>\d+) bytes aligned\. Fail due to (?P<detail>.*)",
     ),
     ("custom_op", "input_mismatch", "shape_out_of_range"),
-    "A tensor has other sizes or strides than the compiler was told: of an input, or of what an operator really returned.",
+    "A tensor has different sizes or strides from those the compiler assumed. It is an input, or what an "
+    "operator really returned.",
     "expected size 6==4, stride 4==6 at dim=0; expected size 4==6, stride 1==1 at dim=1",
     torch=">=2.13 (AOTI, with AOTI_RUNTIME_CHECK_INPUTS), all (Python wrapper)",
-    not_proven="That a fake function is wrong, when `Error in op` names `input`: then the caller's tensor is.",
+    not_proven="That a fake function is wrong: if `Error in op` names `input`, the caller's tensor is wrong.",
     tags="input_check",
 )
 TABLE.cause(
     "guard_size",
     r"Expected input at (?P<path>\S+) to be (?P<relation>equal to) (?P<expected>.+?), but got (?P<got>.+)",
     ("input_mismatch", "shape_out_of_range"),
-    "The exported program's own check rejects a size, which it takes as fixed, or as that of another input.",
+    "The exported program's own check rejects a size. It expects a fixed number, or the size of another "
+    "input.",
     "RuntimeError: Expected input at *args[0].shape[0] to be equal to 1, but got 3",
     names=Naming("{path}", "{got} (exported: {expected})", kind="input"),
 )
@@ -151,7 +156,7 @@ TABLE.cause(
         r"^(?:RuntimeError: |Error: )(?P<condition>u\d+ (?:>=|<=|<|>|==|!=) \S+)$",
     ),
     ("shape_out_of_range", "input_mismatch"),
-    "A size computed at run time breaks an assumption of the export.",
+    "A size computed at run time violates an assumption of the export.",
     "RuntimeError: Expected u0 <= 5 but received 9",
     sentence="The package expects {condition} and got {value}.",
     names=Naming("the call's inputs", "{value} where {condition} is assumed", kind="call"),
@@ -165,9 +170,9 @@ TABLE.cause(
         r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < (?P<bound>[\w().*+/-]{1,80}?)L?(?=[\s`]|$)",
     ),
     ("index_out_of_bounds", "input_mismatch", "shape_out_of_range"),
-    "A CPU kernel met an index outside [0, bound); in a parallel kernel this ends the process.",
+    "A CPU kernel found an index outside [0, bound); in a parallel kernel this ends the process.",
     "RuntimeError: index out of bounds: 0 <= tmp27 < 32L",
-    not_proven="That the caller sent a bad index: int32 ids read as int64 give the same text.",
+    not_proven="That the caller sent a bad index: int32 ids read as int64 produce the same text.",
     sentence="A CPU kernel's check {lower} <= {index} < {bound} failed.",
     names=Naming("{kernel}", kind="kernel"),
     tags=("index_assert", "kernel_assert"),
@@ -184,7 +189,7 @@ TABLE.error(
         r"(?P<detail>index_\w+\(\): (?:self indexing axis )?(?:index )?out of (?:range|bounds).*|indices? (?:element )?(?:is )?out of (?:range|bounds).*)",
     ),
     ("index_out_of_bounds",),
-    "An ATen operator refused an index.",
+    "An ATen operator rejected an index.",
     "IndexError: index out of range in self",
     tags=("operand", "fake_operand"),
 )
@@ -194,7 +199,8 @@ TABLE.cause(
     "nan_or_inf",
     "The compiled-in check found a non-finite value in this buffer, after the launch that uses it (or in an input, from 2.13).",
     "RuntimeError: At least one NaN in buf8",
-    not_proven="That the kernel before the check made the value: kernels without a check (C++, extern) are passed over; INF in a mask is normal.",
+    not_proven="That the kernel before the check produced the value: kernels without a check (C++, extern) "
+    "are skipped; INF in a mask is normal.",
     sentence="{kind} in {buffer}.",
 )
 TABLE.error(
@@ -228,9 +234,9 @@ TABLE.error(
     "kernel_division",
     r"(?P<detail>cpp_prefix\.h:\d+, ZeroDivisionError|RuntimeError: ZeroDivisionError)",
     ("input_mismatch", "script_error"),
-    "A kernel of the package divided a whole number by zero.",
+    "A kernel of the package divided an integer by zero.",
     "Error: inductor_cpu_throw_if_integer_div_error, /torch/csrc/inductor/cpp_prefix.h:827, ZeroDivisionError",
-    not_proven="Whether an input holds the zero, or the model computes it.",
+    not_proven="Whether an input contains the zero, or the model computes it.",
 )
 TABLE.error(
     "int_division",
@@ -244,14 +250,14 @@ TABLE.error(
     "scalar_input",
     r"Expected a proper Tensor but got None \(or an undefined Tensor in C\+\+\) for argument #(?P<argument>\d+) '(?P<name>\w+)'",
     ("input_mismatch", "compile_failure"),
-    "A missing tensor; a dynamic integer input is not supported by AOTInductor.",
+    "A tensor is missing. AOTInductor does not support a dynamic integer input.",
     "RuntimeError: Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #1 'other'",
 )
 TABLE.error(
     "operator_refused",
     (),
     ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
-    "An operator inside the package refused its operands; a package checks no input shapes by default.",
+    "An operator inside the package rejected its operands; a package checks no input shapes by default.",
     "RuntimeError: mat1 must be a matrix, got 1-D tensor",
     not_proven="Whether the caller's tensors, or what an earlier operator returned, do not fit.",
     tags="open_refusal",
@@ -267,7 +273,7 @@ TABLE.noise(
     "misaligned_input",
     r"Input (?P<input>\d+) was compiled as (?P<bytes>\d+)-bytes aligned, but it is not aligned at run time",
     ("input_mismatch",),
-    "A warning: the input is copied to an aligned tensor, which is right but slower.",
+    "A warning: the input is copied to an aligned tensor, which gives correct results but is slower.",
     "Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor",
 )
 TABLE.error(
@@ -289,7 +295,8 @@ TABLE.error(
         r"Tried to access or call an operator with a wrong signature\.\s+operator: (?P<op>[\w.]+::\w+)",
     ),
     "custom_op",
-    "The custom operator is not registered in this process: packages do not ship it.",
+    "The custom operator is not registered in this process, because packages do not contain custom "
+    "operators.",
     "RuntimeError: Could not find schema for mylib::plus1. Custom operators created via torch.library.custom_op cannot be run",
     stage="load",
     advice="check_package",
@@ -309,7 +316,7 @@ TABLE.error(
         r"(?<!\S)(?P<op>\S+) \(with implementation in .+?\): The output of this custom operator .*(?:alias|must not)",
     ),
     "custom_op",
-    "A custom operator cannot be called as the package or the compiler wants to.",
+    "A custom operator cannot be called in the way that the package or the compiler calls it.",
     "NYI: Unsupported return type for schema: mylib::f(Tensor x) -> (Tensor, SymInt)",
     advice="check_package",
     stage="any",
@@ -319,7 +326,7 @@ TABLE.noise(
     "opcheck",
     r"(?P<detail>opcheck\(op, \.\.\.\)|This error most often comes from an? incorrect fake \(aka meta\) kernel for a custom op)",
     "custom_op",
-    "A hint about custom operators' fake functions. For an input it misleads.",
+    "A hint about custom operators' fake functions. If the error is about an input, the hint is misleading.",
     "This error most often comes from a incorrect fake (aka meta) kernel for a custom op.",
     stage="load",
     advice="read_cause",
@@ -331,7 +338,8 @@ TABLE.generic(
     "Only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
     "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144",
     advice="read_cause",
-    not_proven="Anything: up to 2.12 every failed run prints it, and in every release a failed load or constant update, which hides out of memory and driver errors.",
+    not_proven="Anything: up to 2.12 every failed run prints it, and in every release a failed load or "
+    "constant update, which hides out-of-memory and driver errors.",
     guide=MAIN_GUIDE,
     torch="<=2.12 for run errors; all for load and constant errors",
     tags=("native_stack", "stageless", "bare_status"),

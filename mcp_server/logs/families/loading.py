@@ -14,8 +14,8 @@ TABLE.error(
     "zip_open",
     r"Failed to initialize zip archive: (?P<reason>file open failed)",
     ("invalid_package", "environment"),
-    "The package cannot be opened: there is no such file, it may not be read, or the process has as many files open "
-    "as it may.",
+    "The package cannot be opened: the file does not exist, it may not be read, or the process has too many "
+    "files open.",
     "RuntimeError: Failed to initialize zip archive: file open failed",
     not_proven="Which of the three: the text names neither the path nor the reason.",
     fix="see that the path is right, that this process may read it, and that it may open more files",
@@ -24,14 +24,15 @@ TABLE.error(
     "zip_archive",
     r"(?P<detail>Failed to initialize zip archive|(?:PytorchStreamReader )?failed (?:reading zip archive|finding central directory|finding file|locating file)|not a ZIP archive|File is not a zip file|BadZipFile|invalid header or archive is corrupted)(?:: (?P<reason>.+))?",
     "invalid_package",
-    "The file is not a .pt2, or is cut short (the directory of a zip is at its end).",
+    "The file is not a .pt2, or is truncated (the directory of a zip file is at its end).",
     "RuntimeError: Failed to initialize zip archive: failed finding central directory",
 )
 TABLE.error(
     "unpacking",
     r"Failed to extract (?:zip )?file (?P<member>\S+) to destination file (?P<path>[^,\s]+), mz_zip error string: (?P<detail>(?:write callback|file (?:create|write|open|close)) failed)",
     "environment",
-    "The package could not be unpacked into the temporary directory: no room, no permission, or a limit on file sizes.",
+    "The package could not be unpacked into the temporary directory: no space, no permission, or a limit on "
+    "file sizes.",
     "RuntimeError: Failed to extract zip file m/x.wrapper.so to destination file /tmp/a/x.so, mz_zip error string: write callback failed",
     names=Naming("TMPDIR", "{path}: {detail}"),
     fix="set TMPDIR to a directory with room for the package, and raise limits on file sizes",
@@ -58,7 +59,7 @@ TABLE.error(
         r"No AOTInductor generate cpp file or so file found in zip archive with the prefix \S*?(?P<model>[^/\s]+)Loaded the following",
     ),
     "invalid_package",
-    "The package holds no model of this name.",
+    "The package contains no model of this name.",
     "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",
     names=Naming("model '{model}'", "the package holds '{holds}'"),
     fix="pass the model_name under which the model was packaged; the text lists what is there",
@@ -79,8 +80,8 @@ TABLE.error(
     "other_folder",
     (),
     "invalid_package",
-    "The package holds this model, and the loader looks for it in another folder of the archive: that of the "
-    "first two members, of which one was added.",
+    "The package contains this model, but the loader looks for it in another folder of the archive. It "
+    "takes the folder from the first two members, and one of these was added.",
     "towns/data/aotinductor/model/a.wrapper.so",
     names=Naming("model '{model}'", "the package holds '{holds}'"),
     fix="add further members to the archive after the package's own, or put them beside the package",
@@ -89,7 +90,7 @@ TABLE.error(
     "not_compiled",
     (),
     "invalid_package",
-    "The file holds an exported program (torch.export.save), which is not compiled yet.",
+    "The file contains an exported program (torch.export.save), which is not compiled yet.",
     "wear-2/models/model.json",
     names=Naming("{archive}", "an exported program"),
     fix="compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
@@ -204,20 +205,22 @@ TABLE.error(
     "unpacked_library",
     r"Error in dlopen: (?P<path>\S*/aotinductor_\w{6}/\S+\.so): cannot open shared object file",
     ("arch_mismatch", "invalid_package", "environment"),
-    "The loader unpacked this library itself, and the dynamic linker does not take it: it says the same of a library "
-    "for another kind of processor.",
+    "The loader unpacked this library itself, but the dynamic linker rejects it. The linker gives the same "
+    "message for a library for another kind of processor.",
     "RuntimeError: Error in dlopen: /tmp/aotinductor_2oYbe4/m/data/aotinductor/model/a.wrapper.so: cannot open shared "
     "object file: No such file or directory",
-    not_proven="That it is for another processor: the machine type in the library's header tells.",
+    not_proven="That it is for another processor: check the machine type in the library's header.",
     names=Naming("{path}"),
 )
 TABLE.error(
     "model_library_missing",
     r"(?:Error in dlopen|Failure loading \.so): (?P<path>\S*/\S+|c[a-z2-7]{51}\.(?:wrapper\.)?so): cannot open shared object file",
     ("invalid_package", "arch_mismatch", "toolchain"),
-    "The compiled model itself is not at the path that was given to the loader, or is no library of this machine.",
+    "The compiled model itself is not at the path that was given to the loader, or is not a library for "
+    "this machine.",
     "RuntimeError: Error in dlopen: /srv/model.so: cannot open shared object file: No such file or directory",
-    not_proven="That the file is missing: the dynamic linker says the same of one for another kind of processor.",
+    not_proven="That the file is missing: the dynamic linker gives the same message for a file for another "
+    "kind of processor.",
     fix="give the loader the path of the compiled model as it is on this machine",
 )
 TABLE.error(
@@ -235,7 +238,8 @@ TABLE.cause(
         r"OMP: Error #15: Initializing (?P<library>\S+), but found (?P<other>\S+) already initialized",
     ),
     "toolchain",
-    "The process loaded two copies of a library (libtorch, an extension, OpenMP's runtime): each keeps its own state.",
+    "The process loaded two copies of a library (libtorch, an extension, OpenMP's runtime), and each keeps "
+    "its own state.",
     "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
     names=(Naming("{library}", "loaded twice"), Naming("libtorch", "loaded twice")),
     fix="link and load one copy of it: the one that torch brings",
@@ -244,8 +248,8 @@ TABLE.cause(
     "inductor_not_imported",
     r"AttributeError: module '(?P<package>torch\._inductor)' has no attribute '(?P<module>codecache)'",
     "environment",
-    "A fault of torch 2.10.0: its loader of packages needs torch._inductor.codecache and does not import it, so that "
-    "aoti_load_package fails in a process which has compiled nothing (pytorch/pytorch#173706).",
+    "A fault of torch 2.10.0: its package loader needs torch._inductor.codecache but does not import it, so "
+    "aoti_load_package fails in a process that has compiled nothing (pytorch/pytorch#173706).",
     "AttributeError: module 'torch._inductor' has no attribute 'codecache'",
     torch="==2.10",
     names=Naming("torch", "does not import {package}.{module}", kind="environment"),
@@ -255,21 +259,23 @@ TABLE.error(
     "static_tls",
     r"(?<![^\s:])(?P<library>[^\s:]+): (?P<detail>cannot allocate memory in static TLS block)",
     "toolchain",
-    "The library keeps thread-local memory in a block that is full: it has to be loaded before the others.",
+    "The library needs thread-local memory in a block that is already full. It has to be loaded before the "
+    "other libraries.",
     "OSError: /lib/x86_64-linux-gnu/libgomp.so.1: cannot allocate memory in static TLS block",
 )
 TABLE.error(
     "executable_stack_or_mount",
     r"(?<!\S)(?P<library>\S+): (?P<detail>failed to map segment from shared object(?!: Cannot allocate)|cannot enable executable stack.*|cannot apply additional memory protection.*)",
     ("environment", "toolchain"),
-    "The library's directory forbids execution (a noexec mount of the temporary directory, say).",
+    "The library's directory forbids execution (for example, a noexec mount of the temporary directory).",
     "Error in dlopen: /tmp/abc/m.so: failed to map segment from shared object",
 )
 TABLE.noise(
     "device_information",
     r"Device information mismatch for (?P<key>\w+): (?P<here>.*?) vs (?P<package>.*?)\. This could cause",
     ("arch_mismatch",),
-    "A warning: the package was compiled on a machine with another ISA or GPU. Harmful only when this machine has less.",
+    "A warning: the package was compiled on a machine with another ISA or GPU. It is harmful only if this "
+    "machine lacks something that the package uses.",
     "Device information mismatch for AOTI_CPU_ISA: AVX512 AVX512_VNNI vs AVX2. This could cause some issues when loading the AOTInductor compiled artifacts.",
     torch=">=2.10",
 )
@@ -292,9 +298,11 @@ TABLE.error(
     "constant_unknown",
     (r"Constant not found: (?P<constant>\S+)", r"Cannot find constants (?P<constant>\S+) in constants_map"),
     "constants",
-    "The given weights and the package's do not have the same names: one is missing, too many, or was folded into the code.",
+    "The names of the given weights differ from those in the package: one is missing, is unknown, or was "
+    "folded into the code.",
     "RuntimeError: Constant not found: enc.1.co.bias",
-    not_proven="That the name is misspelt: parameters of up to eight elements are folded into the code and refused.",
+    not_proven="That the name is misspelt: parameters of up to eight elements are folded into the code, and "
+    "their names are then rejected.",
     sentence="Constant {constant} is not on both sides: the given weights and the package.",
     names=Naming("{constant}"),
     fix="pass the names that get_constant_fqns returns to load_constants; a parameter of up to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
