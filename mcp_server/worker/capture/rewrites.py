@@ -432,7 +432,7 @@ REWRITES = [
     Rewrite("one-hot", f"{VALUE}|one_hot", one_hot, "give the number of classes"),
     Rewrite("tensor of tensors", f"not allocated yet|{VALUE}", stacked, "join with torch.stack"),
     Rewrite("fixed table", SIZE, cut_table, "take as many rows as the input has"),
-    Rewrite("written batch", SIZE, own_size, "take the size of the input in place of the number"),
+    Rewrite("written batch", SIZE, own_size, "use the size of the input instead of the number"),
     Rewrite("math on a size", f"{SIZE}|_sym_|SpecViolation", symbolic_math, "use operators on symbols"),
     Rewrite("try", f"{ANY}|fake tensor call", of_try, "leave out try and except"),
     Rewrite("aliasing branch", "aliasing during", copied_branch, "return a copy from the branch"),
