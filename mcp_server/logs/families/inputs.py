@@ -24,7 +24,7 @@ _checked(
     _HANDLE
     + r"unmatched dtype, expected: (?P<expected>\d+)\((?P<expected_name>[^)]*)\), but got: (?P<got>\d+)",
     "input_mismatch",
-    "The run-time input check found another dtype; the numbers are c10::ScalarType (3 int, 4 long, 5 half, 6 float, 7 double).",
+    "The run-time input check found a different dtype; the numbers are c10::ScalarType (3 int, 4 long, 5 half, 6 float, 7 double).",
     "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
     sentence="Input {input} is {got}, the package was compiled for {expected}.",
     fix="pass input {input} as {expected}",
@@ -33,7 +33,7 @@ _checked(
     "input_static_dim",
     _HANDLE + r"unmatched dim value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
     "input_mismatch",
-    "The run-time input check found another size for a static dimension. If the input has a lower rank, the "
+    "The run-time input check found a different size for a static dimension. If the input has a lower rank, the "
     "check reads past the end of its sizes.",
     "input_handles[0]: unmatched dim value at 1, expected: 16, but got: 17",
     not_proven="That the rank is right: ndim is not checked, and a size of 0 may come from memory past the "
@@ -59,7 +59,7 @@ _checked(
     _HANDLE
     + r"unmatched stride value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
     "input_mismatch",
-    "The run-time input check found another stride; generated code assumes the compiled one.",
+    "The run-time input check found a different stride; generated code assumes the compiled one.",
     "input_handles[0]: unmatched stride value at 0, expected: 16, but got: 1",
     sentence="Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
 )
@@ -68,7 +68,7 @@ _checked(
     _HANDLE
     + r"unmatched device type, expected: (?P<expected>\d+)\((?P<expected_name>\w+)\), but got: (?P<got>\d+)",
     "device_mismatch",
-    "The run-time input check found another device type (0 cpu, 1 cuda); the expected number is printed twice.",
+    "The run-time input check found a different device type (0 cpu, 1 cuda); the expected number is printed twice.",
     "input_handles[0]: unmatched device type, expected: 11(cuda), but got: 0",
     not_proven="The device index: it is never checked.",
     sentence="Input {input} is on {got}, the package was compiled for {expected_name}.",
