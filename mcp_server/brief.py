@@ -39,14 +39,19 @@ HEALTHY = {"likely": "as far as this call shows", "possible": "the numbers were 
 _KERNEL = re.compile(r"\b(?:cpp|triton)_\w{32,}")
 _HEAD, _TAIL = 18, 16  # characters kept at each end of a long kernel name
 
+IN_MODEL = "so the fault is in the model or its inputs, not the compiler."
+IN_PACKAGE = "so the fault is in the compiled package, not the model."
 # What eager mode says about where to look, by category.
 EAGER: dict[tuple[Category, Eager], str] = {
-    ("nan_or_inf", "same"): "Eager mode gives the same: the model or its inputs, not the compiler.",
-    ("nan_or_inf", "differs"): "Eager mode gives finite values: the compiled package, not the model.",
-    ("index_out_of_bounds", "same"): "Eager mode fails too: the model or its inputs, not the compiler.",
-    ("index_out_of_bounds", "differs"): "Eager mode returns: it does not check what the package checks.",
-    ("wrong_output", "same"): "Eager mode gives the same numbers: the model, not the compiler.",
-    ("wrong_output", "differs"): "Eager mode gives other numbers: the compiled package, not the model.",
+    ("nan_or_inf", "same"): f"Eager mode gives the same, {IN_MODEL}",
+    ("nan_or_inf", "differs"): f"Eager mode gives finite values, {IN_PACKAGE}",
+    ("index_out_of_bounds", "same"): f"Eager mode fails too, {IN_MODEL}",
+    (
+        "index_out_of_bounds",
+        "differs",
+    ): "Eager mode returns, because it does not check what the package does.",
+    ("wrong_output", "same"): f"Eager mode gives the same numbers, {IN_MODEL}",
+    ("wrong_output", "differs"): f"Eager mode gives different numbers, {IN_PACKAGE}",
 }
 
 Role = Literal["title", "text", "label", "removed", "added", "command"]
@@ -100,7 +105,7 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     if verdict.outcome != "no_fault" and not proven:
         told = verdict.summary.lower()
         facts = [each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told]
-        yield from _labelled("Known", facts[:MOST_KNOWN])
+        yield from _labelled("Observed", facts[:MOST_KNOWN])
     cleared = [f"{each.hypothesis.rstrip('.')}: {each.by}" for each in verdict.bystanders[:MOST_CLEARED]]
     yield from _labelled("Cleared", cleared)
     yield from _labelled("Note", verdict.remarks)
@@ -197,7 +202,7 @@ def confirmation(run: Confirmed) -> list[str]:
     """Describe the experiment: the three calls and what else they show, and why it is not for shipping."""
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
     how, _, said = run.again.rstrip(".").partition(": ")
-    again = f"Undone, it {how} again{f': {said}' if said else ''}."
+    again = f"Without this change, it {how} again{f': {said}' if said else ''}."
     effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
     found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}. {again}{effects}"
     return [found, run.not_for_shipping] if run.not_for_shipping else [found]
@@ -218,11 +223,11 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     """Yield the proof to run, the cost, and where the rest is."""
     proof = next((each.path for each in verdict.artifacts if each.path.name == PROOF_FILE), None)
     if proof is not None:
-        yield Line("label", f"python {proof}", "Proof")
+        yield Line("label", f"python {proof}", "Reproduce")
     jobs = (OF_JOB.fullmatch(each.uri) for each in verdict.artifacts)
     job = next((found["job"] for found in jobs if found and found["file"] == SUBJECT_FILE), "")
     page = f"aoti-debug report {job} --out FOLDER" if job else "--report FOLDER"
-    rest = f"Evidence: --verbose, or {page}" if in_shell else "Evidence and commands: structured content"
+    rest = f"Evidence: add --verbose, or {page}" if in_shell else "Evidence and commands: structured content"
     yield Line("label", f"{cost_in_words(verdict.cost)}. {rest}", "Cost")
 
 

@@ -130,7 +130,7 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     """Calls that would settle the category, or show more of it."""
     if case.workload is None:
-        why = "a log alone proves no cause: run the program, to see the failure and to test its cause"
+        why = "a log alone cannot prove the cause: run the failing program"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
         return [NextStep(why=why, tool="diagnose", arguments=program)]
     arguments = call_arguments(case) or workload_arguments(case.workload)
@@ -140,21 +140,21 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best is None and not case.runs:
         return _with_other_argument(arguments, case)
     if best is None and case.only_loaded and not case.failed:
-        why = "make the failing call: save its inputs right before it, torch.save([x1, x2], FILE)"
+        why = "in your program, add torch.save([x1, x2], FILE) right before the failing call; then run"
         return [NextStep(why=why, tool="diagnose", arguments={**arguments, "inputs": INPUTS})]
     if best is None and not case.healthy:
         return [repeated]
     if best is None:
         why = (
-            "if calls fail in a program, diagnose the program: the package does not include what the program "
-            "does around them"
+            "if calls fail only inside your program, diagnose the program: the package alone leaves out the "
+            "code around the call"
         )
         step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
         return [step] if isinstance(case.workload, PackageWorkload) else []
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # Outputs that are wrong for no reason that was seen: the program, or the right weights, settle it.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
-        why = "try the weights that were meant"
+        why = "try the intended weights"
         return [_comparison(arguments), NextStep(why=why, tool="try_fix", arguments=meant)]
     steps = []
     if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
@@ -167,9 +167,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
         # torch.save(dict(program.state_dict), FILE) of the exported program, say.
         meant = {**_of_call(arguments), "constants": STATE_DICT}
-        return [
-            NextStep(why="make the call with the weights that were meant", tool="try_fix", arguments=meant)
-        ]
+        return [NextStep(why="repeat the call with the intended weights", tool="try_fix", arguments=meant)]
     tool, why = TOOLS.get(best.category, ("", ""))
     if tool and SHOWN_BY.get(tool) not in case.done:
         takes_it = tool in ANY_WORKLOAD or "package" in arguments
@@ -341,8 +339,8 @@ def open_question(case: DiagnosisState) -> str:
         return ""
     if case.only_loaded and not case.failed:
         return (
-            "The package loads. Its model was not called, because no inputs were given: give those of the "
-            f"failing call ({argument('inputs')})."
+            "The package loads, but its model was not called, because no inputs were given. Pass those of "
+            f"the failing call with {argument('inputs')}."
         )
     if case.never_reached and case.ended_well:
         return NEVER_REACHED

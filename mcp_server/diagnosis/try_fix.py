@@ -292,7 +292,7 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     if constants:
         names = listed(constants[:SHOWN]) if len(constants) <= SHOWN else f"{len(constants)} of them"
         rest += f" Of the constants, {names} {'is' if len(constants) == 1 else 'are'} enough."
-    gone = f"{as_is} With the change it {after}. Undone, it {trial.again.describe()} again."
+    gone = f"{as_is} With the change it {after}. Without this change, it {trial.again.describe()} again."
     left = " One failure is removed, and one left."
     if trial.after.failure == "none":
         left = " What is infinite then is a second failure, unless the model means it, as in a mask."

@@ -185,8 +185,8 @@ FAILS_ALONE = (
     "the call fails in the same way when it is made alone, in one thread, on its own copy of the inputs"
 )
 NO_REFERENCE = (
-    "The numbers themselves were not checked, because there was no reference to compare them with: "
-    "compare_with_eager compares them with the exported program."
+    "The numbers themselves were not checked, because there was no reference. To compare them with the "
+    "exported program, use compare_with_eager."
 )
 MOST_NAMED = 3  # of the user's own kernels and operators
 
@@ -200,7 +200,7 @@ def health_summary(case: DiagnosisState) -> str:
         outputs = "NaN in its outputs"
     elif case.outputs_nonfinite:
         outputs = "minus infinity in its outputs, as masks use it,"
-    fit = " and inputs that fit"
+    fit = ", and its inputs match the package"
     if case.mismatches:
         more = f" ({len(case.mismatches) - 1} more)" if len(case.mismatches) > 1 else ""
         first = case.mismatches[0].sentence
@@ -218,7 +218,7 @@ def health_summary(case: DiagnosisState) -> str:
     if case.differs_in("second"):
         sentences.append("It returns different outputs each time because it draws random numbers.")
     elif case.differs_in("second") is False:
-        sentences.append("Repeated, it returns the same outputs.")
+        sentences.append("A second call returned the same outputs.")
     sentences.append(NO_REFERENCE)
     if own := own_code(case):
         names = ", ".join(own[:MOST_NAMED])
@@ -346,10 +346,10 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if case.only_loaded:
         return f"no inputs of the failing call were given ({argument('inputs')})"
     if suspect.guilty.kind == "script":
-        return "only a change of the program itself could remove it"
+        return "to test this, the script itself would have to be changed"
     if case.plain_run is not None and not case.call_fails:
         return "the call by itself does not fail, so there is no failure to remove"
-    return "no change of the call is known that removes only this cause"
+    return "diagnose knows no change of the call that removes only this cause"
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:

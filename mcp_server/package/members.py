@@ -172,9 +172,9 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
     except UNREADABLE as error:
         raise PackageError(
             "truncated_zip",
-            f"{path} starts as a zip archive but has no readable directory at its end ({error}); "
-            "it was cut, is still being written, or is damaged",
-            next_call="copy or write the package again and compare sizes",
+            f"{path} starts as a zip archive but has no readable central directory ({error}); "
+            "it was truncated, is still being written, or is damaged",
+            next_call="copy or build the package again and compare checksums",
         ) from error
 
 

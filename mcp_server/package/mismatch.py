@@ -53,8 +53,8 @@ _CATEGORIES: dict[Aspect, Category] = {
 _MAX_SWAPS = 64
 _KEYWORD = "kwargs["
 _DOUBTS = {
-    True: "; export raises every lower bound to 2, so that a smaller size may be right all the same",
-    False: "; on the CPU the compiler may have lowered this bound itself, and larger sizes may work",
+    True: "; export raises every lower bound to 2, so a smaller size may work",
+    False: "; on the CPU the compiler may have lowered this bound itself, so a larger size may work",
 }
 """What may be wrong with a bound, by whether a size is below it."""
 SPECIALIZED_BELOW = 2
@@ -230,13 +230,13 @@ def _one_input(
 ) -> Iterator[Mismatch]:
     name = item.code_name
     if item.device_type is not None and tensor.device_type != item.device_type:
-        sentence = f"{item.label} is on {tensor.device} and the package was compiled for {item.device_type}"
+        sentence = f"{item.label} is on {tensor.device}, but the package was compiled for {item.device_type}"
         fix = _moved(name, item.device_type, tensor)
         yield _mismatch("device", sentence, item.device_type, tensor.device, fix, input_index=item.index)
     dtype = tensor.dtype.removeprefix("torch.")
     if item.dtype is not None and dtype != item.dtype:
         sentence = (
-            f"{item.label} is {dtype} and the package was compiled for {item.dtype}: its kernels read "
+            f"{item.label} is {dtype}, but the package was compiled for {item.dtype}: its kernels would read "
             f"{_misread(dtype, item.dtype)}"
         )
         fix = Fix(text="convert it before the call", before=name, after=f"{name}.to(torch.{item.dtype})")
@@ -247,7 +247,7 @@ def _one_input(
     if got != wanted:
         yield _mismatch(
             "rank",
-            f"{item.label} has rank {got} ({list(tensor.shape)}) and was compiled with rank {wanted} "
+            f"{item.label} has rank {got} ({list(tensor.shape)}), but was compiled with rank {wanted} "
             f"({item.shape}); no run-time check of AOTInductor sees that",
             f"{wanted}: {item.shape}",
             f"{got}: {list(tensor.shape)}",
@@ -335,7 +335,7 @@ def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> It
                 before=f"dynamic_shapes has no Dim for dimension {dim.index} of {item.path or item.name}",
                 after=f"{{{dim.index}: Dim('n', max={max(got, dim.size)})}}",
             )
-            sentence = f"dimension {dim.index} of {item.label} is {got} and was compiled as {dim.size}"
+            sentence = f"dimension {dim.index} of {item.label} is {got}, but was compiled as {dim.size}"
             yield _mismatch(
                 "size", sentence, str(dim.size), str(got), fix, input_index=item.index, dim=dim.index
             )
@@ -366,11 +366,14 @@ def _out_of_range(
     guarded = item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
     soft = _may_be_assumed(dim, signature.definition(item.name, dim.index)) if below else guarded
     doubt = _DOUBTS[below] if soft else ""
+    within = f"pad dimension {dim.index} to {wanted}, and drop what the padding adds to the outputs"
+    if not below:
+        within = f"split the batch into parts of at most {wanted} if its rows do not depend on each other"
     fix = Fix(
-        text=f"split or pad the batch so that dimension {dim.index} is within {limits}, or export again with "
-        "a range that holds it. A bound that no Dim states comes from a branch of the model on this size",
+        text=f"{within}; or export again with a range that includes {got}. If no Dim sets this bound, it "
+        "comes from a branch of the model on this size",
         before=f"Dim('n', {bound}={wanted})",
-        after=f"Dim('n', {bound}={got})",
+        after=f"Dim('n', {bound}={got})  # or the {'smallest' if below else 'largest'} size that you serve",
     )
     of = f" of {dim.expression}" if dim.expression else ""
     where = f"dimension {dim.index} of {item.label}"
@@ -400,7 +403,7 @@ def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -
         fix = Fix(text="make it contiguous before the call", before=name, after=f"{name}.contiguous()")
     yield _mismatch(
         "stride",
-        f"{item.label} has strides {tensor.strides} and was compiled for {strides}: {effect}",
+        f"{item.label} has strides {tensor.strides}, but was compiled for {strides}: {effect}",
         strides,
         str(tensor.strides),
         fix,

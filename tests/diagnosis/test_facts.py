@@ -41,7 +41,7 @@ ELEMENT = re.compile(r"args\[(?P<place>\d+)\]\[(?P<index>[\d, ]+)\] = (?P<value>
 FIRST = re.compile(r"Element \[(?P<index>[\d, ]+)\] of input (?P<place>\d+) \(.*?\) is (?P<value>-?\d+)\.")
 TABLE = re.compile(r"constant (?P<name>[\w.]+) of shape \[(?P<rows>\d+), .*where 0 to (?P<last>\d+) are")
 DTYPES = re.compile(
-    r"Input (?P<place>\d+) .* is (?P<given>\w+) and the package was compiled for (?P<meant>\w+)"
+    r"Input (?P<place>\d+) .* is (?P<given>\w+), but the package was compiled for (?P<meant>\w+)"
 )
 RETURNED = re.compile(r"returned (?P<count>\d+) NaN in output (?P<output>\d+)")
 

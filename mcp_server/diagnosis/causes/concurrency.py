@@ -30,13 +30,13 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.STATE,
             only_in_program=True,
             guilty=component("call", "run_single_threaded=True, called from several threads", lines),
-            summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
-            "and several threads called it at the same time.",
+            summary="The package was loaded with run_single_threaded=True, which disables its "
+            "synchronisation, and several threads called it at the same time.",
             evidence=tuple(seen("capture", each) for each in (fact, loaded)),
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
             # another one waits for its runner (torch 2.13): only a lock is right for every model.
             fix=Fix(
-                text="let one thread at a time call it: hold a lock around the call",
+                text="hold one lock, shared by all threads, around each call",
                 before="model(*inputs)",
                 after="with lock:\n    model(*inputs)",
             ),

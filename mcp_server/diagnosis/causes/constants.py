@@ -54,7 +54,7 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
     wrong = {name: difference for name, difference in compared.items() if difference is not None}
     for name, (aspect, got, wanted) in wrong.items():
         fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
-        consequence = "its bytes are copied without a check."
+        consequence = "the loader copies the bytes without a check."
         if aspect == "device" and update.outcome == "failed":
             consequence = "the update rejects it."
         elif aspect == "device":
@@ -65,7 +65,7 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
         also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
         yield _OfUpdate(
             guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
-            summary=f"Constant {name} was given with {aspect} {got}. The package was compiled for {wanted}: "
+            summary=f"Constant {name} was given with {aspect} {got}. The package expects {wanted}: "
             f"{consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),

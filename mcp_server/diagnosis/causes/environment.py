@@ -169,7 +169,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
         f"{quoted(root.text, 200).rstrip('.')}. Fix that, then run diagnose again.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), seen("capture", before)),
-        fix=Fix(text="fix that line or its input", before=lines[0].code if lines else None),
+        fix=Fix(text="correct that line or its input", before=lines[0].code if lines else None),
     )
 
 

@@ -99,7 +99,9 @@ def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
     read = name if flat == EVERYWHERE else f"{name}.flatten(){slice_text(flat)}"
     table = _short_name(index.indexed)
     missing, outside = (facts.max or 0) - high, share(facts.outside, facts.elements, "value")
-    larger = f"; or give {table} at least {high + 1 + missing} rows" if missing > 0 else ""
+    larger = (
+        f"; if they are real ids, {table} needs at least {high + 1 + missing} rows" if missing > 0 else ""
+    )
     at = f" at {candidate.location}" if candidate is not None else ""
     own = _lines(candidate) if candidate is not None else launch_lines(launch.index, case)
     lines = raising_lines(case) or own or case.call_locations
@@ -107,8 +109,8 @@ def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
     elements = [f"{name}{place} = {value}" for place, value in facts.first]
     return _Index(
         guilty=guilty.model_copy(update={"elements": elements}),
-        summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(index.indexed) or 'a tensor'}, "
-        f"where {low} to {high} are allowed.",
+        summary=f"{where[:1].upper()}{where[1:]}. This value indexes {', '.join(index.indexed) or 'a tensor'}"
+        f", where {low} to {high} are allowed.",
         evidence=(
             said(error),
             seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
@@ -116,7 +118,8 @@ def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
         ),
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
         fix=Fix(
-            text=f"map unknown values of {read} to known ones where they are made{larger}",
+            text=f"reject values of {read} outside {low}..{high} where they are produced, or map them to "
+            f"a row reserved for unknown ids{larger}",
             after=f"assert {low} <= int({read}.min()) and int({read}.max()) <= {high}",
         ),
         intervention=_replaced(part, table, case),
@@ -134,7 +137,7 @@ def _replaced(part: InputSlice, table: str, case: DiagnosisState) -> Interventio
     made, facts = _clamp(part, case), case.index_values[part]
     name = name_of(case.compiled_inputs[part.input])
     row = part.high if facts.value > part.high else part.low
-    what = f"{name}{facts.index} = {row} in place of {facts.value}"
+    what = f"{name}{facts.index} = {row} instead of {facts.value}"
     if facts.outside > 1:
         what = (
             f"the {facts.outside} values of {name} outside {part.low}..{part.high} moved to the nearest limit"
@@ -158,7 +161,7 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.CALL,
             evidence=(said(error), seen("check_devices", fact)),
             fix=Fix(
-                text=f"keep NaN out of {name_of(item)} where it is made",
+                text=f"keep NaN out of {name_of(item)} where it is produced",
                 after=f"assert not bool({name_of(item)}.isnan().any())",
             ),
             intervention=replace_where(leaf_of(item), Where(non_finite=True), 0.0),

@@ -199,7 +199,7 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
     inputs = case.compiled_inputs
     return together(
         f"size:{leaf.input}:{dim}:{size}",
-        f"{leaf.name} with {size} elements in dimension {dim}",
+        f"{leaf.name} resized to {size} elements in dimension {dim}",
         tuple(resize(leaf_of(inputs[place]), at, size) for place, at in _as_long(leaf.input, dim, case)),
     )
 

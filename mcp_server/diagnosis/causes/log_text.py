@@ -53,14 +53,14 @@ _FIELD_KINDS: Mapping[str, ComponentKind] = {"kernel": "kernel", "op": "op", "op
 
 _ACTIONS: Mapping[Advice, str] = {
     "check_inputs": "compare every input with what the package was compiled for, and convert what differs",
-    "check_package": "compile the package again on this machine, or copy it again and compare its checksum",
-    "check_machine": "fix the machine or process environment that the text names, then run again",
+    "check_package": "compile the package again on this machine",
+    "check_machine": "correct the machine or environment as the error text says, then run again",
     "trace_index": "keep the index within the bound of the tensor that it indexes",
     "heap": "find who writes past the end of a block: a launch of the package, a custom operator, or the "
     "program's own native code (build that with -fsanitize=address, or run it under valgrind)",
     "locate": "find the launch and the line of the access, then fix the index or the size behind it",
     "find_nan": "find the first launch whose output is not finite, and guard its operation",
-    "compare": "find the first launch that diverges from the reference",
+    "compare": "find the first launch that differs from the reference",
     "recompile": "fix the line of the model that the compiler names, then compile again",
     "run_again": "run again with blocking launches and input checks, keeping all output",
     "read_cause": "read the error before this one: it holds the cause",
@@ -71,7 +71,10 @@ _ACTIONS: Mapping[Advice, str] = {
 
 # A symbol of libtorch: of its C interface, or in one of its C++ namespaces, as the Itanium ABI writes it.
 _OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
-_OTHER_TORCH = "build {library} again with the libtorch that is installed here, which has no {symbol}"
+_OTHER_TORCH = (
+    "build {library} again against the libtorch installed here, which does not provide {symbol}; or install "
+    "the torch that it was built with"
+)
 
 
 @dataclass(frozen=True)

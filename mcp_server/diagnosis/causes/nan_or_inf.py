@@ -189,7 +189,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
         index = _input_index(first, case)
         leaf = next((leaf_of(each) for each in case.compiled_inputs if each.index == index), None)
         check = f"assert bool(torch.isfinite({leaf.name}).all())" if leaf is not None else None
-        return Fix(text=f"keep what is not finite out of {first.name} where it is made", after=check)
+        return Fix(text=f"keep what is not finite out of {first.name} where it is produced", after=check)
     if first.kind == "constant":
         return Fix(text=f"the weight {first.name} holds values that are not finite: load good weights")
     made = first_made(case)

@@ -134,8 +134,8 @@ def _changed(where: Changed | None, case: DiagnosisState) -> Component:
 
 
 FIXES: dict[Kind, str] = {
-    "error": "find the decision of the compiler with bisect, which gives a workaround and a report; until "
-    "then keep the operators of this launch out of one kernel, or try another version of torch",
+    "error": "run bisect: it finds the compiler pass responsible and prints a workaround and a report; until "
+    "then run this model in eager mode, or try another release of torch",
     "tf32": "forbid TF32 where the numbers matter: torch.set_float32_matmul_precision('highest') before the "
     "compile, or compare with the tolerance that TF32 needs",
     "nondeterministic": "make the operator deterministic (torch.use_deterministic_algorithms), or compare "
@@ -172,7 +172,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     apart = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}.get(found.kind)
     yield _Wrong(
         guilty=_changed(apart, case),
-        summary=f"The package diverges from its own exported program: {found.summary}.",
+        summary=f"The package differs from its own exported program: {found.summary}.",
         level=CausalLevel.FAULT_SITE if apart is None else CausalLevel.BAD_VALUE,
         evidence=(observed,),
         fix=Fix(text=FIXES[found.kind]),
@@ -211,8 +211,8 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
         lines = each.locations[:3] or case.call_locations
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),
-            summary=f"The package diverges from its own exported program in {each.summary}.{also} "
-            f"It read {'values that were not judged' if each.suspects else 'right values'}.",
+            summary=f"The package differs from its own exported program in {each.summary}.{also} "
+            f"It read {'values that were not judged' if each.suspects else 'correct values'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged,),
             fix=Fix(text=FIXES["tf32" if each.tf32 else "error"]),
@@ -389,11 +389,10 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         worst = max((pair.max_abs for pair in compared.outputs), default=0.0)
         yield _Wrong(
             guilty=_package(case),
-            summary="The package diverges from its own exported program on this call (by up to "
-            f"{worst:.3g}).",
+            summary=f"The package differs from its own exported program on this call (by up to {worst:.3g}).",
             level=CausalLevel.SYMPTOM,
             evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
-            fix=Fix(text="find the first launch that diverges with compare_with_eager"),
+            fix=Fix(text="find the first launch that differs with compare_with_eager"),
             harmful=case.failed,
             observed=False,
         )

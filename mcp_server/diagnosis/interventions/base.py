@@ -288,7 +288,7 @@ def trial_in_words(trial: Trial) -> str:
         return f"{start} it still {after}."
     if trial.effect is Effect.CHANGED:
         after = trial.reason.removeprefix("with the change it ") or after
-    return f"{start} it {after}. Undone, it {trial.again.describe()} again."
+    return f"{start} it {after}. Without this change, it {trial.again.describe()} again."
 
 
 def fix_in_words(trial: Trial) -> str:

@@ -71,12 +71,14 @@ def replace_where(leaf: Leaf, where: Where, value: Number) -> Intervention:
     parts += ["not finite"] if where.non_finite else []
     parts += ["NaN"] if where.nan else []
     change = Change("elements", leaf.input, where=where, value=value)
-    return _one(leaf, change, f"the elements of {leaf.name} that are {' or '.join(parts)} made {value}")
+    return _one(
+        leaf, change, f"the elements of {leaf.name} that are {' or '.join(parts)} replaced by {value}"
+    )
 
 
 def replace_element(leaf: Leaf, index: tuple[int, ...], value: Number) -> Intervention:
     change = Change("elements", leaf.input, index=index, value=value)
-    return _one(leaf, change, f"{leaf.name}[{', '.join(map(str, index))}] made {value}")
+    return _one(leaf, change, f"{leaf.name}[{', '.join(map(str, index))}] replaced by {value}")
 
 
 def cast(leaf: Leaf, dtype: str) -> Intervention:
@@ -99,7 +101,7 @@ def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
 def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
     """Dimension `dim` cut to `size`, or filled up by repeating what is there."""
     change = Change("resize", leaf.input, dim=dim, size=size)
-    return _one(leaf, change, f"{leaf.name} with {size} elements in dimension {dim}")
+    return _one(leaf, change, f"{leaf.name} resized to {size} elements in dimension {dim}")
 
 
 def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:

@@ -250,14 +250,19 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
         change = Change("elements", leaf.input, low=good, where=Where(below=good))
         if above:
             change = Change("elements", leaf.input, high=good, where=Where(above=good))
-        part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} made {good}"
+        part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} replaced by {good}"
         if isinstance(good, float):  # the next number of the type says little
             side, bad = ("below", condition.low) if above else ("above", condition.high)
-            part = f"the elements of {leaf.name} that are not {side} {bad:g} made the nearest number that is"
+            nearest = f"the nearest number {side} {bad:g}"
+            part = f"the elements of {leaf.name} that are not {side} {bad:g} replaced by {nearest}"
         what = f"the call with {part}"
         return replace(changed(leaf, change), what=what, smallest=True)
     parts = tuple(replace_element(leaf, tuple(e.index), good) for e in blamed if e.index)
-    return _joined(leaf, parts, f"made {good}") if len(parts) > 0 and len(blamed) <= MOST_CHANGED else None
+    return (
+        _joined(leaf, parts, f"replaced by {good}")
+        if len(parts) > 0 and len(blamed) <= MOST_CHANGED
+        else None
+    )
 
 
 def _is_bad(text: str, condition: Condition) -> bool:
@@ -298,12 +303,12 @@ def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor |
     parts = tuple(
         replace(
             replace_element(leaf, row, int(not bad)),
-            what=f"the call with {leaf.name}[{', '.join(map(str, row))}] made {not bad}",
+            what=f"the call with {leaf.name}[{', '.join(map(str, row))}] set to {not bad}",
             after_code=f"{leaf.name}[{', '.join(map(str, row))}] = {not bad}",
         )
         for row in rows
     )
-    joined = _joined(leaf, parts, f"made {not bad}")
+    joined = _joined(leaf, parts, f"set to {not bad}")
     if axis != len(first) - 1 or tensor is None:
         return joined
     closed = f"{leaf.name}.all(-1)" if bad else f"~{leaf.name}.any(-1)"

@@ -180,7 +180,7 @@ TABLE.error(
     "The library was built against another libtorch or C++ ABI, or a library that it needs (a custom operator's, for "
     "example) is not loaded.",
     "Error in dlopen: /tmp/m.so: undefined symbol: _ZN3c107WarningC1ENS_7variantE",
-    sentence="{library} needs the symbol {symbol}, which no loaded library has.",
+    sentence="{library} needs the symbol {symbol}, which no loaded library provides.",
     names=Naming("{symbol}", "needed by {library}"),
     fix="link {library} with the library that defines {symbol}, or load that one first, for all to see (RTLD_GLOBAL)",
 )

@@ -183,7 +183,7 @@ def test_an_expression_that_leaves_its_table_is_corrected(tmp_path: Path) -> Non
     assert found.guilty is not None and found.guilty.kind == "kernel"
     assert found.guilty.elements == ["args[1][2] = 731"] and (found.guilty.value or "").startswith("64 ")
     assert found.fix is not None and found.fix.ran is None and found.confirmed is not None
-    assert any("args[1] above 499 made 499" in each.fact for each in found.evidence)
+    assert any("args[1] above 499 replaced by 499" in each.fact for each in found.evidence)
 
 
 @thorough
@@ -193,6 +193,6 @@ def test_a_fully_masked_row_is_proven(tmp_path: Path) -> None:
     found = verdict(tmp_path, "masked")
     assert (found.category, found.confidence) == ("nan_or_inf", "proven"), found.summary
     assert found.guilty is not None and found.guilty.elements[0] == "args[1][2, 0] = False"
-    assert found.confirmed is not None and found.confirmed.what == "args[1][2, 0] made True"
+    assert found.confirmed is not None and found.confirmed.what == "args[1][2, 0] set to True"
     assert found.fix is not None and "softmax" in found.fix.text and found.fix.after is None
     assert found.confirmed is not None and found.confirmed.side_effects.startswith("no other output")
