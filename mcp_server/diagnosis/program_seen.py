@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,18 @@ class Surroundings(TypedDict, total=False):
     env: Mapping[str, str]
     python: Path | None
     cwd: Path | None
+
+
+@dataclass(frozen=True)
+class OtherOutput:
+    """An output whose values sum up to another number `in_program` than when the call is made `alone`."""
+
+    output: int
+    in_program: float
+    alone: float
+
+
+SAME_SUM = 1e-4  # of the largest value, for each element: more than rounding makes
 
 
 @dataclass
@@ -137,6 +150,25 @@ class ProgramSeen:
     def plain_diverges(self) -> bool:
         """Whether the call, made as it was, gives what the script found wrong."""
         return self.plain_run is not None and self.plain_run.differs
+
+    @property
+    def otherwise_alone(self) -> OtherOutput | None:
+        """The first output that the call, made alone in a fresh process, gives otherwise than in the program.
+
+        None if there is none, or if the sums of the outputs are not known.
+        """
+        call, plain = self.suspect_call, self.plain_run
+        pairs = (
+            zip(call.outputs, plain.outputs, strict=False) if call is not None and plain is not None else ()
+        )
+        for place, (then, now) in enumerate(pairs):
+            if then.sum is None or now.mean is None or now.not_finite or then.shape != now.shape:
+                continue
+            elements = math.prod(then.shape or ())
+            largest = max(abs(now.min or 0), abs(now.max or 0), abs(then.sum) / max(elements, 1))
+            if abs(then.sum - now.mean * elements) > SAME_SUM * elements * largest:
+                return OtherOutput(place, then.sum, now.mean * elements)
+        return None
 
     @property
     def call_locations(self) -> list[ModelLocation]:

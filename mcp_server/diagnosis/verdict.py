@@ -209,6 +209,8 @@ def health_summary(case: DiagnosisState) -> str:
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
     sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
+    if case.otherwise_alone is not None:
+        sentences[0] += " Made alone, the call gives different numbers than in the program."
     if case.plain_run is not None and case.plain_run.as_expected:
         return f"{sentences[0]} The outputs are what is expected of them."
     if compared(case):

@@ -54,7 +54,10 @@ class CapturedError(JournalRecord):
 
 
 class Leaf(JournalRecord):
-    """One tensor. Shape and stride are in elements; `alignment` of its address is in bytes (at most 64)."""
+    """One tensor. Shape and stride are in elements; `alignment` of its address is in bytes (at most 64).
+
+    `sum` is that of a floating-point output whose values are all finite.
+    """
 
     dtype: str = ""
     device: str = ""
@@ -65,6 +68,7 @@ class Leaf(JournalRecord):
     alignment: int = 0
     nan: int | None = None
     inf: int | None = None
+    sum: float | None = None
     unreadable: str = ""
 
     @property

@@ -59,7 +59,7 @@ def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
     if not counted:
         return Output(text)
     found = nonfinite(leaf.detach())
-    return Output(_extended(text, found), any(found.values()))
+    return Output(_extended(text, found), bool(found["nan"] or found["inf"]))
 
 
 def _extended(text: Encoded, more: Mapping[str, object]) -> Encoded:

@@ -435,8 +435,8 @@ class Interpreted(Event):
 class ComparedForm(Event):
     """Whether the program gives what is expected: as it is, with operators in another form, and again.
 
-    `form`: `int64`, of those that overflowed; `evaluation`, of those in training mode; or `weights`, the
-    whole program with the weights that changed after its export.
+    `form`: `int64`, those that do not fit in 64 bits; `evaluation`, of those in training mode; or `weights`,
+    the whole program with the weights that changed after its export.
     """
 
     form: str
@@ -483,7 +483,8 @@ class NodeNonFinite(OfNode):
 class NodeOverflow(OfNode):
     """Integers that do not fit their dtype: `count` elements, and the first with its `exact` value.
 
-    `modular`: what reads the result may well mean it so, as in a hash.
+    The dtype is a narrower one of integers, or one of floats to which they are converted. `modular`: what
+    reads the result may well mean it so, as in a hash.
     """
 
     modular: bool

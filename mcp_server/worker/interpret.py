@@ -1,7 +1,7 @@
 """Runs the exported program operator by operator, and checks custom operators against their fake functions.
 
 `interpret` finds the operator that raises, the first one that makes a non-finite value, and results whose
-layout differs from the fake function's. It also finds whole numbers that do not fit their dtype.
+layout differs from the fake function's. It also finds integers that do not fit their dtype.
 
 A package reads the result of a custom operator with the layout that its fake function gave at export, without
 a check. The proxy executor calls the operator through the dispatcher, where a dispatch mode sees the call.
@@ -173,10 +173,14 @@ class Watcher(torch.fx.Interpreter):
             if in_training(n):
                 self.training.add(n.name)
                 self._report(events.NodeTraining, n)
-            found = overflowed(result, self.exact) if self.exact is not None else None
-            if found is not None:
+            wide = self.exact
+            found = overflowed(result, wide) if wide is not None else None
+            if wide is not None and found is not None:
                 self.overflowed.add(n.name)
-                modular = any(word in str(user.target) for user in n.users for word in MODULAR)
+                # A rounded integer does harm only where a difference of large ones is taken.
+                modular = wide.is_floating_point() or any(
+                    word in str(user.target) for user in n.users for word in MODULAR
+                )
                 self._report(events.NodeOverflow, n, modular=modular, **found)
         elif n.op in ("placeholder", "get_attr") and _not_finite(result):
             self.bad.add(n.name)
@@ -381,6 +385,8 @@ def _aliases(func: Any, args: Any, kwargs: Any, result: Any) -> list[str]:
 
 # torch computes int8 to int32 modulo their range, without a word, in eager mode as in a package.
 NARROW = (torch.int8, torch.int16, torch.int32, torch.uint8)
+# Nor does it say that an integer is rounded: float32 has each of them up to 2**24 only.
+ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
 _ARITHMETIC = ("add", "sub", "rsub", "mul", "pow", "square", "neg", "__lshift__", "bitwise_left_shift")
 _REDUCTIONS = ("sum", "cumsum", "prod", "cumprod", "mm", "bmm", "matmul", "mv", "dot")
 OPERATORS = frozenset("aten::" + name for name in (*_ARITHMETIC, *_REDUCTIONS, "to", "_to_copy"))
@@ -390,7 +396,7 @@ MOST_EXACT = 1 << 22  # of the inputs of an operator; a larger one is not comput
 
 
 def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-    """The result in int64 of an operator of integers; None for any other call."""
+    """The result in int64 of an operator of integers, or in float64 of a conversion; None if neither."""
     schema = getattr(target, "_schema", None)
     name = schema.name if schema is not None else ""
     if name not in OPERATORS and name[:-1] not in OPERATORS:
@@ -404,21 +410,22 @@ def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
     def wide(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(torch.int64, copy=True)  # an operator in place must not write its operand twice
-        return torch.int64 if value in NARROW else value
+        return torch.int64 if value in NARROW else torch.float64 if value in ROUNDED else value
 
     try:
         wide_args, wide_kwargs = _pytree.tree_map(wide, (tuple(args), kwargs))
         result = target(*wide_args, **wide_kwargs)
     except (RuntimeError, TypeError, NotImplementedError):
         return None
-    return result if isinstance(result, torch.Tensor) and result.dtype == torch.int64 else None
+    made = isinstance(result, torch.Tensor) and result.dtype in (torch.int64, torch.float64)
+    return result if made else None
 
 
 def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
     """The first element that does not fit, with the `exact` one, and the `count` of such elements."""
-    if not isinstance(result, torch.Tensor) or result.dtype not in NARROW:
+    if not isinstance(result, torch.Tensor) or result.dtype not in (*NARROW, *ROUNDED):
         return None
-    bad = result.to(torch.int64) != wide
+    bad = result.to(wide.dtype) != wide
     if not bool(bad.any()):
         return None
     index = tuple(int(place) for place in bad.nonzero()[0])
@@ -436,7 +443,7 @@ _OF_RANGE = re.compile(r"Guard failed: .*(?:<=|>=) ?\d+\s*$", re.M)
 
 
 class Exact(torch.fx.Interpreter):
-    """Runs the program with the operators of `nodes` in int64, and what follows in what that gives."""
+    """Runs the program with the operators of `nodes` in 64 bits, and what follows in what that gives."""
 
     def __init__(self, module: Any, nodes: set[str]) -> None:
         super().__init__(module)

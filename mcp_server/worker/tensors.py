@@ -6,7 +6,7 @@ import cmath
 import hashlib
 import math
 from dataclasses import replace
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import torch
 from torch.utils import _pytree
@@ -179,13 +179,17 @@ def is_plain(value: Any) -> bool:
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
-def nonfinite(tensor: torch.Tensor) -> dict[str, int]:
-    """Counts of NaN and of infinities; a finite sum, without temporaries, shows that there are none."""
+def nonfinite(tensor: torch.Tensor) -> dict[str, Union[int, float]]:
+    """Counts of NaN and of infinities, or the sum if it is finite and real: then there are none of either.
+
+    The sum needs no temporaries, and tells outputs of two calls apart.
+    """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return {"nan": 0, "inf": 0}
     values = _comparable(tensor)
-    if cmath.isfinite(values.sum(dtype=_WIDE.get(values.dtype)).item()):
-        return {"nan": 0, "inf": 0}
+    total = values.sum(dtype=_WIDE.get(values.dtype)).item()
+    if cmath.isfinite(total):
+        return {"nan": 0, "inf": 0, **({"sum": total} if isinstance(total, float) else {})}
     return {"nan": int(torch.isnan(values).sum()), "inf": int(torch.isinf(values).sum())}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mcp_server.diagnosis.causes import hang, illegal_memory_access, wrong_output
 from mcp_server.diagnosis.diagnose import detect
@@ -19,6 +21,7 @@ from mcp_server.tools.check_devices import Given
 from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import Line, called, capture, look, package_case, phase, run, traced, worker_run
+from tests.support.command import typed
 
 
 def repeated(second: bool, filled: bool) -> tuple[Line, ...]:
@@ -236,3 +239,25 @@ def test_a_call_that_never_reached_the_loader_is_not_the_programs() -> None:
     """The model's `__call__` in Python refuses keyword arguments before the call that the hook sees."""
     (found,) = detect(checked(KEYWORDS))
     assert found.category == "input_mismatch"
+
+
+STATEFUL = """\
+import torch
+
+model, (x,) = torch._inductor.aoti_load_package({package!r}), torch.load({inputs!r})
+torch.save([model(x.clone())], {first!r})
+model(x.clone())
+"""
+
+
+def test_a_buffer_that_each_call_changes_is_named(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The second call gives other numbers than the first; made alone it gives those of the first."""
+    names = {name: str(tmp_path / f"{name}.pt") for name in ("inputs", "first")}
+    torch.save([torch.ones(4, 8)], names["inputs"])
+    torch.save([torch.full((4, 8), 3.0)], names["first"])
+    script = tmp_path / "serve.py"
+    script.write_text(STATEFUL.format(package=str(zoo("counter")), **names))
+    words = ("--symptom", "wrong-output", "--expect", names["first"], "--json")
+    found = json.loads(typed("diagnose", str(script), *words).stdout)
+    assert (found["outcome"], found["category"], found["confidence"]) == ("fault", "wrong_output", "likely")
+    assert found["guilty"]["name"] == "seen" and "each call changes" in found["summary"]

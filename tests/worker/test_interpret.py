@@ -104,6 +104,19 @@ def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool
     assert [event.equal for event in named(told, events.ComparedForm)] == [tuple(equal)]
 
 
+def test_integers_that_a_conversion_rounds_are_reported_and_tried_in_float64(tmp_path: Path) -> None:
+    """Two times in seconds, converted before they are subtracted; small integers do not change."""
+    now, then = torch.tensor(1732800200), torch.tensor([1732800000, 1732800110])
+    torch.save([(now - then).float()], tmp_path / "expected.pt")
+    age = Of(lambda now, then: now.float() - then.float())
+    told = events_of(tmp_path, age, now, then, expect=str(tmp_path / "expected.pt"))
+    first = named(told, events.NodeOverflow)[0]
+    assert (first.dtype, first.value, first.exact, first.modular) == ("float32", 1732800256, 1732800200, True)
+    assert [event.equal for event in named(told, events.ComparedForm)] == [(False, True, False)]
+    (tmp_path / "report.jsonl").unlink()
+    assert not named(events_of(tmp_path, age, now - then.min(), then - then.min()), events.NodeOverflow)
+
+
 @pytest.mark.parametrize(("right", "equal"), [(True, (False, True, False)), (False, (False, False, False))])
 def test_in_evaluation_mode_the_program_gives_what_is_expected(
     tmp_path: Path, right: bool, equal: tuple[bool, bool, bool]

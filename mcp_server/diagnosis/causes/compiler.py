@@ -25,6 +25,7 @@ from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, FixRun, Verdict
+from mcp_server.worker.events import ComparedExpected
 
 if TYPE_CHECKING:  # `bisect` brings what few need
     from mcp_server.tools.failing import FailureShown
@@ -162,7 +163,7 @@ def is_rounding(case: DiagnosisState) -> bool:
     Rounding must also explain the check's reference values. If it does not, they are not eager's outputs,
     and may themselves be wrong.
     """
-    if case.rounding is None:
+    if case.rounding is None or _far_off(case):
         return False
     failures = {
         label: failure for label in OWN_RUNS if (failure := case.failure_of(label)) not in (None, "none")
@@ -171,6 +172,22 @@ def is_rounding(case: DiagnosisState) -> bool:
         return not case.failed
     failures.pop("script" if check_failed(case) else "", None)
     return set(failures.values()) <= {"differs"} and bool(case.rounding.reference)
+
+
+MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # of the largest value, in float32 and in half precision
+LEAST = 1e-5  # torch.testing allows that much of float32
+
+
+def _far_off(case: DiagnosisState) -> bool:
+    """Whether the outputs are so far from the user's that rounding is itself the fault, or not the cause.
+
+    Where large numbers cancel, rounding moves a result by as much as its size.
+    """
+    compared = case.plain_run.last(ComparedExpected) if case.plain_run is not None else None
+    if compared is None or not compared.given or case.rounding is None:
+        return False
+    most = MOST_NARROW if case.rounding.narrow else MOST_ROUNDED
+    return any((each.by or 0.0) > max(LEAST, most * (each.reach or 0.0)) for each in compared.outputs)
 
 
 def without_rounding(found: list[Suspect], case: DiagnosisState) -> list[Suspect]:

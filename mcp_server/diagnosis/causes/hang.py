@@ -69,7 +69,7 @@ def call_hangs(case: DiagnosisState) -> bool:
 def _end_of(op: str) -> str:
     """The advice that makes one call end."""
     inside = f"give the loop or wait in {op} an end"
-    return inside if op else "find out what the call waits for (see Next); it has to return or to time out"
+    return inside if op else "find out what the call waits for, and end the wait or give it a timeout"
 
 
 def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:

@@ -210,6 +210,37 @@ def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
             yield _of_row(row, event, case)
 
 
+def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:
+    """Buffers that each call changes, where the program got other outputs than the call gives by itself.
+
+    The call is made alone with the buffers as they were compiled.
+    """
+    other, names = case.otherwise_alone, sorted(_written_by_calls(case)) if case.view is not None else []
+    if other is None or not names or case.updates:
+        return
+    lines = [*case.lines_in_place[:1], *case.call_locations]
+    named = ", ".join(names[:MOST_NAMED])
+    numbers = f"the values of output {other.output} sum to {other.in_program:.6g} in the program"
+    yield Suspect(
+        category="wrong_output",
+        guilty=component("constant", names[0], lines, value="changed by each call"),
+        summary=f"The package keeps {counted(len(names), 'buffer')} of the model ({named}), which each call "
+        "changes: the outputs depend on the calls before. Made alone, this call gives different numbers.",
+        level=CausalLevel.STATE,
+        evidence=(
+            seen("capture", f"{numbers}, and to {other.alone:.6g} when the call is made alone"),
+            seen("inspect_package", f"launches write {named}"),
+        ),
+        fix=Fix(
+            text=f"make {named} an input and an output of the model, so that the caller keeps the state; if "
+            "the calls are meant to be independent, do not change it in forward"
+        ),
+        harmful=case.failed or case.symptom.judges or case.symptom.seen == "wrong-output",
+        observed=True,
+        only_in_program=True,
+    )
+
+
 def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
     call, names, items = _call_of(event, case) or case.suspect_call, _names(event, case), case.compiled_inputs
     given = [u for u in case.updates if u.n < event.n and names and names[0] in u.constants]

@@ -264,7 +264,11 @@ def _overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
     A healthy program may mean it so: hashes are computed modulo the range of their dtype.
     """
     op, dtype = event.op, event.dtype
-    place = f"element {event.index} is {event.value}, and the exact value is {event.exact}"
+    element = f"element {event.index}" if event.index else "it"
+    place = f"{element} is {event.value}, and the exact value is {event.exact}"
+    fix = f"convert what {op} computes with to a wider dtype before it, with .long() say"
+    if "float" in dtype:
+        fix = f"subtract the integers before they are converted to {dtype}, or convert them with .double()"
     fact = f"{event.node} ({op}) computes in {dtype}: {place}"
     several = f"; {counted(event.count, 'element')} of it do not fit" if event.count > 1 else ""
     return Suspect(
@@ -274,7 +278,7 @@ def _overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
         "eager mode.",
         level=CausalLevel.BAD_VALUE,
         evidence=(seen("interpret", fact + several), *agreement(case)),
-        fix=Fix(text=f"convert what {op} computes with to a wider dtype before it, with .long() say"),
+        fix=Fix(text=fix),
         observed=not event.modular,
     )
 
@@ -340,5 +344,5 @@ def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
     nodes: Sequence[events.OfNode] = case.eager_events(events.NodeTraining)
     key, words = EVALUATION, "in evaluation mode"
     if form == "int64":
-        nodes, key, words = case.eager_events(events.NodeOverflow), EXACT, "in int64"
+        nodes, key, words = case.eager_events(events.NodeOverflow), EXACT, "in 64 bits"
     return key, Kind.OPERATOR, f"{', '.join(dict.fromkeys(node.op for node in nodes))} {words}"

@@ -404,14 +404,17 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     number = next((each.index for each in case.launches if name in (each.symbol, each.kernel)), None)
     lines = launch_lines(number, case) or case.call_locations
     agree = "package and exported program agree on the failing call"
-    differ = "the outputs differ from what the script compares them with"
+    given = case.symptom.expect is not None
+    differ = f"the outputs differ from what {'is expected' if given else 'the script compares them with'}"
     why = "the reference has other weights, another mode or other inputs, or it is another model."
+    if given:
+        why = "the model computes something else, or these inputs or weights are not those that are meant."
     if len(own) == 1:
         why = f"{name}, the model's own kernel, computes something else."
     yield _Wrong(
         guilty=component("kernel" if len(own) == 1 else "script", name, lines),
-        summary="The package gives what its exported program gives, and the reference differs from both: "
-        f"{why}",
+        summary="The package gives what its exported program gives, and the expected outputs differ from "
+        f"both: {why}",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("interpret", agree), seen("run", differ)),
         fix=Fix(text=f"compare {name} with a plain implementation on the failing inputs"),

@@ -158,12 +158,7 @@ TABLE.symptom(
         r"CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED)",
     ),
     (*_ACCESS, "custom_op", "index_out_of_bounds"),
-<<<<<<< HEAD
-    "A kernel read or wrote memory that is not its own. The report comes late: the call that raises the "
-    "error is rarely at fault.",
-=======
     "A kernel accessed memory outside its buffers. CUDA reports this late, so the call that raises is rarely the one at fault.",
->>>>>>> 743a3d4d (Word verdicts as a native reader would)
     "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
     not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or "
     "a bad index from an earlier kernel produce the same error.",
@@ -177,11 +172,7 @@ TABLE.error(
         r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
     ),
     ("out_of_memory",),
-<<<<<<< HEAD
-    "The device has no memory for the request; a package's weights are outside PyTorch's caching allocator.",
-=======
     "The device has too little free memory for the request. PyTorch's memory statistics do not count a package's weights.",
->>>>>>> 743a3d4d (Word verdicts as a native reader would)
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
     names=(
