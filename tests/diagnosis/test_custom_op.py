@@ -121,6 +121,3 @@ def test_where_the_operators_came_from() -> None:
     assert "line 12, 30 of serve.py" in fact.fact
     case.runs["plain"] = run("plain", "", taken("it cannot be read"))
     assert operators_from(case) == []
-
-
-# An operator that refused an index which another launch had computed.

@@ -154,7 +154,7 @@ def test_what_is_no_change_is_refused_with_the_forms_that_are(text: str) -> None
     assert refused.value.value == text and "clamp LOW HIGH" in refused.value.allowed
 
 
-# The fewest changed elements that cure a call, and the elements that a change chooses.
+# The fewest changed elements that cure a call.
 
 
 SIZE = 24

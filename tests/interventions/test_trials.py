@@ -191,7 +191,7 @@ def test_a_call_that_fails_for_what_an_earlier_one_left_is_made_alone(
     assert trial.before.failure == trial.again.failure == "differs" and trial.effect is Effect.GONE
 
 
-# What three calls say about an intervention, and the sentences that quote it.
+# What three calls say about an intervention.
 
 
 def good(nan: int = 0, found: Comparison | None = None) -> Seen:

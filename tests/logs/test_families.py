@@ -130,6 +130,3 @@ def test_an_operators_exception_is_read_where_its_error_is_not_checked(release: 
     assert (found.candidates[0], found.fields["at_function"]) == ("custom_op", "refuse")
     assert "no value below one is allowed" in found.text
     assert found.fields.get("node") == ("0" if release == "2.14" else None)
-
-
-# What our own tools said on an H200, kept as they printed it (`tests/recordings/gpu_tools`).

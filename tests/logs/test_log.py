@@ -124,7 +124,7 @@ def test_late_cause_finds_room() -> None:
     assert len(facts.errors) == MAX_ERRORS and facts.dropped_errors == MAX_ERRORS + 1
 
 
-# Logs as files: large ones, growing ones, what is none, and lines made fit to be read.
+# Logs as files, and the prefixes of their lines.
 
 FIRST = (
     "RuntimeError: Error: input_handles[0]: unmatched dtype, expected: 6(at::kFloat) but got: 4(at::kInt)\n"
@@ -183,7 +183,7 @@ def test_prefixes(raw: str, process: str, text: str) -> None:
     assert (line.process, line.text) == (process, text)
 
 
-# What a log says of processes: ranks that srun and torchrun started, and a call that will not come back.
+# What a log says of processes: ranks that srun and torchrun started.
 
 # As torchrun 2.13 printed it; rank 0 was told to end since rank 1 had failed.
 TORCHRUN = """\

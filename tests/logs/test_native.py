@@ -10,7 +10,7 @@ from mcp_server.logs.sanitizer import read_sanitizer_file
 from tests.logs.support import lines_of, read_sanitizer
 from tests.recorded import RECORDINGS
 
-# Core dumps, the driver's progress log, native sanitizers and backtraces.
+# Core dumps, native sanitizers and backtraces.
 
 
 def test_illegal_access_takes_the_exact_line() -> None:

@@ -20,8 +20,7 @@ from mcp_server.package.terms.linear import IndexForm, Limit, allowed_elements
 from mcp_server.package.terms.parts import elements
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.term import Unread
-from mcp_server.package.view import PackageView, view_package
-from tests.conftest import ZooPackage
+from mcp_server.package.view import PackageView
 from tests.package.summaries import view_of
 
 DEVICE = (
@@ -93,18 +92,6 @@ def test_a_recorded_check_is_explained(row: Traced) -> None:
     assert [each for each in row.said if each not in facts] == [] and row.never not in facts
     assert row.guard in (propose(found).after or "")
     assert found.location.startswith("wrapper.cpp:" if row.built == CUDA else "kernel.cpp:")
-
-
-def test_a_line_tells_checks_apart_and_hides_none(zoo: ZooPackage) -> None:
-    """The line of another build narrows nothing; a check of another package has no candidate."""
-    jagged = view_of("jagged")
-    assert len(traced(jagged, DEVICE.format(99, "0 <= tmp4 < ks0"))) == 1
-    assert traced(jagged, "index out of bounds: 0 <= tmp77 < ks9") == ()
-    view = view_package(zoo("scatter"))
-    both = traced(view, "0 <= tmp10 < 12L")
-    assert len(both) == 2
-    second = traced(view, "0 <= tmp10 < 12L", line=int(both[1].location.partition(":")[2]))
-    assert [each.location for each in second] == [both[1].location]
 
 
 # The arithmetic between a load and the check: which elements pass, in kernels of both languages.

@@ -96,7 +96,7 @@ def test_a_context_guard_gives_its_launch_a_stack() -> None:
     assert [(t.callee, t.writes) for t in wrapper.run.transfers] == [("aoti_torch_zero_", "buf0")]
 
 
-# The splitter of statements, and the shape expressions in them.
+# Shape expressions.
 
 
 @pytest.mark.parametrize("text", ["s1", "s44 / 0", "__import__('os')", "s44.real", "", "(" * 500, "9" * 3000])

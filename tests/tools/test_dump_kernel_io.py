@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -15,16 +13,12 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
-from mcp_server.runtime.context import Context, decode
-from mcp_server.tools.dump_kernel_io import read_launches
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     BadElement,
-    Choice,
     LaunchValues,
     find_first_bad,
 )
-from mcp_server.worker.events import Argument
 from tests.conftest import ZooPackage
 from tests.package.archives import changed, without
 from tests.support.tools import tool
@@ -104,29 +98,25 @@ def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> Non
     assert (list(values.shape), values.min().item()) == (after.shape, after.min)
 
 
-def test_launches_are_chosen_by_model_line(zoo: ZooPackage) -> None:
+def test_launches_are_chosen_by_model_line(zoo: ZooPackage, tmp_path: Path) -> None:
     """A line of the model stands for the launches that come from it, and narrows a choice of launches."""
-    model = model_of(zoo, "logarithm")
-    (place,) = model.locations(1)
+    call = package(zoo, "logarithm", "inputs")
+    (place,) = model_of(zoo, "logarithm").locations(1)
     for line in (f"{place.file}:{place.line}", f"{Path(place.file).name}:{place.line}", str(place.line)):
-        chosen = Choice(kernels=[line]).checked(model)
-        assert (chosen.launches, chosen.kernels) == ([1], ())
+        assert {seen.launch for seen in dumped(tmp_path, call, kernels=[line]).launches} == {1}
     with pytest.raises(ProblemError, match="none of these launches"):
-        Choice(launches=[0], kernels=[str(place.line)]).checked(model)
+        dumped(tmp_path, call, launches=[0], kernels=[str(place.line)])
     with pytest.raises(ProblemError, match="no launch is known") as refused:
-        Choice(kernels=["models.py:1"]).checked(model)
+        dumped(tmp_path, call, kernels=["models.py:1"])
     assert f":{place.line}" in str(refused.value)
 
 
-def test_a_package_without_provenance_knows_no_lines(tmp_path: Path, zoo: ZooPackage) -> None:
+def test_a_package_without_provenance_knows_no_lines(zoo: ZooPackage, tmp_path: Path) -> None:
     """The refusal says how to compile so that lines are known."""
-
-    def unknowing(_name: str) -> Path:
-        return changed(zoo("logarithm"), tmp_path / "p.pt2", without("kernel_information.json"))
-
-    model = model_of(unknowing, "logarithm")
+    call = package(zoo, "logarithm", "inputs")
+    unknowing = changed(zoo("logarithm"), tmp_path / "p.pt2", without("kernel_information.json"))
     with pytest.raises(ProblemError, match="INDUCTOR_PROVENANCE"):
-        Choice(kernels=["7"]).checked(model)
+        dumped(tmp_path, call.model_copy(update={"package": unknowing}), kernels=["7"])
 
 
 @pytest.mark.parametrize(
@@ -178,17 +168,3 @@ def test_unset_memory_is_never_bad(zoo: ZooPackage) -> None:
     """What an output buffer holds before its launch means nothing."""
     unset = ArgumentValues(name="buf0", when="before", role="written", uninitialised=True, non_finite=NAN)
     assert find_first_bad([values(0, "k", unset)], model_of(zoo, "logarithm")) is None
-
-
-# What a reader gets of many launches, which are read one after another and let go.
-
-
-@pytest.fixture(scope="module")
-def model(zoo: ZooPackage) -> PackageView:
-    package = open_package(zoo("logarithm"))
-    return PackageView(package)
-
-
-def read(tmp_path: Path, model: PackageView, lines: Iterator[dict[str, Any]]) -> Iterator[LaunchValues]:
-    seen = (cast(Argument, decode(line)) for line in lines)
-    return read_launches(Context(tmp_path, Path(sys.executable)), seen, model, ())

@@ -155,9 +155,6 @@ def test_output_of_a_real_crash(tmp_path: Path, zoo: ZooPackage) -> None:
     assert [trace["index_from"] for trace in found.trace] == [["input 0 (args[0])"]]
 
 
-# How the failure of a child is read from its output, and large logs in a process of their own.
-
-
 def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """No such file, and a directory."""
     for path in (tmp_path / "none.log", tmp_path):

@@ -24,7 +24,7 @@ from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.journal import CaptureStore, Ending, Journal, around
 from tests.zoo.names import few
 
-# What the hook tells of weights, and of comparisons that failed.
+# What the hook tells of comparisons that failed.
 
 
 @pytest.fixture

@@ -121,9 +121,6 @@ def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
     assert sums[0] == sums[1]
 
 
-# The short ways to JSON give what the long way gives.
-
-
 HALVES = [400.0] * 100
 
 
