@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,16 +20,13 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Category, Component, Cost, Evidence, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
-from mcp_server.runtime.context import WorkerRun, decode, read_events
+from mcp_server.runtime.context import WorkerRun, decode
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.divergence import Changed, ComparedWithEager, EveryLaunch, WrongLaunch
 from mcp_server.tools.divergence import Kind as Divergent
 from mcp_server.tools.trace_launches import LaunchRow, Trace
-from mcp_server.worker import interpret
 from mcp_server.worker.events import CallFacts, Closeness, Event
-from mcp_server.worker.protocol import ExportedRequest
-from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
 from tests.memory_faults.support import recorded
 
@@ -93,15 +89,6 @@ def capture(**records: Sequence[Any]) -> Capture:
 
 def phase(n: int, **more: object) -> dict[str, Any]:
     return {"pid": 1, "n": n, "t": float(n), "number": 1, "outcome": "ok", **more}
-
-
-def interpreted(directory: Path, exported: Path, inputs: Path) -> WorkerRun:
-    """The program run operator by operator; one that raises has reported it by then."""
-    report = directory / "report.jsonl"
-    request: ExportedRequest = {"exported": str(exported), "inputs": str(inputs), "extra_imports": []}
-    with contextlib.suppress(Exception):
-        interpret.operate(request, Report(str(report)))
-    return worker_run(*read_events(report))
 
 
 def look(name: str) -> Observation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,18 +49,6 @@ def test_minus_infinity_in_the_outputs_is_a_mask_unless_something_complains(zoo:
     for case, fault in ((alone, False), (with_nan, True), (refused, True)):
         (found,) = nan_or_inf.detect_bad_values(case)
         assert (found.harmful, found.weak) == (fault, not fault)
-
-
-def loads(*outcomes: str, asserted: bool = False, called_after: bool = True) -> Any:
-    """Loads with these ends, then a call that came back, then perhaps a failed comparison."""
-    begun = [
-        {**phase(n, loader="x", package=f"{n}.pt2", outcome=end), "number": n}
-        for n, end in enumerate(outcomes)
-    ]
-    last = len(outcomes)
-    call = phase(last, load=last - 1, thread=1, file="inputs.pt")
-    compared = [phase(last + 1, outcome="failed")] if asserted else []
-    return capture(loads=begun, calls=[call] if called_after else [], assertions=compared)
 
 
 @pytest.mark.parametrize(

@@ -184,14 +184,3 @@ def test_sound_padding_is_not_accused(name: str) -> None:
 def test_what_cannot_be_read_is_not_accused(text: str) -> None:
     """No function, or no Python."""
     assert not paddings(kernel_of(text)) and not narrow_sums(kernel_of(text))
-
-
-SIGNED = """@t(triton_meta={
-    'signature': {'x': '*fp16', 'w': '*bf16', 'n': 'i32', 'out': '*fp32', 'B': 'constexpr'}})
-"""
-BLOCK = "at = tl.arange(0, B)"
-
-
-def kernel(*body: str) -> str:
-    lines = "\n".join(f"    {line}" for line in (BLOCK, *body))
-    return f"{SIGNED}@triton.jit\ndef level(x, w, n, out, B: tl.constexpr):\n{lines}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import json
 import os
@@ -265,18 +264,3 @@ def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
     os.close(journal.file)
     (process,) = read_capture(tmp_path).processes
     assert process.hook_failures == ["KeyError: 'mine'", "OSError: disk full"]
-
-
-WORKER = Path(module.__file__).parents[1]
-
-
-def written() -> dict[str, set[str]]:
-    """The names of the facts that the hook's own code gives to each event."""
-    trees = [ast.parse(path.read_text()) for path in (WORKER / "capture").glob("*.py")]
-    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    found: dict[str, set[str]] = {}
-    for call in calls:
-        if ast.unparse(call.func).endswith("journal.event") and isinstance(call.args[0], ast.Constant):
-            names = {each.arg for each in call.keywords if each.arg is not None}
-            found.setdefault(str(call.args[0].value), set()).update(names)
-    return found
