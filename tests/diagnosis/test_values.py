@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import concurrency, custom_op, illegal_memory_access, nan_or_inf
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import Instrument
+from mcp_server.diagnosis.suspect import Instrument, Suspect
 from mcp_server.diagnosis.verdict import confidence, health_summary, is_bystander
 from mcp_server.logs.log import read_log
-from mcp_server.memory_faults import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
-from mcp_server.model import Artifact, Cost
+from mcp_server.model import Artifact, Cost, PackageWorkload
+from mcp_server.package.view import view_package
 from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
 from tests.conftest import ZooPackage
@@ -34,6 +35,7 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
+from tests.memory_faults.support import joined
 from tests.worker.support import here
 
 CHECK = """Traceback (most recent call last):
@@ -157,59 +159,45 @@ def test_nan_in_a_program_that_ended_well(
     assert not healthy or "NaN in its outputs" in health_summary(case)
 
 
-def located(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
-    """A failing call with a bad access that a checker put on a launch."""
-    case = failing(package_case(zoo("logarithm")))
-    launch = FaultLaunch(index=1, kernel="k", kind="kernel", line=9, how="journal", certain=True)
-    base = {"tool": "asan", "kind": "overflow", "text": "WRITE of size 4", "kernel": "k", "launch": launch}
-    fault = Fault.model_validate({**base, **facts})
+def located(name: str, directory: Path, *, with_values: bool = True) -> Suspect:
+    """Who is suspected for the bad access that memcheck saw in a recorded program."""
+    fault = joined(name, directory, with_values=with_values)
+    case = failing(DiagnosisState(PackageWorkload(package=directory, inputs=Path("inputs.pt"))))
+    case.call = CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt"))
+    case.package = view_package(directory).package
     case.located = LocatedFault(
         found=True, tool=None, summary="", fault=fault, instrumented=True, cost=Cost()
     )
-    return case
+    (found,) = illegal_memory_access.detect_memory(case)
+    assert confidence(found, case) != "proven"
+    return found
 
 
-INDEX = AddressPart(
-    kind="index", parameter="in_ptr0", label="input 1", lowest=0, limit=32, beyond=True, input_index=1
-)
-
-
-def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
+@pytest.mark.parametrize("name", ["read_far", "read_negative"])
+def test_an_index_from_an_input_is_clamped(tmp_path: Path, name: str) -> None:
     """A blamed input with a known limit brings the clamp that decides; until then nothing is proven.
 
     The input is named as the user writes it, also in the command.
     """
-    blame = Blame(kind="input", name="input 0 (args[0])", input_index=0, category="index_out_of_bounds")
-    case = located(zoo, blame=blame, parts=[INDEX.model_copy(update={"input_index": 0})])
-    (found,) = illegal_memory_access.detect_memory(case)
-    assert found.guilty.input_index == 0 and found.guilty.launch_index is None
+    found = located(name, tmp_path)
+    assert found.guilty.kind == "input" and found.guilty.launch_index is None
     assert found.intervention is not None
-    assert found.guilty.name == "args[0]" and found.intervention.spelling[1].startswith("args[0]: ")
+    assert found.intervention.spelling[1].startswith(f"{found.guilty.name}: ")
     (change,) = found.intervention.changes
-    assert (change.input, change.low, change.high) == (0, 0, 31)
-    assert confidence(found, case) == "likely"
+    assert (change.input, change.low, change.high) == (found.guilty.input_index, 0, 63)
 
 
-UNCLAMPABLE = [{"beyond": None}, {"limit": None}, {"kind": "scalar"}, {"input_index": 0}]
+@pytest.mark.parametrize("name", ["read_far", "read_negative", "generated_assert"])
+def test_what_is_not_known_to_be_outside_is_not_clamped(tmp_path: Path, name: str) -> None:
+    """No counter-test where nobody saw the values."""
+    assert located(name, tmp_path, with_values=False).intervention is None
 
 
-@pytest.mark.parametrize("change", UNCLAMPABLE, ids=lambda change: next(iter(change)))
-def test_what_is_not_known_to_be_outside_is_not_clamped(zoo: ZooPackage, change: dict[str, Any]) -> None:
-    """No counter-test for a part whose bound, values or input are not those of the blame."""
-    blame = Blame(kind="input", name="args[1]", input_index=1)
-    (found,) = illegal_memory_access.detect_memory(
-        located(zoo, blame=blame, parts=[INDEX.model_copy(update=change)])
-    )
-    assert found.intervention is None
-
-
-def test_an_empty_tensor_is_the_kernels_to_mask(zoo: ZooPackage) -> None:
+def test_an_empty_tensor_is_the_kernels_to_mask(tmp_path: Path) -> None:
     """No index value is right for a tensor without elements, so the kernel is guilty, not the input."""
-    missed = MissedArgument(parameter="p", variable="v", label="input 0", kind="input", side="empty")
-    blame = Blame(kind="input", name="args[1]", input_index=1)
-    (found,) = illegal_memory_access.detect_memory(located(zoo, blame=blame, parts=[INDEX], missed=missed))
+    found = located("empty_tensor", tmp_path)
     assert (found.guilty.kind, found.intervention) == ("kernel", None)
-    assert any("is empty" in evidence.fact for evidence in found.evidence)
+    assert "which is empty" in found.summary
 
 
 @pytest.mark.parametrize(
