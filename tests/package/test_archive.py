@@ -1,4 +1,4 @@
-"""Opening packages: every layout, incomplete ones, archives built to harm, other files, libraries."""
+"""Opening packages: every layout, incomplete ones, archives built to harm, other files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import pickle
 import stat
 import struct
-import subprocess
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.defects import Library, read_library
 from mcp_server.package.members import ZipContainer, read_bytes, refuse_unsafe
 from mcp_server.package.problems import PackageError
 from tests.conftest import ZooPackage
@@ -414,53 +412,3 @@ def test_pickles_are_never_unpickled(tmp_path: Path) -> None:
     assert refusal(tmp_path / "trap.pt2").slug == "pickle_file"
     assert refusal(tmp_path / "old.pt").slug == "torch_save_file"
     assert not target.exists()
-
-
-# Libraries made by the real compiler, and damaged ones.
-
-# The constants as Inductor assembles them (codecache.py, torch 2.13), here the header of mapped weights.
-SOURCE = r"""#include <stdexcept>
-extern "C" int missing_symbol();
-int use() { throw std::runtime_error(missing_symbol() ? "a" : "b"); }
-asm("\t.section .lrodata, \"a\"\n\t.balign 64\n"
-    "\t.globl _binary_constants_bin_start\n_binary_constants_bin_start:\n\t.quad 4096 + 8\n\t.quad 42\n"
-    "\t.globl _binary_constants_bin_end\n_binary_constants_bin_end:\n\t.text\n");
-"""
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("elf")
-
-
-def build(directory: Path, *flags: str) -> Path:
-    """A library whose constants are what `force_mmap_weights` leaves: (size + 8, magic)."""
-    library = directory / f"lib{'_'.join(flags)}.so"
-    (directory / "source.cpp").write_text(SOURCE)
-    argv = ["g++", "-shared", "-fPIC", str(directory / "source.cpp"), "-o", str(library), *flags]
-    subprocess.run(argv, check=True, capture_output=True)
-    return library
-
-
-def read(path: Path) -> Library:
-    with path.open("rb") as stream:
-        return read_library(stream)
-
-
-def test_appended_weights_are_located(zoo: ZooPackage, directory: Path) -> None:
-    """A library with mapped weights behind its image makes the place `appended`, found by their header.
-
-    What `readelf -d` lists tells a shared C++ runtime from a static one.
-    """
-    library = build(directory)
-    shared, static = read(library), read(build(directory, "-static-libstdc++"))
-    assert shared.cxx_runtime == "libstdc++.so.6" and static.cxx_runtime is None
-    assert shared.mapped_weights_bytes is None and shared.constants_bytes == 16
-    data = library.read_bytes() + bytes(4096) + struct.pack("<q", 42)
-    package = changed(
-        zoo("ranker"),
-        directory / "appended.pt2",
-        lambda members: members.update({name_ending(members, ".wrapper.so"): data}),
-    )
-    weights = open_package(package).weights
-    assert (weights.place, weights.bytes) == ("appended", 4096)

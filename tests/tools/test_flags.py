@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from mcp_server.errors import ProblemError
 from mcp_server.flags import FLAGS, Flag, find, select
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.package.exported import exported_device
 from tests.conftest import ZooPackage
 from tests.support.tools import tool
 from tests.zoo.names import thorough
@@ -190,25 +188,6 @@ def test_a_package_is_no_exported_program(zoo: ZooPackage, tmp_path: Path) -> No
     """A compiled package in place of an exported program is a clear error."""
     with pytest.raises(ProblemError, match="a compiled AOTInductor package"):
         compiled(tmp_path, ExportedWorkload(exported=zoo("ranker")), {})
-
-
-@pytest.mark.slow
-def test_the_device_is_read_from_the_program(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The graph's tensors tell the device; a file of another kind tells nothing."""
-    assert exported_device(exported(zoo, "ranker")) == "cpu"
-    assert exported_device(zoo("ranker")) is None
-    other = tmp_path / "x.pt2"
-    other.write_bytes(b"no zip archive")
-    assert exported_device(other) is None
-
-
-def test_a_program_on_two_devices_counts_as_cuda(tmp_path: Path) -> None:
-    """One tensor on a GPU is enough for flags of CUDA to act."""
-    devices = [{"device": {"type": kind, "index": None}} for kind in ("cpu", "cuda")]
-    path = tmp_path / "mixed.pt2"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("mixed/models/model.json", json.dumps({"tensor_values": devices}))
-    assert exported_device(path) == "cuda"
 
 
 # PyTorch's own procedure, as a whole: compile with the value printer, run, read what it printed.

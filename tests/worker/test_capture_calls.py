@@ -20,7 +20,7 @@ from mcp_server.package.provenance import read_stack
 from mcp_server.worker.capture import journal
 from mcp_server.worker.capture.compiles import keep_lines
 from mcp_server.worker.capture.journal import CaptureStore, Journal
-from mcp_server.worker.capture.memory import Aliases, Managed, Outputs
+from mcp_server.worker.capture.memory import Aliases, Managed
 from mcp_server.worker.capture.streams import PendingUses, Snapshot, Streams
 from mcp_server.worker.tensors import digests
 
@@ -96,19 +96,6 @@ def test_lines_of_methods_and_functions_that_forward_calls_are_kept(monkeypatch:
 
 
 FLOATS = 1000
-
-
-def test_memory_tells_the_call_of_an_output() -> None:
-    """Also of a slice and after others are gone; what several calls gave, or none, tells none."""
-    returned, constant, kept = Outputs(), torch.ones(FLOATS), torch.zeros(FLOATS)
-    given = [[torch.ones(FLOATS)], [kept, kept[:2], 7], [constant], [constant.view(2, -1)]]
-    for call, outputs in enumerate(given):
-        returned.add(10 + call, outputs)
-    assert returned.calls_of([kept[1:3], torch.ones(4), kept]) == [11]
-    assert returned.calls_of([constant]) == []
-    kept, constant = torch.ones(FLOATS), torch.ones(1)
-    del given, outputs
-    assert returned.calls_of([kept]) == []
 
 
 def test_inputs_of_first_and_latest_calls_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
