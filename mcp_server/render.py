@@ -267,7 +267,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
         yield plain(f"{verdict.category}: {CATEGORIES[verdict.category]}", "dim")
     yield plain(verdict.summary)
     if verdict.call:
-        yield plain(f"It was call {verdict.call.number} of {verdict.call.of}.")
+        yield plain(f"This was call {verdict.call.number} of {verdict.call.of}.")
     if verdict.guilty or verdict.crashing:
         yield Text()
     if verdict.guilty:

@@ -548,7 +548,7 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
         return f"{unseen} What stands out: {order[0].summary}"
     best = order[0]
     names = [category.replace("_", " ") for category in dict.fromkeys(each.category for each in order)][:4]
-    also = f"Possible causes: {', '.join(names)}." if len(names) > 1 else ""
+    also = f"Not ruled out: {', '.join(names)}." if len(names) > 1 else ""
     settle = best.settle if not best.settle or best.settle.endswith(".") else f"To settle it: {best.settle}."
     question = "" if settle else open_question(case)
     return " ".join(filter(None, (best.summary, also, settle, question)))
