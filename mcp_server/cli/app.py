@@ -120,7 +120,7 @@ def add_command(
 
 
 def run_operation(operation: Operation, given: Given) -> int:
-    """Run an operation to its end and print the result; return the exit code. Raise ProblemError."""
+    """Run an operation to its end, print the result, return the exit code. May raise ProblemError."""
     record = carried_out(operation, arguments_of(operation.arguments, given))
     print_result(record, given["as_json"])
     return exit_code(record)
@@ -144,7 +144,7 @@ OF_DIAGNOSE = (
 
 
 def run_diagnose(given: Given) -> int:
-    """Diagnose, print the verdict and write the requested files; return the exit code. Raise ProblemError."""
+    """Diagnose, print a verdict, write the requested files; return the exit code. May raise ProblemError."""
     report, bundle, resume = given["report"], given["bundle"], given["resume"]
     if bundle and Path(bundle).exists():  # checked before the work
         raise ProblemError("the bundle is there already", value=bundle, allowed="a new file")
@@ -179,7 +179,7 @@ OF_RECORD = (
 
 
 def run_record(given: Given) -> int:
-    """Write the recording package; with --preload, turn into the host. Raise ProblemError on failure."""
+    """Write the recording package; with --preload, run the host in this process. May raise ProblemError."""
     words, operation = given["package"], next(one for one in OPERATIONS if one.name == "record")
     if not given["preload"]:
         if len(words) != 1:

@@ -163,7 +163,7 @@ def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdic
 
 
 def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evidence]) -> Verdict:
-    """Report a Python loop of which each pass becomes separate code."""
+    """Report an unrolled Python loop: each pass becomes separate code."""
     place = ModelLocation(file=line.file, line=line.line, code=line.code)
     times = f"{PurePath(line.file).name}:{line.line} was traced {line.times} times"
     return loss(

@@ -90,7 +90,7 @@ class Timed:
 async def diagnose_call(
     context: Context, workload: PackageWorkload, program: Path | None, *, budget_s: float
 ) -> Verdict:
-    """Return a verdict of the category `cost`, or `no_fault` with the numbers. Raise `ProblemError`."""
+    """Return a verdict of category `cost`, or `no_fault` with the numbers. May raise `ProblemError`."""
     if workload.inputs is None:
         raise ProblemError("timing a call needs inputs", allowed="inputs=FILE of torch.save, or specs")
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
@@ -170,7 +170,7 @@ def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
 
 
 def _left(timed: Timed, may_build: bool) -> list[tuple[Found, float]]:
-    """List signals that no build decided, with the time share of their launches, the largest first."""
+    """List signals not settled by a build, with their launches' share of the time, the largest first."""
     built = {each.name for each in timed.pairs}
     left = [
         (each, timed.share(each))

@@ -36,7 +36,7 @@ class _Subject:
 async def diagnose_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
-    """Return a verdict of the category `cost`, or `no_fault` with what was timed. Raise `ProblemError`."""
+    """Return a `cost` verdict, or `no_fault` with what was timed. Raise `ProblemError` without a subject."""
     subject = await _subject(context, workload, exported)
     if symptom == "slow-build":
         if subject.program is None or workload is None:
@@ -82,7 +82,7 @@ WITHOUT_TEST = Lever(
 
 
 async def diagnose_load(context: Context, workload: PackageWorkload) -> Verdict:
-    """Time loads with and without the test alternately, each in its own process. Raise `ProblemError`."""
+    """Time loads with and without the test in turn, each in its own process. May raise `ProblemError`."""
     plain: list[float] = []
     changed: list[float] = []
     request = {"package": str(workload.package), "model_name": workload.model_name}

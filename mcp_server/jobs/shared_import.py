@@ -85,7 +85,7 @@ def limits_here() -> Limits:
 
 @dataclass
 class Imported:
-    """One fork server in the surroundings of `command`. `server` is None until it is ready and after its end.
+    """One fork server for requests like `command`. `server` is None until it is ready and after its end.
 
     If later jobs may use the server, `loaded` is the file in which it lists what it has loaded, and `seen` is
     the state of each listed file when it was ready. `users` counts the jobs that use it.
@@ -171,7 +171,7 @@ def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str],
 
 
 class WarmImports:
-    """The fork servers of one server, which end with its `tasks`, or of one job (not `later_jobs`)."""
+    """The fork servers of one server process or, unless `later_jobs`, of one job. They end with `tasks`."""
 
     def __init__(self, tasks: TaskGroup, limits: Limits | None = None, *, later_jobs: bool = True) -> None:
         self._tasks = tasks
@@ -213,7 +213,7 @@ class WarmImports:
             self._end_some()
 
     def _end_some(self) -> None:
-        """End the unused processes that are worn; if too many exist, end the longest unused first."""
+        """End unused processes that are past their limits and, if too many exist, those idle longest."""
         free = sorted((one for one in self.kept if not one.users), key=lambda one: one.used_at)
         surplus = max(0, len(self.kept) - self.limits.processes)
         for place, one in enumerate(free):

@@ -130,7 +130,7 @@ class CapturedLoad(Phase):
     """One load. `copy_path` is a copy of the package at that time; None if the copy could not be kept.
 
     `bytes` is the size of the file, or 0 if the file did not exist. `libraries` are the operator libraries
-    (`torch.ops.load_library`) loaded before. `current_device` is the thread's CUDA device, recorded for a
+    (`torch.ops.load_library`) loaded earlier. `current_device` is the thread's CUDA device, recorded for a
     CUDA package: a load without a device index uses it (`device_idx` of -1 in
     torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
     """

@@ -57,7 +57,7 @@ class TensorFacts:
 class JournalArgument:
     """A launch argument: the names of its variable and parameter, and its tensor or number.
 
-    Both are None if the tensor was undefined.
+    `tensor` and `value` are both None if the tensor was undefined.
     """
 
     name: str

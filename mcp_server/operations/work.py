@@ -84,7 +84,7 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
 def open_store(*, writing: bool = True) -> Store:
     """Open the user's store or, with a warning, one in the temporary directory if the disk rejects it.
 
-    A caller that only reads jobs (not `writing`) needs no disk space. Raise ProblemError if there is none.
+    A caller that only reads jobs (not `writing`) needs no disk space. Raise ProblemError if neither opens.
     """
 
     def opened(root: Path | None = None) -> Store:

@@ -161,7 +161,7 @@ class Signature:
         return next(read, None)
 
 
-# Digits are limited: a dimension number of 10**9 would allocate such a long tuple, and `int` rejects 4,300.
+# Digits are limited: a dimension number of 10**9 would allocate a huge tuple, and `int` rejects 4,300.
 _BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),")
 _NAME = re.compile(r'inputs_info_\[(?P<index>\d{1,6})\]\.name = "(?P<name>(?:[^"\\]|\\.)*)"')
 _SPEC = re.compile(r'\b(?P<side>in|out)_spec_ =\s*(?P<text>(?:R"\(.*?\)"\s*)+);', re.S)

@@ -154,7 +154,7 @@ class PackageView:
 
 
 def view_package(path: Path, model_name: str | None = None) -> PackageView:
-    """Open and parse a package; cached while the file is unchanged. Raise `PackageError`.
+    """Open and parse a package; cached while the file is unchanged. May raise `PackageError`.
 
     This takes seconds for thousands of launches, so do not call it in the event loop.
     """

@@ -70,7 +70,7 @@ async def without_recorder(path: Path, target: Path) -> list[str]:
 
 
 def _write(container: Container, libraries: Mapping[str, Path], target: Path) -> None:
-    """Copy the members. An original library moves behind the recorder, or back to its own name."""
+    """Copy the members. An original library is renamed next to the recorder, or gets its name back."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:

@@ -187,7 +187,7 @@ def _step_files(source: Source) -> Iterator[Path]:
 
 
 def _imported(subject: Subject) -> list[Path]:
-    """List the files to import, including those of which only operators are used (`FILE.py#operators`)."""
+    """List the files to import, including files that only supply operators (`FILE.py#operators`)."""
     return [Path(name.removesuffix(OPERATORS)) for name in subject.extra_imports]
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 HIGHEST_PORT = 65_535
 REQUEST_LIMIT_S = 30.0
-"""The time from the first byte, or the connection, to the end of the body: 4 MiB need no more at 1 Mbit/s."""
+"""The time from the first byte, or the connection, to the end of the body: enough for 4 MiB at 1 Mbit/s."""
 
 SESSION_HEADER = "mcp-session-id"
 BODY_LIMIT = 4 << 20  # bytes; the limit of mcp 2.3

@@ -44,8 +44,8 @@ COMPARED = 200  # characters of a text; after these it may have been cut
 
 
 class FailureShown(Record):
-    """`kind`: crash (killed by `signal`), error (an exception, in `phase`), not_finite (`nan`: NaN occurs,
-    too) or departs (from eager). `family` and `text` come from the root error, if there is one.
+    """A failure. `kind` is crash (killed by `signal`), error (an exception, in `phase`), not_finite (`nan` if
+    NaN occurs, too) or departs (from eager). `family` and `text` come from the root error, if any.
     """
 
     kind: Kind

@@ -58,7 +58,7 @@ OPERATORS = "#operators"
 
 
 def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
-    """Return where the program failed inside AOTInductor; if nowhere there, the call to suspect.
+    """Return where the program failed inside AOTInductor; if it did not, return the suspect call.
 
     With `ended_well` the program itself succeeded: compiles and loads that failed were replaced by others.
     """

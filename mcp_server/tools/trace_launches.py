@@ -29,7 +29,7 @@ How = Literal["returned", "fault", "threw", "died", "between", "not_started", "n
 
 
 class LaunchRow(Record):
-    """One launch of the trace. `seconds` is host time; on CUDA only synchronous mode makes it the kernel's.
+    """One launch of the trace. `seconds` is host time; on CUDA it covers the kernel only in synchronous mode.
 
     `arguments` are one line each; `line` is in wrapper.cpp.
     """

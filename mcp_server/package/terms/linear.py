@@ -1,8 +1,8 @@
 """Linear sums of loaded elements and sizes: what a checked index is, and which elements pass the check.
 
 A check on `lengths - 1` bounds the index, not `lengths`. Inverting the arithmetic between load and check
-gives the bounds of the loaded element. It may consist of sums, differences, products with a number, casts,
-and the wrap of negative indices.
+gives the bounds of the loaded element. This arithmetic may consist of sums, differences, products with a
+number, casts, and the wrap of negative indices.
 """
 
 from __future__ import annotations
