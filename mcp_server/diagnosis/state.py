@@ -126,7 +126,7 @@ class DiagnosisState(CallSeen):
     def rounding(self) -> events.Rounding | None:
         """How the outputs compare with the program in float64, where rounding explains what differs."""
         found = self.interpreted.last(events.Rounding) if self.interpreted is not None else None
-        return found if found and not any(each.unexplained for each in found.outputs) else None
+        return found if found and all(each.within for each in found.outputs) else None
 
     @property
     def equals_eager(self) -> bool | None:

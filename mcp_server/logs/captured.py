@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_server.errors import read_json
 from mcp_server.model import ModelLocation, Record
-from mcp_server.worker.capture.events import Attempt
+from mcp_server.worker.capture.events import Attempt, TensorFacts
 
 Outcome = Literal["ok", "failed", "unfinished"]
 
@@ -53,28 +53,20 @@ class CapturedError(JournalRecord):
     stopped_at: list[StoppedAt] = Field(default_factory=list)
 
 
-class Leaf(JournalRecord):
-    """One tensor. Shape and stride are in elements; `alignment` of its address is in bytes (at most 64).
+@dataclass
+class Leaf(TensorFacts):
+    """One tensor, and `unreadable`: why its values could not be read.
 
     `sum` is that of a floating-point output whose values are all finite.
     """
 
-    dtype: str = ""
-    device: str = ""
-    shape: list[int] | None = None
-    stride: list[int] | None = None
-    storage_offset: int = 0
-    contiguous: bool = True
-    alignment: int = 0
-    nan: int | None = None
-    inf: int | None = None
     sum: float | None = None
     unreadable: str = ""
 
     @property
     def device_index(self) -> int | None:
         """The device index, such as 1 for `cuda:1`; None for a device without an index, such as `cpu`."""
-        index = self.device.partition(":")[2]
+        index = (self.device or "").partition(":")[2]
         return int(index) if index.isdigit() else None
 
 

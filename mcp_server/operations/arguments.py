@@ -180,7 +180,6 @@ class InspectArguments(Arguments):
     )
     generated_line: int = Field(default=-1, ge=-1, description="Give the assertion's line; default -1: any.")
     offset: int = Field(default=0, ge=0, description="Skip this many results, default 0.")
-    graph: bool = Field(default=False, description="Draw the dataflow, default false.")
 
 
 class CallArguments(CheckArguments):

@@ -159,16 +159,14 @@ async def check_devices(context: args.Context, given: args.CheckArguments) -> Re
         "aoti-debug inspect-package model.pt2 --location model.py:42",
     ),
 )
-async def inspect_package(context: args.Context, given: args.InspectArguments) -> Record:
+async def inspect_package(_context: args.Context, given: args.InspectArguments) -> Record:
     from mcp_server.tools.inspect_package import inspect_package as step
 
     return await step(
-        context,
         await in_thread(checked.package_file, given.package, here()),
         question_of(given),
         model_name=given.model_name,
         offset=given.offset,
-        graph=given.graph,
     )
 
 

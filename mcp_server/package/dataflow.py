@@ -8,8 +8,8 @@ excludes the reader). Otherwise earlier writers still reach the reader.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, View, shifted, whole_number
@@ -52,23 +52,13 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    """`reader` uses the value of `name` from `writer`; None for an input, a constant or unset memory."""
-
-    writer: Step | None
-    reader: Step
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Slice:
-    """Part of the dataflow: steps in order, the edges between them, and where it starts or ends.
+    """Part of the dataflow: steps in order, and where it starts or ends.
 
     `unset` names buffers read before any write. `outputs` are the output indices reached (forward only).
     """
 
     steps: tuple[Step, ...]
-    edges: tuple[Edge, ...]
     inputs: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
@@ -144,9 +134,12 @@ class Dataflow:
         first = self.last_writers(name, launch)
         return self._collect(first, self.body.buffers.get(name) if not first else None)
 
-    def everything(self) -> Slice:
-        """Return all steps with all edges."""
-        return replace(self._collect(self.steps), outputs=tuple(sorted(self.body.outputs)))
+    def edges(self) -> Iterator[tuple[Step, Step, str]]:
+        """Yield each step with a step that reads what it wrote, and the variable through which it reads."""
+        for reader in self.steps:
+            for use in reader.reads:
+                for writer in self._reaching(use, reader.order, reader.path):
+                    yield writer, reader, use.name
 
     def backward_from(self, launch: int) -> Slice:
         """Return everything that a launch depends on, including the launch itself."""
@@ -155,39 +148,25 @@ class Dataflow:
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
         """Return everything that the values of `names` after `launch` can reach; -1 is the start."""
         start = self.order_of[launch] + 1 if launch >= 0 else 0
-        # The last writer of each storage that contains such a value; None for the values at the start.
-        tainted: dict[int, Step | None] = {}
-        for name in names:
-            if buffer := self.body.buffers.get(name):
-                tainted[buffer.storage] = None
+        # The storages that contain such a value.
+        tainted = {each.storage for name in names if (each := self.body.buffers.get(name))}
         steps: dict[int, Step] = {}
-        edges: dict[tuple[int, int, str], Edge] = {}
         for step in self._steps_from(start):
-            touched = [use for use in step.reads if use.storage in tainted]
-            for use in touched:
-                writer = tainted[use.storage]
-                key = (writer.order if writer else -1, step.order, use.name)
-                edges[key] = Edge(writer, step, use.name)
+            touched = any(use.storage in tainted for use in step.reads)
             if touched:
                 steps[step.order] = step
             for use in step.writes:
                 if touched:
-                    tainted[use.storage] = step
+                    tainted.add(use.storage)
                 elif use.whole and not step.path:
-                    tainted.pop(use.storage, None)
+                    tainted.discard(use.storage)
         reached = tuple(
             index
             for index, name in sorted(self.body.outputs.items())
             if (b := self.body.buffers.get(name)) and b.storage in tainted
         )
         ordered = tuple(steps[order] for order in sorted(steps))
-        return Slice(ordered, tuple(edges.values()), outputs=reached)
-
-    def through(self, launch: int) -> Slice:
-        """Return everything that a launch depends on and everything that its outputs can reach."""
-        step = self.steps[self.order_of[launch]]
-        back, ahead = self.backward_from(launch), self.forward([use.name for use in step.writes], launch)
-        return replace(united([back, ahead]), inputs=back.inputs, constants=back.constants, unset=back.unset)
+        return Slice(ordered, outputs=reached)
 
     def _steps_from(self, start: int) -> Iterator[Step]:
         """Yield the steps from `start` on. Loop bodies are repeated, because a loop carries values over."""
@@ -208,13 +187,11 @@ class Dataflow:
         """Follow reads backward from `first` until none is left."""
         found: dict[int, Step] = {step.order: step for step in first}
         queue = list(found.values())
-        edges: list[Edge] = []
         ends: dict[str, Buffer] = {only_buffer.name: only_buffer} if only_buffer else {}
         while queue:
             step = queue.pop()
             for use in step.reads:
                 writers = tuple(self._reaching(use, step.order, step.path))
-                edges += [Edge(writer, step, use.name) for writer in writers or (None,)]
                 for writer in writers:
                     if writer.order not in found:
                         found[writer.order] = writer
@@ -230,7 +207,7 @@ class Dataflow:
         constants = tuple(name for name, buffer in ends.items() if buffer.kind == "constant")
         unset = tuple(name for name, buffer in ends.items() if buffer.kind not in SOURCES)
         ordered = tuple(found[order] for order in sorted(found))
-        return Slice(ordered, tuple(edges), inputs, constants, unset)
+        return Slice(ordered, inputs, constants, unset)
 
     def root(self, name: str) -> Buffer:
         """Return the input or constant that a variable aliases, else the variable itself."""
@@ -306,11 +283,3 @@ class Dataflow:
 def _covers(buffer: Buffer) -> bool:
     """Whether a write through this variable covers its storage: it owns or reuses the whole of it."""
     return buffer.kind not in ("view", "alias") or (buffer.reused and buffer.offset in ("0", "0L"))
-
-
-def united(slices: Sequence[Slice]) -> Slice:
-    """Return the steps and edges of several slices, and the outputs that they reach."""
-    steps = {step.order: step for one in slices for step in one.steps}
-    edges = dict.fromkeys(edge for one in slices for edge in one.edges)
-    outputs = dict.fromkeys(output for one in slices for output in one.outputs)
-    return Slice(tuple(steps[order] for order in sorted(steps)), tuple(edges), outputs=tuple(outputs))

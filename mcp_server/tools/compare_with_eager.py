@@ -23,13 +23,12 @@ from mcp_server.tools.divergence import (
     EveryLaunch,
     Kind,
     Outcome,
-    OutputCompared,
-    read_output,
 )
 from mcp_server.tools.every_launch import LaunchFlows, every_launch
 from mcp_server.tools.kernel_io import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, package_request, plan_replay
 from mcp_server.worker import events
+from mcp_server.worker.events import OutputCompared
 from mcp_server.worker.protocol import MadeBy, ReplayRequest, Step
 
 
@@ -109,7 +108,7 @@ async def compare_with_eager(
 
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
-    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/eager_values.py`).
+    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/rounding.py`).
     A package without provenance says which nodes no launch carries out: only outputs are compared then.
     Repeats separate differences between runs from divergence, and runs with unset memory filled show reads
     of it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that
@@ -148,7 +147,7 @@ async def compare_pair(context: Context, pair: Pair, tolerance: float = 1.0) -> 
         directory=directory,
     )
     context.cost.runs += len(done.phases("calling")) if not done.finished.reused else 0
-    outputs = [read_output(event) for event in done.all(events.Output)]
+    outputs = done.all(OutputCompared)
     repeats = Repeats(done)
     other_constants = done.all(events.ConstantDiffers)
     judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,34 +23,16 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted, is_
 from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context
+from mcp_server.tools.divergence import LeftLaunch
 from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
-from mcp_server.worker.events import Schema
+from mcp_server.worker.events import LaunchVerified, OutputVerified, Schema
 from mcp_server.worker.protocol import LaunchAlone
 
 RANKS = ("different", "not_run", "rounding", "equal")
 PROGRAM, WEIGHTS = "model.py", "weights.safetensors"
 MOST_LISTED = 20
 MOST_COMPARED = 60
-
-
-class NotReadLaunch(Record):
-    """A launch that the program does not have, and why."""
-
-    launch: int
-    kernel: str
-    why: str
-
-
-class ComparedLaunch(Record):
-    """A launch of the package beside the program's on the launch's own inputs; `tensor` differs most."""
-
-    launch: int
-    kernel: str
-    agreement: Literal["equal", "rounding", "different", "not_run"]
-    tensor: str = ""
-    largest_difference: float | None = None
-    why: str = ""
 
 
 class Decompiled(Record):
@@ -62,10 +44,10 @@ class Decompiled(Record):
     weights: Path | None = None
     launches: int
     read: int
-    not_read: list[NotReadLaunch] = Field(default_factory=list)
+    not_read: list[LeftLaunch] = Field(default_factory=list)
     missing_weights: list[str] = Field(default_factory=list)
-    outputs: list[events.OutputVerified] = Field(default_factory=list)
-    by_launch: list[ComparedLaunch] = Field(default_factory=list)
+    outputs: list[OutputVerified] = Field(default_factory=list)
+    by_launch: list[LaunchVerified] = Field(default_factory=list)
     error: str = ""
     code: str = ""
     artifacts: list[Artifact] = Field(default_factory=list)
@@ -76,12 +58,12 @@ class Comparison:
     """What running both said; `error` is the program's or, if that ran, the package's."""
 
     outcome: Literal["written", "agrees", "differs", "program_failed", "package_failed"] = "written"
-    outputs: tuple[events.OutputVerified, ...] = ()
-    by_launch: tuple[ComparedLaunch, ...] = ()
+    outputs: tuple[OutputVerified, ...] = ()
+    by_launch: tuple[LaunchVerified, ...] = ()
     error: str = ""
 
     @property
-    def different(self) -> list[ComparedLaunch]:
+    def different(self) -> list[LaunchVerified]:
         """Launches that do not compute what their own source says."""
         return [each for each in self.by_launch if each.agreement == "different"]
 
@@ -174,7 +156,7 @@ async def decompile(
         launches=len(program.launches),
         read=len(program.launches) - len(program.not_read),
         not_read=[
-            NotReadLaunch(launch=each.index, kernel=each.kernel, why=each.not_read)
+            LeftLaunch(launch=each.index, kernel=each.kernel, why=each.not_read)
             for each in program.not_read[:MOST_LISTED]
         ],
         missing_weights=[f"{names[name]}: {why}" for name, why in written.missing.items()][:MOST_LISTED],
@@ -261,14 +243,14 @@ async def compare(
         pass
     run = await context.worker("verify", request, workload=workload, env=env)
     ran, returned = run.last(events.ProgramRan), run.last(events.Called)
-    by_launch = _by_launch(written.program, run.all(events.LaunchVerified))
+    by_launch = _by_launch(written.program, run.all(LaunchVerified))
     if ran is None or ran.error:
         error = ran.error if ran else run.finished.note
         return Comparison("program_failed", by_launch=by_launch, error=error)
     if returned is None:
         error = run.finished.note or "it did not return"
         return Comparison("package_failed", by_launch=by_launch, error=error)
-    outputs = tuple(run.all(events.OutputVerified))
+    outputs = tuple(run.all(OutputVerified))
     agreements = [*(each.agreement for each in outputs), *(each.agreement for each in by_launch)]
     agrees = len(outputs) == ran.outputs and "different" not in agreements
     return Comparison("agrees" if agrees else "differs", outputs, by_launch)
@@ -282,14 +264,14 @@ def asked(launch: WrittenLaunch) -> LaunchAlone:
     return LaunchAlone(launch=launch.index, expression=alone.expression, takes=takes, gives=list(alone.gives))
 
 
-def _by_launch(written: PytorchProgram, seen: Sequence[events.LaunchVerified]) -> tuple[ComparedLaunch, ...]:
+def _by_launch(written: PytorchProgram, seen: Sequence[LaunchVerified]) -> tuple[LaunchVerified, ...]:
     """Each launch of the program; of one that ran several times the worst."""
-    worst: dict[int, events.LaunchVerified] = {}
+    worst: dict[int, LaunchVerified] = {}
     for each in sorted(seen, key=lambda each: RANKS.index(each.agreement)):
         worst.setdefault(each.launch, each)
     found = []
     for launch in written.launches:
         why = launch.not_read or "the call did not come to it with probes"
-        of = worst.get(launch.index) or events.LaunchVerified("not_run", why=why, launch=launch.index)
-        found.append(ComparedLaunch.model_validate({**asdict(of), "kernel": launch.kernel}))
+        of = worst.get(launch.index) or LaunchVerified(why=why, launch=launch.index)
+        found.append(replace(of, kernel=launch.kernel))
     return tuple(found)

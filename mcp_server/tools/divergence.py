@@ -8,20 +8,10 @@ from pydantic import Field
 
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.runtime.failure import Failure
-from mcp_server.worker.events import Closeness, ConstantDiffers, Output
+from mcp_server.worker.events import Closeness, ConstantDiffers, OutputCompared
 
-Agreement = Literal["equal", "rounding", "differs", "layout"]
 Outcome = Literal["agrees", "differs", "inconclusive"]
 Kind = Literal["error", "tf32", "nondeterministic", "uninitialised"]
-
-
-class OutputCompared(Record):
-    """One output. `layout`: other shapes or dtypes than eager's, in `layouts`."""
-
-    index: int
-    agreement: Agreement
-    compared: Closeness = Field(default_factory=Closeness)
-    layouts: list[str] = Field(default_factory=list)
 
 
 class WrongLaunch(Record):
@@ -42,8 +32,8 @@ class WrongLaunch(Record):
     summary: str
 
 
-class UnjudgedLaunch(Record):
-    """A launch of which the program has no value to compare with."""
+class LeftLaunch(Record):
+    """A launch that is not read, or not judged, and why."""
 
     launch: int
     kernel: str
@@ -60,7 +50,7 @@ class EveryLaunch(Record):
     summary: str
     judged: int = 0
     wrong: list[WrongLaunch] = Field(default_factory=list)
-    unjudged: list[UnjudgedLaunch] = Field(default_factory=list)
+    unjudged: list[LeftLaunch] = Field(default_factory=list)
     unjudged_count: int = 0
     outputs_right: bool | None = None
     plan: Artifact | None = None
@@ -100,12 +90,3 @@ class ComparedWithEager(Record):
     failure: Failure | None = None
     log: Artifact
     cost: Cost
-
-
-def read_output(event: Output) -> OutputCompared:
-    found, known = event.compared, event.compared or Closeness()
-    if found is None or event.dtypes[0] != event.dtypes[1]:
-        layouts = [f"{dtype} {shape}" for dtype, shape in zip(event.dtypes, event.shapes, strict=True)]
-        return OutputCompared(index=event.index, agreement="layout", compared=known, layouts=layouts)
-    agreement: Agreement = "equal" if found.equal else "rounding" if found.within else "differs"
-    return OutputCompared(index=event.index, agreement=agreement, compared=found)

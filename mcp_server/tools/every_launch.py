@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 
-from mcp_server.package.dataflow import Edge, Step
+from mcp_server.package.dataflow import Step
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import read_provenance
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_
 from mcp_server.runtime.context import Context, WorkerRun
-from mcp_server.tools.divergence import EveryLaunch, UnjudgedLaunch, WrongLaunch
+from mcp_server.tools.divergence import EveryLaunch, LeftLaunch, WrongLaunch
 from mcp_server.worker.events import Closeness, ConstantDiffers, JudgedOutputs, LaunchJudged
 from mcp_server.worker.protocol import LaunchFlow
 
@@ -54,27 +54,25 @@ class LaunchFlows:
         return {n: step for n, step in self.model.flow.launch_steps if not step.path}
 
     @cached_property
-    def edges(self) -> list[tuple[Step, Edge]]:
-        """The edges from a step to a reader, with that step."""
-        edges = self.model.flow.everything().edges
-        return [(edge.writer, edge) for edge in edges if edge.writer is not None]
+    def edges(self) -> list[tuple[Step, Step, str]]:
+        return list(self.model.flow.edges())
 
     @cached_property
     def of(self) -> dict[int, LaunchFlow]:
         """For the worker, by launch."""
         found = {n: self._flow(step) for n, step in self.straight.items()}
         several: set[tuple[int, str]] = set()  # what comes from several launches in parts
-        for writer, edge in self.edges:
-            reader, number, storage = edge.reader.launch, writer.launch, self._storage(edge.name)
+        for writer, step, name in self.edges:
+            reader, number, storage = step.launch, writer.launch, self._storage(name)
             if reader is None or reader not in found:
                 continue
             # The name under which the writer knows the tensor.
             names = [use.name for use in writer.writes if use.storage == storage]
             sources = found[reader]["sources"]
-            if number is None or number not in found or len(names) != 1 or edge.name in sources:
-                several.add((reader, edge.name))
+            if number is None or number not in found or len(names) != 1 or name in sources:
+                several.add((reader, name))
             else:
-                sources[edge.name] = (number, names[0])
+                sources[name] = (number, names[0])
         for reader, name in several:
             found[reader]["sources"].pop(name, None)
         return found
@@ -84,11 +82,10 @@ class LaunchFlows:
         readers: dict[int, set[int]] = {}
         maybe: dict[int, set[int]] = {}
         own = {use.name for use in step.writes}
-        for edge in self._read_from.get(step.order, ()):
-            number = edge.reader.launch
-            pure = edge.name in own or any(use.pure for use in edge.reader.reads if use.name == edge.name)
-            group = readers if pure else maybe
-            group.setdefault(self._storage(edge.name), set()).add(ELSEWHERE if number is None else number)
+        for reader, name in self._read_from.get(step.order, ()):
+            pure = name in own or any(use.pure for use in reader.reads if use.name == name)
+            number = ELSEWHERE if reader.launch is None else reader.launch
+            (readers if pure else maybe).setdefault(self._storage(name), set()).add(number)
         for name in self.model.flow.body.outputs.values():
             if any(writer is step for writer in self.model.flow.last_writers(name)):
                 readers.setdefault(self._storage(name), set()).add(RETURNED)
@@ -100,18 +97,18 @@ class LaunchFlows:
         return LaunchFlow(readers=by_name[0], maybe=by_name[1], library=library, sources={})
 
     @cached_property
-    def _read_from(self) -> dict[int, list[Edge]]:
-        """The edges by the number of the step that writes."""
-        found: dict[int, list[Edge]] = {}
-        for writer, edge in self.edges:
-            found.setdefault(writer.order, []).append(edge)
+    def _read_from(self) -> dict[int, list[tuple[Step, str]]]:
+        """Who reads what a step writes, and under which name, by the number of that step."""
+        found: dict[int, list[tuple[Step, str]]] = {}
+        for writer, reader, name in self.edges:
+            found.setdefault(writer.order, []).append((reader, name))
         return found
 
     def _storage(self, name: str) -> int:
         return self.model.flow.body.buffers[name].storage
 
     def behind(self, launch: int) -> set[int]:
-        steps = (writer for writer, edge in self.edges if edge.reader.launch == launch)
+        steps = (writer for writer, reader, _ in self.edges if reader.launch == launch)
         return {step.launch for step in steps if step.launch is not None}
 
 
@@ -135,7 +132,7 @@ class Judgement:
         return found
 
     @cached_property
-    def unjudged(self) -> list[UnjudgedLaunch]:
+    def unjudged(self) -> list[LeftLaunch]:
         """Launches that wrote something which could not be judged, unless something else of it is wrong."""
         found = []
         for launch in self.model.wrapper.launches:
@@ -146,7 +143,7 @@ class Judgement:
             elif not tensors:
                 whys = ["nothing that it wrote was seen"]
             if whys and not any(one.status == "wrong" for one in tensors):
-                found.append(UnjudgedLaunch(launch=launch.index, kernel=launch.kernel, why=whys[0]))
+                found.append(LeftLaunch(launch=launch.index, kernel=launch.kernel, why=whys[0]))
         return found
 
     @cached_property
@@ -237,14 +234,8 @@ def every_launch(
     for one in judgement.tensors:
         if one.status != "unjudged":
             stored.setdefault(str(one.launch), {})[one.name] = replace(one, compared=None)
-    names = ("package", "exported", "made_by", "nodes", "constants", "steps")
-    plan = {
-        **{name: request.get(name) for name in names},
-        "stored": stored,
-        "sources": {str(launch): flow["sources"] for launch, flow in flows.of.items()},
-    }
     file = done.directory / "plan.json"
-    file.write_text(json.dumps(plan, default=to_jsonable_python))
+    file.write_text(json.dumps({**request, "stored": stored}, default=to_jsonable_python))
     return EveryLaunch(
         summary=judgement.summary(right),
         judged=len(flows.model.wrapper.launches) - len(unjudged),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,12 +13,11 @@ import anyio.to_thread
 from pydantic import Field
 from pydantic_core import to_json
 
-from mcp_server.model import Artifact, Record
+from mcp_server.model import Record
 from mcp_server.package import query
 from mcp_server.package.prover import Finding, find_kernel_defects, largest_sizes
-from mcp_server.package.query import Fact, dataflow_text
+from mcp_server.package.query import Fact
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.runtime.context import Context
 
 PAGE_CHARACTERS = 6_000
 SOURCE_CHARACTERS = 20_000
@@ -87,52 +86,37 @@ class Inspection(Record):
     next_offset: int | None = None
     notes: list[str] = Field(default_factory=list)
     not_understood: list[str] = Field(default_factory=list)
-    graph: Artifact | None = None
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """Facts; a fact given as a launch number is described when its page is requested.
-
-    A picture highlights the launches in `marked`.
-    """
+    """Facts; a fact given as a launch number is described when its page is requested."""
 
     facts: Sequence[Fact | int]
-    marked: Iterable[int] = ()
     notes: tuple[str, ...] = ()
 
 
 async def inspect_package(
-    context: Context,
     package: Path,
     question: Question | None = None,
     *,
     model_name: str | None = None,
     offset: int = 0,
-    graph: bool = False,
 ) -> Inspection:
     """Answer a question about a package; nothing is loaded or run.
 
-    `graph` writes the dataflow as Mermaid text, with the slice for the question highlighted. Raise
-    `PackageError` for a file that is not a package, and `ProblemError` for a name that it does not contain
-    (with the names that it does contain).
+    Raise `PackageError` for a file that is not a package, and `ProblemError` for a name that it does not
+    contain (with the names that it does contain).
     """
     asked = question or Question()
     # In a thread: a large package takes seconds, and the server answers other calls meanwhile.
-    return await anyio.to_thread.run_sync(_inspect, context, package, asked, model_name, offset, graph)
+    return await anyio.to_thread.run_sync(_inspect, package, asked, model_name, offset)
 
 
-def _inspect(
-    context: Context, package: Path, question: Question, model_name: str | None, offset: int, graph: bool
-) -> Inspection:
+def _inspect(package: Path, question: Question, model_name: str | None, offset: int) -> Inspection:
     view = view_package(package, model_name)
     overview = question == Question()
     answer = _launches_in_short(view) if overview else _answer(view, question)
-    picture: Artifact | None = None
-    if graph:
-        path = context.fresh("graph") / "dataflow.mmd"
-        path.write_text(dataflow_text(view, tuple(answer.marked)), encoding="utf-8")
-        picture = context.artifact(path, "the dataflow of run_impl, as Mermaid text")
     page: list[Fact] = []
     used, following = 0, None
     for number in range(max(offset, 0), len(answer.facts)):
@@ -154,7 +138,6 @@ def _inspect(
         next_offset=following,
         notes=list(answer.notes),
         not_understood=[f"wrapper.cpp:{p.line}: {p.what}" for p in view.wrapper.problems[:_SHOWN]],
-        graph=picture,
     )
 
 
@@ -163,27 +146,23 @@ def _answer(view: PackageView, question: Question) -> _Answer:
         line, kernel = question.generated_line, question.kernel
         found = query.assertion_facts(view, question.assertion, line=line, kernel=kernel)
         note = query.ambiguity(found) if found else query.no_holder(view)
-        return _Answer(found, dict.fromkeys(each["launch"] for each in found), (note,) if note else ())
+        return _Answer(found, (note,) if note else ())
     if question.launch is not None:
-        return _Answer(query.launch_facts(view, [question.launch]), [question.launch])
+        return _Answer(query.launch_facts(view, [question.launch]))
     if question.kernel is not None:
         return _kernel(view, question.kernel)
     if question.location is not None:
-        numbers = view.launches_of_line(question.location)
-        return _Answer(numbers, numbers)
+        return _Answer(view.launches_of_line(question.location))
     if question.buffer is not None:
-        buffer = query.buffer_fact(view, question.buffer)
-        return _Answer([buffer], buffer["written_by"])
+        return _Answer([query.buffer_fact(view, question.buffer)])
     if question.symbol is not None:
-        symbol = query.symbol_fact(view, question.symbol)
-        return _Answer([symbol], symbol["launches"])
+        return _Answer([query.symbol_fact(view, question.symbol)])
     if question.input is not None:
-        taken = query.input_fact(view, question.input)
-        return _Answer([taken], taken["read_by"])
+        return _Answer([query.input_fact(view, question.input)])
     constant = query.constant_fact(view, question.constant or "")
     name = constant["name"]
     folding = query.folding_facts(view, constant=name) if name in view.wrapper.folded else []
-    return _Answer([constant, *folding], constant["read_by"])
+    return _Answer([constant, *folding])
 
 
 def _launches_in_short(view: PackageView) -> _Answer:
@@ -193,7 +172,7 @@ def _launches_in_short(view: PackageView) -> _Answer:
         f"{', '.join(kernels[:_SHOWN])}; ask for constant {', '.join(list(view.wrapper.folded)[:_SHOWN])}"
     )
     notes = (fold if kernels else "", query.sourceless(view))
-    return _Answer(range(len(view.wrapper.launches)), (), tuple(filter(None, notes)))
+    return _Answer(range(len(view.wrapper.launches)), tuple(filter(None, notes)))
 
 
 @lru_cache(maxsize=4)
@@ -209,11 +188,11 @@ def _kernel(view: PackageView, name: str) -> _Answer:
     """Answer with a kernel, then its launches; a shim or a custom operator has only launches."""
     numbers = query.launches_of_kernel(view, name)
     if not view.wrapper.kernel_named(name):
-        return _Answer(numbers, numbers)
+        return _Answer(numbers)
     kernel = query.kernel_fact(view, name, SOURCE_CHARACTERS)
     short = ["the source is cut"] if len(kernel["source"]) == SOURCE_CHARACTERS else []
     notes = (*short, *(said for found, said in _of_kernels(view).items() if found.kernel == kernel["name"]))
-    return _Answer([kernel, *query.folding_facts(view, kernel=kernel["name"]), *numbers], numbers, notes)
+    return _Answer([kernel, *query.folding_facts(view, kernel=kernel["name"]), *numbers], notes)
 
 
 def _overview(view: PackageView) -> Overview:

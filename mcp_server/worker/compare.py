@@ -12,11 +12,11 @@ from .events import (
     Compared,
     Comparison,
     ElementChange,
+    ExpectedOutput,
     InputChange,
     OutputChange,
-    Pair,
 )
-from .tensors import dtype_name, furthest, unequal, unravel, widest
+from .tensors import dtype_name, unequal, unravel, widest
 
 # Relative and absolute tolerance of one model's output: looser than torch.testing's defaults, which are meant
 # for single operators; whole numbers and bools must be equal.
@@ -44,30 +44,27 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def compare_all(expected: Tensors, actual: Tensors) -> Compared:
-    """Pairwise; a different number of outputs is not equal."""
-    pairs = [compare(want, got) for want, got in zip(expected, actual)]
-    same = len(expected) == len(actual) and all(pair.equal for pair in pairs)
-    return Compared(same, [len(expected), len(actual)], pairs)
+    """Pairwise; another dtype, and a different number of outputs, is not equal."""
+    found = compare_calls("", expected, actual, (None, None))
+    same = found.equal and all(want.dtype == got.dtype for want, got in zip(expected, actual))
+    return Compared(same, [len(expected), len(actual)], with_distances(found, expected, actual))
 
 
-def equal(expected: Tensors, actual: Tensors) -> bool:
+def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> list[ExpectedOutput]:
+    """The outputs that were compared, with how far apart they are."""
+    outputs = []
+    for each, want, got in zip(found.outputs, expected, actual):
+        same = want.shape == got.shape
+        by, reach = distance(want, got) if same else (None, None)
+        outputs.append(ExpectedOutput(**vars(each), same_shape=same, by=by, reach=reach))
+    return outputs
+
+
+def equal(expected: Tensors, actual: Tensors, limits: Limits = (None, None)) -> bool:
     """Whether all are as expected, in the expected dtypes: a wider operator may have changed them."""
     pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
-    return len(expected) == len(actual) and all(compare(want, got).equal for want, got in pairs)
-
-
-def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)) -> Pair:
-    """Whether both are equal; of one layout also how many elements differ, and by how much."""
-    shapes = [list(want.shape), list(got.shape)]
-    facts = Pair(False, shapes, [str(want.dtype), str(got.dtype)])
-    if want.shape != got.shape or want.dtype != got.dtype:
-        return facts
-    facts.differing = int(_differs(got, want, limits).sum())
-    facts.equal = not facts.differing
-    want, got = wide(want), wide(got)
-    facts.nan = [int(torch.isnan(want).sum()), int(torch.isnan(got).sum())]
-    facts.max_abs = furthest(want, got) or 0.0
-    return facts
+    alike = (want.shape == got.shape and not bool(_differs(got, want, limits).any()) for want, got in pairs)
+    return len(expected) == len(actual) and all(alike)
 
 
 def faults(outputs: Tensors, expected: Optional[Tensors], infinities: bool, limits: Limits) -> Tensors:

@@ -15,8 +15,8 @@ import torch
 from torch.utils import _pytree
 
 from . import events
-from .compare import compare
-from .eager_values import PRODUCTS, Expected, expectations, measure
+from .compare import equal
+from .eager_values import PRODUCTS, expectations
 from .events import Closeness, JudgedOutputs, LaunchJudged, OfLaunch
 from .inputs import flatten, read
 from .launch_nodes import ProgramGraph, Stored, overwrite
@@ -24,11 +24,12 @@ from .loading import constants_of, load, load_with_inputs, update_package, updat
 from .probes import AFTER, BEFORE, Event, arguments, mapped_files, subscribed, tensor_of, written
 from .protocol import CompareLaunchesRequest, LaunchFlow
 from .report import Report
+from .rounding import Expected, measure
 from .run import call
 from .tensors import checksum, dtype_name, laid_out, only_tensors, unequal
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
-KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
+KEPT_BYTES = 2 << 30  # of eager values, and as much again of each run in float64
 
 
 def operate(request: CompareLaunchesRequest, report: Report) -> None:
@@ -46,7 +47,8 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     for step in request.get("steps", ()):
         update_program(module, step, report)
     wanted = frozenset(name for names in nodes.values() for name in names)
-    expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report)
+    expected = expectations(module, leaves, report, wanted, KEPT_BYTES)
+    outputs = expected.outputs
     if request.get("eager_outputs"):
         torch.save([one.eager.cpu() for one in outputs], request["eager_outputs"])
     bench, factor = Bench(request, leaves, report), request.get("factor", 1.0)
@@ -56,7 +58,7 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     report_outputs(made, outputs, factor, report)
     if request.get("flow"):
         graph = ProgramGraph(module, {int(launch): carried for launch, carried in nodes.items()})
-        judge = Judge(graph, expected, graph.own_values(leaves), names, request["flow"], factor, report)
+        judge = Judge(graph, expected.nodes, graph.own_values(leaves), names, request["flow"], factor, report)
         judge.outputs(bench.run("judged", judge.take), outputs)
     second = [*map(checksum, bench.run("second", marks("second", report)))]
     for kind in ("filled",) if first == second else ("filled", "filled_again"):
@@ -91,8 +93,8 @@ def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
         if kind == "first":
             first = outputs
             continue
-        pairs = [compare(want, got, (RELATIVE, RELATIVE * _size(want))) for want, got in zip(first, outputs)]
-        report.event(events.Repeated(kind, all(pair.equal for pair in pairs)))
+        same = (equal([want], [got], (RELATIVE, RELATIVE * _size(want))) for want, got in zip(first, outputs))
+        report.event(events.Repeated(kind, all(same)))
     mallopt(M_PERTURB, 0)
 
 
@@ -178,10 +180,15 @@ class ComparedConstants:
 def report_outputs(got: list[torch.Tensor], wanted: list[Expected], factor: float, report: Report) -> None:
     report.event(events.CountedOutputs(len(got), len(wanted)))
     for place, (have, want) in enumerate(zip(got, wanted)):
-        alike = have.shape == want.eager.shape
-        shapes = [list(want.eager.shape), list(have.shape)]
-        dtypes = [str(want.eager.dtype), str(have.dtype)]
-        report.event(events.Output(place, shapes, dtypes, measure(have, want, factor) if alike else None))
+        found = Closeness()
+        if have.shape == want.eager.shape:
+            found = measure(have, want, factor)
+        layouts = [f"{each.dtype} {list(each.shape)}" for each in (want.eager, have)]
+        if layouts[0] != layouts[1]:
+            report.event(events.OutputCompared(place, "layout", found, layouts))
+        else:
+            agreement = "equal" if found.equal else "rounding" if found.within else "differs"
+            report.event(events.OutputCompared(place, agreement, found))
 
 
 def marks(

@@ -29,8 +29,9 @@ from .probes import AFTER, ROLES, Event, arguments, mapped_files, strided, subsc
 from .process import capturing
 from .protocol import EditedProgram, LaunchAlone, SchemasRequest, VerifyRequest
 from .report import Refused, Report
+from .rounding import SUMMED_EPS, Expected, measure
 from .run import call
-from .tensors import cut_out, furthest, only_tensors, span, unequal, widest
+from .tensors import cut_out, furthest, only_tensors, span, unequal
 
 Tensors = dict[tuple[str, int], torch.Tensor]
 """The tensors of a launch by variable and turn, as `Place` counts them."""
@@ -128,48 +129,31 @@ def rank(found: Verified) -> tuple[int, float]:
     return RANKS.index(found.agreement), found.largest_difference or 0.0
 
 
-NEAR = 16.0
-UNIT = 2.0**-23  # a rounding of float32, in which kernels compute
 MOVES, MORE = 2, 18  # runs with moved inputs: always, and where these do not explain a difference
 
 
 class Meaning:
-    """What a computation gives: `own` as it is written, then in float64, and there with inputs moved.
-
-    A value agrees within a rounding of its type and `NEAR` times what roundings do to it: how far the
-    computation as written and those with moved inputs are from float64, at this element and in the root mean
-    square of the tensor, whose sums may cancel. NaN, infinities and whole numbers have to be those of a run.
-    """
+    """What a computation gives: `own` as it is written, then in float64, and there with inputs moved."""
 
     def __init__(self, run: Callable[[Prepared], Any]) -> None:
         self.run = run
         self.own: dict[Any, torch.Tensor] = run(cut_out)
         self._wide: list[dict[Any, torch.Tensor]] = []
 
-    def agreement(self, place: Hashable, want: torch.Tensor) -> Verified:
-        got = self.own[place].to(want.device)
-        if got.numel() != want.numel():
-            return Verified("different", why=f"shape {list(got.shape)}, not {list(want.shape)}")
-        got = got.reshape(want.shape)  # the program may have the same elements in other dimensions
-        if got.dtype != want.dtype:
-            return Verified("different", why=f"{got.dtype}, not {want.dtype}")
-        if not bool(unequal(want, got).any()):
+    def agreement(self, place: Hashable, got: torch.Tensor) -> Verified:
+        """Whether something of the package is that, up to rounding (see `rounding`)."""
+        own = self.own[place].to(got.device)
+        if own.numel() != got.numel():
+            return Verified("different", why=f"shape {list(own.shape)}, not {list(got.shape)}")
+        own = own.reshape(got.shape)  # the program may have the same elements in other dimensions
+        if own.dtype != got.dtype:
+            return Verified("different", why=f"{own.dtype}, not {got.dtype}")
+        if not bool(unequal(got, own).any()):
             return Verified("equal", 0.0)
-        explained = any(self._explains(place, want, got, moves) for moves in (MOVES, MORE))
-        return Verified("rounding" if explained else "different", furthest(want, got))
-
-    def _explains(self, place: Hashable, want: torch.Tensor, got: torch.Tensor, moves: int) -> bool:
-        wide = [widest(each[place].to(want.device)).reshape(want.shape) for each in self._runs(moves)]
-        value, own = widest(want), widest(got)
-        if not want.is_floating_point():
-            return bool(torch.stack([value == each for each in (own, *wide)]).any(0).all())
-        exact, eps = wide[0], float(torch.finfo(want.dtype).eps)
-        size = _finite(exact)
-        noise = (_finite(own - exact) - eps / 2 * size).clamp(min=0)
-        for moved in wide[1:]:
-            noise = torch.maximum(noise, _finite(moved - exact))
-        allowed = eps * size + NEAR * (noise + _rms(noise) + min(UNIT, eps) * (size + _rms(size)))
-        return bool((~unequal(value, own) | ((value - exact).abs() <= allowed)).all())
+        runs = (self._runs(moves) for moves in (MOVES, MORE))
+        wanted = (Expected("", own, tuple(each[place] for each in wide)) for wide in runs)
+        within = any(measure(got, each).within for each in wanted)
+        return Verified("rounding" if within else "different", furthest(got, own))
 
     def _runs(self, moves: int) -> list[dict[Any, torch.Tensor]]:
         """In float64, and with moved inputs; only what it is as written where something has no float64."""
@@ -193,7 +177,7 @@ def moved_by(number: int) -> Prepared:
         if number:
             draw = torch.Generator(tensor.device).manual_seed(number)  # the workload's own stays as it is
             up = torch.randint(0, 2, wide.shape, generator=draw, device=tensor.device)
-            wide *= 1 + UNIT / 2 * (2.0 * up - 1)
+            wide *= 1 + SUMMED_EPS / 2 * (2.0 * up - 1)
         return wide.as_strided(tensor.shape, tensor.stride())
 
     return prepared
@@ -223,14 +207,6 @@ class InFloat64(TorchFunctionMode):
         args = [wide(each) if isinstance(each, torch.dtype) else each for each in args]
         given = {name: wide(each) if name == "dtype" else each for name, each in (kwargs or {}).items()}
         return (torch.Tensor.double if function in self.CASTS else function)(*args, **given)
-
-
-def _finite(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.abs().nan_to_num(nan=0.0, posinf=0.0)
-
-
-def _rms(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.square().mean().sqrt() if tensor.numel() else tensor.sum()
 
 
 def random_states() -> list[torch.Tensor]:

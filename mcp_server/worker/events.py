@@ -207,27 +207,6 @@ class ElementChange:
 
 
 @dataclass
-class Pair:
-    """Two outputs, (expected, actual): of those of another layout nothing but that is known."""
-
-    equal: bool = False
-    shape: list[list[int]] = field(default_factory=list)
-    dtype: list[str] = field(default_factory=list)
-    differing: int = 0
-    nan: list[int] = field(default_factory=list)
-    max_abs: float = 0.0
-
-
-@dataclass
-class Compared(Event):
-    """The outputs of the package, compared with others of the same call; `counts` of both."""
-
-    equal: bool
-    counts: list[int] = field(default_factory=list)
-    outputs: list[Pair] = field(default_factory=list)
-
-
-@dataclass
 class Repeated(Event):
     """Whether the call `run`, `second` or `filled`, gave what the first one gave."""
 
@@ -272,12 +251,18 @@ class ExpectedOutput(OutputChange):
 
 
 @dataclass
-class ComparedExpected(Event):
-    """The outputs compared with those that the user gave (`given`), or that the program expected."""
+class Compared(Event):
+    """The outputs of the package, compared with others of the same call; `counts` of both."""
 
     equal: bool
     counts: list[int] = field(default_factory=list)
     outputs: list[ExpectedOutput] = field(default_factory=list)
+
+
+@dataclass
+class ComparedExpected(Compared):
+    """The outputs compared with those that the user gave (`given`), or that the program expected."""
+
     given: bool = False
     layout: str = ""
 
@@ -521,28 +506,6 @@ class Operator(Event):
 
 
 @dataclass
-class OutputRounding:
-    """Elements that rounding does not explain, and the largest distances from float64."""
-
-    unexplained: int
-    error: Number = 0.0
-    eager_error: Number = 0.0
-
-
-@dataclass
-class Rounding(Event):
-    """Whether rounding explains each output.
-
-    `reference` says whether each output that the user's own check may have compared has a tensor there that
-    is explained as well; None if there are none. `narrow`: there are outputs of half precision.
-    """
-
-    outputs: list[OutputRounding]
-    reference: Optional[bool] = None
-    narrow: bool = False
-
-
-@dataclass
 class EagerRan(Event):
     """Whether eager mode gives the same outputs twice; `left_out` of its values were too large to be kept."""
 
@@ -555,7 +518,7 @@ class EagerRan(Event):
 
 @dataclass
 class Closeness:
-    """How close a tensor of a package is to the value of a node (`eager_values.measure`).
+    """How close a tensor is to what it should be, that of a `node` of the program (`rounding.measure`).
 
     `error` is the largest difference from the float64 reference, `eager_error` eager's own, `allowed` the
     largest tolerance; `first` is the first element beyond it, with `values` of eager and of the package.
@@ -587,13 +550,29 @@ class Closeness:
 
 
 @dataclass
-class Output(Event):
-    """An output of eager mode and of the package, compared where both have one shape."""
+class Rounding(Event):
+    """Whether rounding explains each output: it is `within` then.
+
+    `reference` says whether each output that the user's own check may have compared has a tensor there that
+    is explained as well; None if there are none. `narrow`: there are outputs of half precision.
+    """
+
+    outputs: list[Closeness]
+    reference: Optional[bool] = None
+    narrow: bool = False
+
+
+@dataclass
+class OutputCompared(Event):
+    """An output of the package beside eager's: equal, rounding, differs or layout.
+
+    `layouts`: other shapes or dtypes than eager's.
+    """
 
     index: int
-    shapes: list[list[int]]
-    dtypes: list[str]
-    compared: Optional[Closeness] = None
+    agreement: str
+    compared: Closeness = field(default_factory=Closeness)
+    layouts: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -863,23 +842,24 @@ class ProgramRan(Event):
 
 
 @dataclass
-class Verified(Event):
+class Verified:
     """Something of the package beside the program's: equal (bits), rounding, different or not_run."""
 
-    agreement: str
+    agreement: str = "not_run"
     largest_difference: Optional[float] = None
     why: str = ""
 
 
 @dataclass
-class OutputVerified(Verified):
+class OutputVerified(Verified, Event):
     output: int = 0
     shape: list[int] = field(default_factory=list)
 
 
 @dataclass
-class LaunchVerified(Verified):
+class LaunchVerified(Verified, Event):
     """One launch, on its own inputs; `tensor` is what differs most."""
 
     launch: int = 0
+    kernel: str = ""
     tensor: str = ""

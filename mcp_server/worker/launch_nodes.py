@@ -20,12 +20,13 @@ from typing import Any, Callable, Collection, Iterator, Mapping, Optional, Seque
 import torch
 from torch.fx import Node
 
-from .eager_values import BIAS, Expected, Recorder, operator_name
+from .eager_values import BIAS, Recorder, operator_name
 from .events import LaunchJudged
 from .loading import constants_of, load_exported, update_program
 from .probes import AFTER, Event, arguments, strided, subscribed
 from .protocol import EagerPlan, ExportedRequest
 from .report import Refused, Report
+from .rounding import Expected
 from .tensors import laid_out, only_tensors
 
 Known = tuple[str, int, bool]  # a value: its node, its place, whether it is the product without the bias
@@ -90,7 +91,7 @@ class ProgramGraph:
         values = {node.name: module.fetch_attr(str(node.target)) for node in nodes}
         values.update(zip((node.name for node in self.inputs), leaves))
         tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-        return {name: Expected(name, value.detach(), None, 1.0) for name, value in tensors.items()}
+        return {name: Expected(name, value.detach()) for name, value in tensors.items()}
 
     def candidates(
         self, launch: int, expected: Mapping[str, list[Expected]], read: Collection[str]
@@ -336,7 +337,9 @@ class Replacement:
         A launch may read a view; the memory is taken as the writer, or the program, lays it out.
         """
         found: dict[Known, torch.Tensor] = {}
-        for name, (writer, written) in self.plan["sources"].get(str(launch), {}).items():
+        flow = self.plan["flow"].get(str(launch))
+        sources = flow["sources"] if flow is not None else {}
+        for name, (writer, written) in sources.items():
             held = self.plan["stored"].get(str(writer), {}).get(written)
             if name not in tensors or held is None or held.node not in self.graph.carried:
                 continue

@@ -168,23 +168,6 @@ class PlannedCall(TypedDict, total=False):
     smallest: bool
 
 
-class EagerPlan(TypedDict, total=False):
-    """How launches of an instrumented package can be done in eager mode.
-
-    `stored`: what each launch stores, by tensor; `sources` are those of `LaunchFlow`. The rest is that of
-    `CompareLaunchesRequest`.
-    """
-
-    package: str
-    exported: Optional[str]
-    made_by: Optional[MadeBy]
-    nodes: dict[str, list[str]]
-    stored: dict[str, dict[str, LaunchJudged]]
-    sources: dict[str, dict[str, tuple[int, str]]]
-    constants: dict[str, str]
-    steps: list[Step]
-
-
 class EagerLaunches(TypedDict):
     """Launches to do in eager mode; `plan` is a file with an `EagerPlan`."""
 
@@ -380,6 +363,12 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
     constants: dict[str, str]
     flow: dict[str, LaunchFlow]
     eager_outputs: str
+
+
+class EagerPlan(CompareLaunchesRequest, total=False):
+    """How launches can be done in eager mode: the request, and what each launch stores, by tensor."""
+
+    stored: dict[str, dict[str, LaunchJudged]]
 
 
 class RecompileRequest(Request, total=False):

@@ -13,7 +13,7 @@ from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 import torch
 
 from . import events
-from .compare import Limits, compare_all, compare_calls, distance
+from .compare import Limits, compare_all, compare_calls, with_distances
 from .inputs import Inputs, apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load_captured, update_package
 from .process import limited, on_stack, synchronize
@@ -118,12 +118,7 @@ def as_expected(
 ) -> events.ComparedExpected:
     """The outputs compared with those that the user (`given`) or the program expects."""
     compared = compare_calls("expectation", expected, outputs, limits)
-    found = []
-    for each, want, got in zip(compared.outputs, expected, outputs):
-        same = want.shape == got.shape
-        by, reach = distance(want, got) if same else (None, None)
-        found.append(events.ExpectedOutput(**vars(each), same_shape=same, by=by, reach=reach))
-    counts = [len(expected), len(outputs)]
+    counts, found = [len(expected), len(outputs)], with_distances(compared, expected, outputs)
     return events.ComparedExpected(compared.equal, counts, found, given, compared.layout)
 
 

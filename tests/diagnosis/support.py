@@ -132,7 +132,11 @@ def trial(tried: Intervention | None, effect: Effect, reason: str = "") -> Trial
     return Trial(tried, effect, failed, after, failed, reason=reason)
 
 
-DIFFERS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
+DIFFERS = {
+    "event": "compared",
+    "equal": False,
+    "outputs": [{"output": 0, "elements": 4, "changed": 2, "by": 0.5}],
+}
 GUARD = {"event": "guard_failed", "node": "guard", "op": "call_function", "stack": []}
 REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"output": 0, "elements": 2}]}
 

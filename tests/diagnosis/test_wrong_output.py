@@ -55,15 +55,15 @@ def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, by: flo
 CHECKED = "AssertionError: Tensor-likes are not close!"
 
 
-def compared(zoo: ZooPackage, *, reference: bool | None = True, unexplained: int = 0) -> DiagnosisState:
+def compared(zoo: ZooPackage, *, reference: bool | None = True, within: bool = True) -> DiagnosisState:
     """A script whose check refused outputs that are not eager's, judged against float64."""
     case = package_case(zoo("ranker"))
     case.workload = ScriptWorkload(script=Path("serve.py"))
     case.capture = capture(calls=[phase(3, load=1, thread=1, file="inputs.pt")])
     case.runs["script"] = run("script", CHECKED)
-    shapes = [{"output": 0, "elements": 4, "differing": 2, "max_abs": 0.06}]
+    shapes = [{"output": 0, "elements": 4, "changed": 2, "by": 0.06}]
     case.runs["plain"] = run("plain", "", {"event": "compared_expected", "equal": False, "outputs": shapes})
-    outputs = [{"unexplained": unexplained, "error": 0.002, "eager_error": 0.06}]
+    outputs = [{"within": within, "error": 0.002, "eager_error": 0.06}]
     case.interpreted = worker_run(
         {"event": "compared", "equal": False, "outputs": shapes},
         {"event": "rounding", "outputs": outputs, "reference": reference, "narrow": True},
@@ -96,7 +96,7 @@ def test_a_check_that_is_stricter_than_rounding_is_no_fault(
     assert effect is Effect.GONE or "0.062" in found.fix.text
 
 
-@pytest.mark.parametrize("more", [{"unexplained": 1}, {"reference": False}, {"reference": None}])
+@pytest.mark.parametrize("more", [{"within": False}, {"reference": False}, {"reference": None}])
 def test_what_rounding_does_not_explain_stays_a_fault(
     zoo: ZooPackage, tmp_path: Path, more: dict[str, Any]
 ) -> None:

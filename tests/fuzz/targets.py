@@ -113,7 +113,7 @@ def _wrapper(data: bytes) -> object:
     flow, lines = Dataflow(wrapper.run), wrapper.text.count("\n") + 1
     for launch in wrapper.launches:
         flow.backward_from(launch.index)
-        flow.through(launch.index)
+        flow.forward(launch.writes, launch.index)
         wrapper.grid(launch)
     for kernel in wrapper.kernels.values():
         find_asserts(kernel.source)

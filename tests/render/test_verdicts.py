@@ -191,7 +191,13 @@ def wrong_output(zoo: ZooPackage, folder: Path) -> Verdict:
     """A script found its numbers wrong, and launch 1 of its package diverges from eager mode."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
-    case.interpreted = worker_run({"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]})
+    case.interpreted = worker_run(
+        {
+            "event": "compared",
+            "equal": False,
+            "outputs": [{"output": 0, "elements": 4, "changed": 2, "by": 0.5}],
+        }
+    )
     where = {"launch": 1, "kernel": "cpp_fused_log_mul_sigmoid_0", "argument": "buf1"}
     summary = "launch 1: buf1 against mul, 0.5 for 0.25 at [0, 3] (8 of 512 elements)"
     wrong = WrongLaunch.model_validate({**where, "difference": Closeness(), "summary": summary})

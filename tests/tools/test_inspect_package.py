@@ -1,9 +1,8 @@
-"""inspect_package: an overview, answers by every kind of question, pages, and the picture."""
+"""inspect_package: an overview, answers by every kind of question, and pages."""
 
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.problems import PackageError
-from mcp_server.package.query import FOLDING, dataflow_text
-from mcp_server.package.view import view_package
+from mcp_server.package.query import FOLDING
 from tests.conftest import ZooPackage
 from tests.memory_faults.support import FAULTS, view_of
 from tests.package.made_wrapper import make_wrapper
@@ -176,25 +174,3 @@ def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
     assert told.startswith("3 Triton kernels have no source in the package")
     (note,) = ask(tmp_path, assertion="index out of bounds: 0 <= tmp6 < ks0").notes
     assert told in note
-
-
-@pytest.mark.slow
-def test_the_picture(zoo: ZooPackage, ask: Ask) -> None:
-    """Mermaid text with every launch by number, inputs and outputs; the slice of the question is marked."""
-    found = ask(zoo("attention"), launch=2, graph=True)
-    assert found.graph is not None
-    text = found.graph.path.read_text()
-    assert text.startswith("flowchart TD\n")
-    boxes = dict(re.findall(r'^  (n\d+)\["(\d+)  ', text, re.M))
-    drawn = {kind: set(names.split(",")) for names, kind in re.findall(r"^  class (\S+) (\w+)$", text, re.M)}
-    assert {boxes[name] for name in drawn["marked"] & boxes.keys()} == {"0", "1", "2", "3", "4"}
-    assert [boxes[name] for name in drawn["asked"]] == ["2"]
-
-
-def test_names_of_a_package_are_no_markup(tmp_path: Path) -> None:
-    """Whatever a name holds, each line of the text is one of ours."""
-    wrapper = make_wrapper(3).replace("table_weight", "x_weight")
-    (tmp_path / "made.wrapper.cpp").write_text(wrapper, encoding="utf-8")
-    text = dataflow_text(view_package(tmp_path), [1])
-    form = r"flowchart TD|  n\d+[\[(].*[\])]|  n\d+ -->\|.*\| n\d+|  class(?:Def)? .*|  %% .*"
-    assert all(re.fullmatch(form, line) for line in text.splitlines())

@@ -16,11 +16,11 @@ from torch import nn
 
 from mcp_server.runtime.context import stream_events
 from mcp_server.worker.capture.events import OddElement
-from mcp_server.worker.compare import compare, faults_of_part, tolerance
-from mcp_server.worker.eager_values import Expected, measure
+from mcp_server.worker.compare import compare_all, equal, faults_of_part, tolerance
+from mcp_server.worker.eager_values import expectations
 from mcp_server.worker.events import Rounding
 from mcp_server.worker.report import Report
-from mcp_server.worker.rounding import Reference, judge, references
+from mcp_server.worker.rounding import Expected, judge, measure
 from mcp_server.worker.tensors import first_non_finite, summary
 from tests.zoo.names import few
 
@@ -30,7 +30,7 @@ INF, NAN = math.inf, math.nan
 
 
 @pytest.mark.parametrize(
-    ("want", "got", "equal"),
+    ("want", "got", "same"),
     [
         ([1.0, NAN], [1.0, NAN], True),
         ([1.0, NAN], [1.0, 2.0], False),
@@ -47,22 +47,22 @@ INF, NAN = math.inf, math.nan
         ([1.0], [1.0, 1.0], False),
     ],
 )
-def test_what_is_equal(want: list[Any], got: list[Any], equal: bool) -> None:
+def test_what_is_equal(want: list[Any], got: list[Any], same: bool) -> None:
     """NaN equals NaN only, infinities need their sign, float32 has 1e-4, and whole numbers must be equal.
 
     Another dtype or shape is a difference by itself.
     """
-    assert compare(torch.tensor(want), torch.tensor(got)).equal is equal
+    assert compare_all([torch.tensor(want)], [torch.tensor(got)]).equal is same
     assert tolerance(torch.bfloat16)[0] > tolerance(torch.float16)[0] > tolerance(torch.float32)[0]
 
 
 def test_asked_limits_replace_those_of_the_dtype() -> None:
     """Given tolerances are used, each on its own; a difference has its count and size."""
     want, got = torch.tensor([1.0]), torch.tensor([1.01])
-    assert compare(want, got, (0.1, None)).equal
-    assert not compare(want, got, (0.0, 0.001)).equal
-    found = compare(torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [0.5, 0.0]]))
-    assert not found.equal and found.differing == 1 and found.max_abs == 0.5
+    assert equal([want], [got], (0.1, None))
+    assert not equal([want], [got], (0.0, 0.001))
+    found = compare_all([torch.zeros(2, 2)], [torch.tensor([[0.0, 0.0], [0.5, 0.0]])])
+    assert not found.equal and (found.outputs[0].changed, found.outputs[0].by) == (1, 0.5)
 
 
 def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Expected]:
@@ -71,7 +71,7 @@ def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, to
     left = torch.randn(4, terms, generator=generator).to(dtype)
     right = torch.randn(terms, 4, generator=generator).to(dtype)
     exact = left.double() @ right.double()
-    return left, right, Expected("mm", left @ right, exact, float(terms))
+    return left, right, Expected("mm", left @ right, (exact,), float(terms))
 
 
 def in_pieces(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def test_tf32_and_narrow_products_are_told_apart() -> None:
 def expected(eager: list[float], exact: list[float] | None = None, noise: float = 0.0) -> Expected:
     values = torch.tensor(eager)
     exact_values = values.double() if exact is None else torch.tensor(exact, dtype=torch.float64)
-    return Expected("node", values, exact_values, 1.0, noise)
+    return Expected("node", values, (exact_values, exact_values + noise))
 
 
 OVERFLOWS = [1e39, 1.0]
@@ -230,11 +230,15 @@ def exported(name: str, dtype: torch.dtype) -> Any:
     return torch.export.export(model, (torch.randn(8, 16).to(dtype),)).module()
 
 
-def computed(name: str, seed: int, dtype: torch.dtype, directory: Path) -> tuple[list[Reference], list[Any]]:
-    """The references of a program, and what a package gives that keeps all results in float32."""
+def program_outputs(module: Any, x: torch.Tensor, directory: Path) -> Any:
+    return expectations(module, [x], Report(str(directory / "report.jsonl")), rounded=8)
+
+
+def computed(name: str, seed: int, dtype: torch.dtype, directory: Path) -> tuple[list[Expected], list[Any]]:
+    """The outputs of a program, and what a package gives that keeps all results in float32."""
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)).to(dtype)
-    found = references(exported(name, dtype), [x], Report(str(directory / "report.jsonl")))
-    assert found is not None
+    found = program_outputs(exported(name, dtype), x, directory).outputs
+    assert all(len(each.runs) > 4 for each in found)
     wide = MODELS[name]().float()
     wide.load_state_dict({key: value.float() for key, value in exported(name, dtype).state_dict().items()})
     with torch.no_grad():
@@ -262,32 +266,32 @@ def test_fewer_roundings_are_rounding_and_one_wrong_element_is_not(
     """
     found, made = computed(name, seed, dtype, tmp_path_factory.mktemp("rounding"))
     floats = [pair for pair in zip(found, made, strict=True) if pair[1].is_floating_point()]
-    assert [one.unexplained(tensor) for one, tensor in floats] == [0] * len(floats)
+    assert [measure(tensor, one).beyond for one, tensor in floats] == [0] * len(floats)
     spoilt = made[0].clone().reshape(-1)
     before = float(spoilt[place])
     spoilt[place] = -before if value == -1.0 else value
     # What rounding may do to the element itself: a value of that size is none of this test.
-    moves = max(float((one - found[0].exact).abs().reshape(-1)[place]) for one in found[0].moved)
+    moves = max(float((one - found[0].runs[0]).abs().reshape(-1)[place]) for one in found[0].runs)
     rounding = max(moves, float((made[0] - found[0].eager).abs().max()))
     if not math.isfinite(value) or abs(before) > 20 * rounding:
-        assert found[0].unexplained(spoilt.reshape(made[0].shape)) == 1
+        assert measure(spoilt.reshape(made[0].shape), found[0]).beyond == 1
 
 
 def test_what_rounding_explains_hides_no_other_element(tmp_path: Path) -> None:
     """A row of which rounding alone is left may be anything near; an index must be one that was seen."""
     found, (made,) = computed("cancels", 3, torch.bfloat16, tmp_path)
-    assert float((found[0].eager - found[0].exact)[0].abs().max()) > 0.9  # all of it is rounding there
-    assert found[0].unexplained(found[0].eager) == 0
+    assert float((found[0].eager - found[0].runs[0])[0].abs().max()) > 0.9  # all of it is rounding there
+    assert measure(found[0].eager, found[0]).beyond == 0
     made[4, 4] *= 1.5
-    assert found[0].unexplained(made) == 1
+    assert measure(made, found[0]).beyond == 1
     (_, index), _ = computed("block", 5, torch.bfloat16, tmp_path)
-    assert index.unexplained(index.eager) == 0 < index.unexplained((index.eager + 1) % 16)
+    assert measure(index.eager, index).beyond == 0 < measure((index.eager + 1) % 16, index).beyond
 
 
 def test_random_numbers_are_not_judged(tmp_path: Path) -> None:
     """Where eager differs from run to run, a difference says nothing."""
     module = torch.export.export(Of(lambda x: x + torch.rand_like(x)), (torch.ones(8),)).module()
-    assert references(module, [torch.ones(8)], Report(str(tmp_path / "report.jsonl"))) is None
+    assert not program_outputs(module, torch.ones(8), tmp_path).steady
 
 
 @pytest.mark.parametrize(("reference", "near"), [("eager", True), ("other", False), ("own", None)])
@@ -301,7 +305,7 @@ def test_the_reference_of_a_check_is_judged_as_well(
     judge(found, [made], [checked], Report(str(report)))
     (event,) = stream_events(report, Rounding)
     assert event.reference is near and event.narrow
-    assert [each.unexplained for each in event.outputs] == [0]
+    assert [each.beyond for each in event.outputs] == [0]
 
 
 # Counts and extremes of tensors, against a plain count in Python, and where the first bad value is.

@@ -206,8 +206,8 @@ def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
     """A verdict of no fault, with the errors of package and eager mode, and the compile that showed it."""
     assert case.rounding is not None
-    error = max((float(each.error) for each in case.rounding.outputs), default=0.0)
-    eager = max((float(each.eager_error) for each in case.rounding.outputs), default=0.0)
+    error = max((float(each.error or 0.0) for each in case.rounding.outputs), default=0.0)
+    eager = max((float(each.eager_error or 0.0) for each in case.rounding.outputs), default=0.0)
     fact = (
         f"the outputs are up to {error:.3g} from the program computed in float64, and those of eager mode up "
         f"to {eager:.3g}; no element is further from it than rounding moves it"

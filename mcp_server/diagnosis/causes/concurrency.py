@@ -103,7 +103,7 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
     if case.suspect_call is None:
         return found
     leaves = dict(enumerate(case.suspect_call.leaves))
-    return {n: size for n, size in found.items() if n in leaves and 0 < leaves[n].alignment < size}
+    return {n: size for n, size in found.items() if n in leaves and 0 < (leaves[n].alignment or 0) < size}
 
 
 def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:

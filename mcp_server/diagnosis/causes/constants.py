@@ -81,9 +81,10 @@ def _difference(
 
     Another type of device counts only if the update failed: nothing copies a user-managed constant.
     """
-    kind = given.device.partition(":")[0]
+    device = given.device or ""
+    kind = device.partition(":")[0]
     if update.outcome == "failed" and kind not in ("", constant.device_type):
-        return "device", given.device, constant.device_type
+        return "device", device, constant.device_type
     if given.dtype and given.dtype != constant.dtype:
         return "dtype", given.dtype, constant.dtype
     if given.shape is not None and tuple(given.shape) != constant.shape:
@@ -94,7 +95,7 @@ def _difference(
         if any(size > 1 and a != b for size, a, b in steps):
             return "stride", str(tuple(given.stride)), str(constant.stride)
     if update.user_managed and home is not None and given.device_index not in (None, home):
-        return "device", given.device, f"{kind}:{home}"
+        return "device", device, f"{kind}:{home}"
     return None
 
 

@@ -369,24 +369,13 @@ def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState)
     )
 
 
-def _agreeing(compared: events.Compared) -> bool:
-    """Whether the outputs differ only where eager mode has NaN, which is no reference: it overflowed."""
-
-    def overflowed(pair: events.Pair) -> bool:
-        in_eager, in_package = pair.nan or (0, 0)
-        same = pair.equal or 0 < pair.differing <= in_eager - in_package
-        return same and len({tuple(shape) for shape in pair.shape}) == 1
-
-    return compared.equal or (bool(compared.outputs) and all(map(overflowed, compared.outputs)))
-
-
 def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     """Numbers that differ from the exported program's; if they agree, from the script's reference."""
     compared = case.compared_with_program
     if compared is None:
         return
-    if not _agreeing(compared) and case.rounding is None:
-        worst = max((pair.max_abs for pair in compared.outputs), default=0.0)
+    if not compared.equal and case.rounding is None:
+        worst = max((each.by or 0.0 for each in compared.outputs), default=0.0)
         yield _Wrong(
             guilty=_package(case),
             summary=f"The package differs from its own exported program on this call (by up to {worst:.3g}).",

@@ -45,18 +45,16 @@ class Expressions:
         self.lines: list[str] = []
         self.taken: set[str] = set()
         self._known: dict[tuple[int, frozenset[int], tuple[str, ...]], Value] = {}
-        self._named: dict[tuple[str, tuple[Axis, ...]], Value] = {}
+        self._named: dict[str, str] = {}
 
     def named(self, value: Value, hint: str = "t") -> Value:
         """The value under a name of its own."""
         if value.scalar or re.fullmatch(r"\w+", value.text):
             return value
-        key = (value.text, value.axes)
-        if key not in self._named:
-            name = self.fresh(hint)
-            self.lines.append(f"{name} = {value.text}")
-            self._named[key] = Value(name, value.axes, value.dtype)
-        return self._named[key]
+        if value.text not in self._named:
+            self._named[value.text] = self.fresh(hint)
+            self.lines.append(f"{self._named[value.text]} = {value.text}")
+        return Value(self._named[value.text], value.axes, value.dtype)
 
     def fresh(self, hint: str) -> str:
         """A name that nothing has yet."""
@@ -69,7 +67,7 @@ class Expressions:
     def forget(self, text: str) -> None:
         """After a write in place: expressions that read this variable have another value."""
         word = re.compile(rf"\b{re.escape(text)}\b")
-        self._named = {key: value for key, value in self._named.items() if not word.search(key[0])}
+        self._named = {key: name for key, name in self._named.items() if not word.search(key)}
         self._known = {key: value for key, value in self._known.items() if not word.search(value.text)}
 
     def of_whole(self, value: Whole) -> Value:
@@ -84,12 +82,7 @@ class Expressions:
     def counted(self, axis: Axis) -> Value:
         """The values of an axis."""
         ends = f"{axis.size}" if axis.start == Whole() else f"{axis.start}, {axis.start + axis.size}"
-        key = (f"torch.arange({ends}, device=device)", (axis,))
-        if key not in self._named:
-            name = self.fresh(axis.name)
-            self.lines.append(f"{name} = {key[0]}")
-            self._named[key] = Value(name, (axis,), "int64")
-        return self._named[key]
+        return self.named(Value(f"torch.arange({ends}, device=device)", (axis,), "int64"), axis.name)
 
     def aligned(self, value: Value, axes: Sequence[Axis], *, alone: bool = False) -> str:
         """An operand that broadcasts to `axes`; `alone`: nothing binds it more than it needs."""
@@ -159,6 +152,22 @@ INFIX |= {"and": "&", "or": "|"}
 COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 TWO = {"pow": "pow", "atan2": "atan2", "hypot": "hypot", "copysign": "copysign", "remainder": "fmod"}
 METHODS = MATH.keys() - TWO.keys() | {"round", "square"}
+DRAWS = {
+    f"{name}{end}": f"{name}({', '.join(f'{{{at}}}' for at in range(count))}{gpu})"
+    for name, count in (("rand", 2), ("randn", 2), ("randint64", 4))
+    for end, gpu in (("", ", gpu=True"), ("_cpu", ""))
+}
+FORMS = {
+    **DRAWS,
+    **{op: f"{{0}}.{op}()" for op in METHODS},
+    **{op: f"torch.{name}({{0}}, {{1}})" for op, name in TWO.items()},
+    **dict.fromkeys(("div", "truncdiv"), "torch.div({0}, {1}, rounding_mode='trunc')"),
+    **dict.fromkeys(("not", "bitnot"), "~{0}"),
+    "neg": "-{0}",
+    "signbit": "torch.signbit({0})",
+}
+"""How the operators are written that do not stand between their operands."""
+TESTS = ("isnan", "isinf", "signbit")
 
 
 class Operators(Expressions):
@@ -175,39 +184,21 @@ class Operators(Expressions):
         if all(each.scalar for each in values):
             values[0] = self.as_tensor(values[0], promoted(*(each.dtype for each in values)))
         axes = self.axes.ordered(axis for each in values for axis in each.axes)
-        if op in ("and", "or"):
+        if op in ("and", "or", "not"):
             values = [self.tested(each) for each in values]
         if op in INFIX and not (op == "div" and not is_float(dtype)):
             return self._infix(op, values, axes, dtype)
-        if op in ("div", "truncdiv"):
-            left, right = (self.aligned(each, axes) for each in values)
-            kind = promoted(*(each.dtype for each in values if not each.scalar))
-            text = f"torch.div({left}, {right}, rounding_mode='trunc')"
-            return self.cast(Value(text, axes, kind), dtype)
-        if op.startswith("rand"):
-            given = [self.aligned(each, axes, alone=True) for each in values]
-            name, where = op.removesuffix("_cpu"), "" if op.endswith("_cpu") else ", gpu=True"
-            return Value(f"{name}({', '.join(given)}{where})", axes, dtype)
         if op in ("maximum", "minimum"):
             return self._extreme(op, values, axes, dtype)
-        first = values[0]
-        if op == "neg":
-            return self.cast(Value(f"-{first.operand}", axes, first.dtype, is_atom=False), dtype)
-        if op == "not":
-            return Value(f"~{self.tested(first).operand}", axes, "bool", is_atom=False)
-        if op == "bitnot":
-            return Value(f"~{first.operand}", axes, first.dtype, is_atom=False)
-        if op in METHODS:
-            if is_float(dtype) and not is_float(first.dtype):
-                first = self.cast(first, dtype)
-            kind = "bool" if op in ("isnan", "isinf", "signbit") else first.dtype
-            name = f"{first.operand}.{op}()" if op != "signbit" else f"torch.signbit({first.text})"
-            return self.cast(Value(name, axes, kind), dtype)
-        if op in TWO:
-            left, right = (self.aligned(each, axes) for each in values)
-            kind = promoted(*(each.dtype for each in values if not each.scalar))
-            return self.cast(Value(f"torch.{TWO[op]}({left}, {right})", axes, kind), dtype)
-        raise NotRead(f"the operator {op}")
+        if op in METHODS and is_float(dtype) and not is_float(values[0].dtype):
+            values[0] = self.cast(values[0], dtype)
+        if op not in FORMS:
+            raise NotRead(f"the operator {op}")
+        kind = promoted(*(each.dtype for each in values if not each.scalar))
+        kind = "bool" if op in TESTS else dtype if op in DRAWS else kind
+        given = [self.aligned(each, axes, alone=op in DRAWS) for each in values]
+        text = FORMS[op].format(*given)
+        return self.cast(Value(text, axes, kind, is_atom=text[0] not in "-~"), dtype)
 
     def _converted(self, value: Value, dtype: str) -> Value:
         if value.scalar:

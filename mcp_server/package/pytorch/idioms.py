@@ -12,10 +12,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from mcp_server.package.terms.dtypes import is_float
-from mcp_server.package.terms.parts import UNROLLED, key, parts, rebuilt, say, unrolled
+from mcp_server.package.terms.linear import linear
+from mcp_server.package.terms.parts import UNROLLED, key, parts, rebuilt, unrolled
 from mcp_server.package.terms.syntax import read_cpp
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term
 from mcp_server.package.terms.translate import Translator
+from mcp_server.package.terms.whole import Whole
 
 _TO_LAST = r"\[(?::, )+None\]"
 _NUMBER = r"[\d.]+(?:e-?\d+)?"
@@ -57,7 +59,7 @@ _COMPILED = [(re.compile(f"^{pattern}", re.M), written) for pattern, written in 
 
 def put_together(lines: Sequence[str]) -> list[str]:
     """The statements of a function with known sequences replaced."""
-    text = "\n".join(_once(lines))
+    text = "\n".join(lines)
     for pattern, written in _COMPILED:
         for found in list(pattern.finditer(text)):
             names = [name for key in "abc" if (name := found.groupdict().get(key))]
@@ -65,27 +67,6 @@ def put_together(lines: Sequence[str]) -> list[str]:
             if found[0] in text and not any(re.search(rf"\b{name}\b", outside) for name in names):
                 text = text.replace(found[0], found.expand(written), 1)
     return text.split("\n") if text else []
-
-
-def _once(lines: Sequence[str]) -> list[str]:
-    """Without a second name for the same value, where nothing is written in place."""
-    if any(re.match(r"(?:return )?\w+ = |return |check\(", line) is None for line in lines):
-        return list(lines)
-    first: dict[str, str] = {}
-    found: list[str] = []
-    renamed: dict[str, str] = {}
-    for line in lines:
-        for old, new in renamed.items():
-            line = re.sub(rf"\b{old}\b", new, line)
-        name, _, value = line.partition(" = ")
-        if not name.isidentifier() or name.endswith(("_out", "_out2")):
-            found.append(line)
-        elif value in first:
-            renamed[name] = first[value]
-        else:
-            first[value] = name
-            found.append(line)
-    return found
 
 
 _X = Translator(lambda name: Size(name, "float32"))
@@ -155,22 +136,10 @@ def rolled(term: Apply) -> Fold | None:
 
 def _step(elements: Sequence[Element]) -> int | None:
     """The distance between the indices of elements of one tensor, where it is always the same."""
-    first = elements[0]
-    split = [sorted(_shape(each.index)) for each in elements]
-    places = [
-        sum(factor * int(each.value) for factor, each in summands(one.index) if isinstance(each, Number))
-        for one in elements
-    ]
-    steps = {after - before for before, after in pairwise(places)}
-    alike = all(each.parameter == first.parameter for each in elements) and all(s == split[0] for s in split)
-    return steps.pop() if len(steps) == 1 and alike and min(steps) >= 0 else None
-
-
-def _shape(index: Term) -> Iterator[str]:
-    """The summands of an index without its constant."""
-    for factor, each in summands(index):
-        if not isinstance(each, Number):
-            yield f"{factor} {say(each)}"
+    places = [linear(each.index, lambda _: True) or Whole() for each in elements]
+    steps = {(after - before).number for before, after in pairwise(places)}
+    step = steps.pop() if len({each.parameter for each in elements}) == len(steps) == 1 else None
+    return step if step is not None and step >= 0 else None
 
 
 def summands(term: Term, factor: int = 1) -> Iterator[tuple[int, Term]]:

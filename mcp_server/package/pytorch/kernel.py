@@ -193,7 +193,7 @@ class _Writer:
             value = self.values.cast(value, tensor.dtype)
         if value.view_of and self._may_change(store, value.view_of):
             value = Value(f"{value.text}.clone()", value.axes, value.dtype)
-        shaped = _shaped("", steps, tensor)
+        shaped = _shaped(steps, tensor)
         name = self._result_name(tensor.text)
         known = value.text.isidentifier() and value.text not in self.memory.names | set(self.results.values())
         if known:
@@ -263,22 +263,17 @@ def _outermost_first(each: Range) -> tuple[bool, bool]:
     return each.name.startswith("r"), not each.name.startswith(("y", "z"))
 
 
-def _shaped(text: str, steps: Sequence[Step], tensor: Tensor) -> str:
+def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:
     """What makes a tensor of the stored values: a permutation, a reshape, or nothing."""
     dims = list(zip(tensor.sizes, tensor.strides, strict=True))
     real = [(size, stride) for size, stride in dims if size.number != 1]
     mine = [(each.size, each.stride) for each in steps]
-    if mine == real and len(real) == len(dims):
-        return text
-    if mine == real:
-        return f"{text}.reshape({listed(tensor.sizes)})"
-    if len(set(mine)) == len(mine) and sorted(mine, key=str) == sorted(real, key=str):
-        text = f"{text}.permute({', '.join(str(mine.index(each)) for each in real)})"
-        return text if len(real) == len(dims) else f"{text}.reshape({listed(tensor.sizes)})"
     order = sorted(range(len(steps)), key=lambda number: -typical(steps[number].stride))
-    if order != list(range(len(steps))):
-        text = f"{text}.permute({', '.join(map(str, order))})"
-    return f"{text}.reshape({listed(tensor.sizes)})"
+    if len(set(mine)) == len(mine) and sorted(mine, key=str) == sorted(real, key=str):
+        order = [mine.index(each) for each in real]
+    in_order = order == list(range(len(steps)))
+    permuted = "" if in_order else f".permute({', '.join(map(str, order))})"
+    return permuted if [mine[at] for at in order] == dims else f"{permuted}.reshape({listed(tensor.sizes)})"
 
 
 def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:

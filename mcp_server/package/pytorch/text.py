@@ -283,14 +283,10 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
     found.sort(key=lambda each: -itemsize_of(each[0].dtype))  # so that each is aligned for its type
     header, at = {}, 0
     for constant, _ in found:
-        size = reached(constant.shape, constant.stride)[1] * itemsize_of(constant.dtype)
-        shape = [reached(constant.shape, constant.stride)[1]]
-        header[constant.fqn] = {
-            "dtype": CODES[constant.dtype],
-            "shape": shape,
-            "data_offsets": [at, at + size],
-        }
-        at += size
+        count = reached(constant.shape, constant.stride)[1]
+        end = at + count * itemsize_of(constant.dtype)
+        header[constant.fqn] = {"dtype": CODES[constant.dtype], "shape": [count], "data_offsets": [at, end]}
+        at = end
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNED)
     with path.open("xb") as out:

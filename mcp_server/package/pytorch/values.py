@@ -220,17 +220,14 @@ class Values(Operators):
             value = Value(f"{self.cast(value, dtype).operand} * {times}", value.axes, dtype, is_atom=False)
         if not there:
             return self.cast(value, dtype) if kind != "m2" else Value("0.0", (), dtype, scalar=True)
-        if kind == "mean" and lacking:
-            lacking = []
         dims = [value.axes.index(axis) - len(value.axes) for axis in there]
         left = tuple(axis for axis in value.axes if axis not in there)
         at = str(dims[0]) if len(dims) == 1 else f"({', '.join(map(str, dims))})"
-        if not left:
-            at = ""
-        text = value.operand
+        at = at if left else ""
+        after, text = f"{at}, " if at else "", value.operand
         if kind == "sum":
             if value.dtype != dtype:
-                return Value(f"{text}.sum({at}{', ' if at else ''}dtype=torch.{dtype})", left, dtype)
+                return Value(f"{text}.sum({after}dtype=torch.{dtype})", left, dtype)
             total = self.named(Value(f"{text}.sum({at})", left, dtype), "total")
             if not lacking:
                 self._sums[total.text] = (text, at, product(axis.size for axis in there))
@@ -240,7 +237,7 @@ class Values(Operators):
             return self.cast(Value(f"{text}.{REDUCED[kind]}({at})", left, found), dtype)
         if kind == "m2":
             count = " * ".join(operand(axis.size) for axis in there)
-            spread = f"{text}.var({at}{', ' if at else ''}correction=0) * {count}"
+            spread = f"{text}.var({after}correction=0) * {count}"
             return self.cast(Value(spread, left, value.dtype, is_atom=False), dtype)
         if kind == "prod":
             for dim in sorted(dims, reverse=True):
