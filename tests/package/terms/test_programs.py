@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,12 @@ from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.terms.accesses import position_of, slice_read
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.parts import number
-from mcp_server.package.terms.program import Check, Program, read_program
+from mcp_server.package.terms.program import Check, Program, Store, read_program
 from mcp_server.package.terms.syntax import read_cpp
 from mcp_server.package.terms.term import Element, Number, Position, Range, Scalar, Size, Term
 from mcp_server.package.terms.translate import Translator
 from mcp_server.package.wrapper import read_wrapper
 from tests.package.terms.made import unread
-from tests.package.terms.running import Read
 from tests.recorded import RECORDINGS
 
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
@@ -167,6 +167,39 @@ KERNELS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
         lambda x: x[:64].view(8, 8).sum(0),
     ),
 }
+
+
+@dataclass
+class Read:
+    """What was read of a kernel, on tensors as they were before it ran."""
+
+    program: Program
+    before: Mapping[str, Sequence[Scalar]]
+    sizes: Mapping[str, int]
+
+    def element(self, element: Element, offset: int) -> Scalar:
+        """What a load gives: what the kernel stored above it, or what was there before."""
+        return self.value(self.program.stores_to(element.parameter, element.line), element.parameter, offset)
+
+    def value(self, stores: Sequence[Store], parameter: str, offset: int) -> Scalar:
+        """An element after these stores, the last one first."""
+        added: list[Scalar] = []
+        for store in stores:
+            if store.mode == "add":
+                added += [
+                    at.value(store.value) for at in self.points(store) if at.value(store.index) == offset
+                ]
+                continue
+            place = position_of(store.index, offset, store.ranges, self.sizes, self.element)
+            at = Evaluator(place or {}, self.sizes, self.element)
+            if place is not None and (store.test is None or at.value(store.test)):
+                return sum(added, at.value(store.value)) if added else at.value(store.value)
+        return sum(added, self.before[parameter][offset]) if added else self.before[parameter][offset]
+
+    def points(self, store: Store) -> Iterator[Evaluator]:
+        """Every point of the loops around a store."""
+        for place in Evaluator({}, self.sizes, self.element).places(store.ranges):
+            yield Evaluator(place, self.sizes, self.element)
 
 
 @pytest.mark.parametrize("name", KERNELS)
