@@ -1,4 +1,4 @@
-"""What is known of the failing call: its package, its inputs, and the exported program of the two."""
+"""What is known of the failing call: its package, its inputs, and its exported program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CallSpec:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """What a replay does before the call: loads, updates of constants, earlier calls."""
+        """The steps that a replay takes before the call: loads, updates of constants, earlier calls."""
         return self.request.get("steps", [])
 
     @property
@@ -52,11 +52,11 @@ class CallSeen(ProgramSeen):
     exported: ExportedFacts | None = None
     mismatches: tuple[Mismatch, ...] = ()
     call: CallSpec | None = None
-    parsed: PackageView | None = None  # of `package`, if that has a wrapper
+    parsed: PackageView | None = None  # of `package`, if the package has a wrapper
 
     @property
     def view(self) -> PackageView | None:
-        """Launches, dataflow and model lines of the package, once there is one with a wrapper."""
+        """Launches, dataflow and model lines of the package; None without a package that has a wrapper."""
         if self.parsed is None and self.package is not None and self.package.wrapper_text:
             self.parsed = PackageView(self.package)
         return self.parsed
@@ -71,19 +71,19 @@ class CallSeen(ProgramSeen):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The symbols of the package with their values in this call, as far as its inputs were described."""
+        """The values of the package's symbols in this call, as far as its inputs were described."""
         if self.package is None or self.given is None:
             return {}
         return dict(symbol_values(self.package.signature, self.given.tensors))
 
     @property
     def lines_in_place(self) -> list[ModelLocation]:
-        """The model's lines that write in place, as the exported program tells."""
+        """The model's lines that write in place, according to the exported program."""
         return self.exported.in_place if self.exported is not None else []
 
     @property
     def named_leaves(self) -> list[tuple[str, TensorFacts]]:
-        """The arguments of the call with their paths (`args[1]`), where the inputs were described."""
+        """The arguments of the call with their paths (`args[1]`); empty if the inputs were not described."""
         return list(zip(self.given.paths, self.leaves, strict=False)) if self.given is not None else []
 
     @property
@@ -95,7 +95,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def device_index(self) -> int:
-        """The device that the call asks for; -1 where it says nothing."""
+        """The index of the device that the call asks for; -1 if it names none."""
         return int(self.call.request.get("device_index", -1)) if self.call is not None else -1
 
     @property
@@ -113,7 +113,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def judged_by_program(self) -> bool:
-        """Whether the user gave the exported program, so that other numbers than eager's are a failure."""
+        """Whether the user gave the exported program, so that a difference from eager mode is a failure."""
         return isinstance(self.workload, ExportedWorkload) or self.symptom.program is not None
 
     @property
@@ -139,7 +139,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def only_loaded(self) -> bool:
-        """Whether the package takes inputs and none were given, so that its model was not called."""
+        """Whether the model was not called because its package takes inputs and none were given."""
         workload, package = self.workload, self.package
         if not isinstance(workload, PackageWorkload) or workload.inputs is not None or package is None:
             return False

@@ -1,8 +1,8 @@
-"""The compile itself: an option that allows other numbers, or a decision that the compiler made.
+"""The compile itself: an option that allows different numbers, or a compiler pass.
 
-Only what the compiler generated can be suspected, with inputs that fit. Each is tried by compiling the
-program without it. Which decision it is comes from `bisect`, which has already made that counter-test.
-Numbers that differ from eager mode by rounding alone are no fault, whatever the check that failed says.
+The inputs must fit, and only generated code is suspected. Each option or pass is tested by compiling the
+program without it. `bisect` finds the pass, and has already made this counter-test.
+Numbers that differ from eager mode by rounding alone are no fault, whatever a failed check says.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, FixRun, Verdict
 from mcp_server.worker.events import ComparedExpected
 
-if TYPE_CHECKING:  # `bisect` brings what few need
+if TYPE_CHECKING:  # `bisect` has heavy imports that few need
     from mcp_server.tools.failing import FailureShown
     from mcp_server.tools.switches import Bisected
 
@@ -35,9 +35,9 @@ COMPILE = "aoti_compile_and_package(...)"
 
 
 def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """The suspect that a decision of the compiler may explain: wrong numbers of code that it generated.
+    """The suspect that a compiler pass may explain: generated code that gives wrong numbers.
 
-    None without a program, and where the difference has another explanation (TF32, chance, other weights).
+    None without a program, or if the difference has another explanation (TF32, chance, other weights).
     """
     compared = case.with_eager
     if compared is None or compared.kind != "error" or compared.other_constants:
@@ -54,7 +54,7 @@ def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspe
 
 
 def may_be_decided(suspect: Suspect) -> bool:
-    """Whether the suspect is a launch with wrong numbers, which a decision of the compiler may explain."""
+    """Whether the suspect is a launch with wrong numbers, which a compiler pass may explain."""
     tried = suspect.intervention
     return suspect.category == "wrong_output" and tried is not None and tried.kind is Kind.KERNEL
 
@@ -79,7 +79,7 @@ def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Susp
 
 
 def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
-    """The suspect with the compiler's decision as its cause."""
+    """The suspect with a compiler pass as its cause."""
     if case.bisected is None:
         return
     suspect, found = case.bisected
@@ -90,7 +90,7 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
     lines = [decision.location for decision in found.decisions if decision.location is not None]
     facts = [seen("bisect", found.summary)]
     for each in found.decisions:
-        if each.rewrites or each.change:  # what it does to the graph, in one line
+        if each.rewrites or each.change:  # what the pass does to the graph, in one line
             by = f" by {', '.join(each.rewrites)}" if each.rewrites else ""
             changed = "; ".join(line.strip() for line in each.change[:4])
             fact = f"{each.name} rewrites the graph{by}{f': {changed}' if changed else ''}"
@@ -108,7 +108,7 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def trial_of(found: Bisected) -> Trial:
-    """What `bisect` did with the whole program, as a trial; a smaller form of it says nothing."""
+    """The result of `bisect` on the whole program as a trial. A result on a reduced program says nothing."""
     names = ", ".join(decision.operator or decision.name for decision in found.decisions)
     kind, workaround = found.decisions[0].kind, found.workaround
     helps = workaround is not None and workaround.whole == "gone"
@@ -123,7 +123,7 @@ def trial_of(found: Bisected) -> Trial:
 
 
 def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, code: str) -> Trial:
-    """The trial of a program that fails as it is compiled, and was compiled with one change: `how`."""
+    """The trial of a program that fails as compiled, and was compiled again with the one change `how`."""
     failing = Seen("ok", differs=str(failure))
     if failure.kind == "crash":
         failing = Seen("died", signal=failure.signal or "", text=failure.text)
@@ -175,7 +175,7 @@ def is_rounding(case: DiagnosisState) -> bool:
 
 
 MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # of the largest value, in float32 and in half precision
-LEAST = 1e-5  # torch.testing allows that much of float32
+LEAST = 1e-5  # torch.testing allows this much for float32
 
 
 def _far_off(case: DiagnosisState) -> bool:
@@ -204,7 +204,7 @@ def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
 
 
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
-    """A verdict of no fault, with the errors of package and eager mode, and the compile that showed it."""
+    """A verdict of no fault, with the errors of package and eager mode, and the compile that showed them."""
     assert case.rounding is not None
     error = max((float(each.error or 0.0) for each in case.rounding.outputs), default=0.0)
     eager = max((float(each.eager_error or 0.0) for each in case.rounding.outputs), default=0.0)

@@ -1,4 +1,4 @@
-"""Threads inside a model that was loaded for one, and inputs that the call itself writes."""
+"""Threads inside a model that was loaded for one thread, and inputs that the call itself writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp_server.worker.protocol import Change
 
 
 def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
-    """Threads inside a model that was loaded for one."""
+    """Several threads inside a model that was loaded for one thread."""
     for load in case.captured.loads:
         pair = _overlapping(case.captured, load) if load.options.get("run_single_threaded") else None
         if pair is None:
@@ -34,7 +34,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
             "synchronisation, and several threads called it at the same time.",
             evidence=tuple(seen("capture", each) for each in (fact, loaded)),
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
-            # another one waits for its runner (torch 2.13): only a lock is right for every model.
+            # another one waits for its runner (torch 2.13). Only a lock is right for every model.
             fix=Fix(
                 text="hold one lock, shared by all threads, around each call",
                 before="model(*inputs)",
@@ -45,7 +45,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
-    """Two calls of one loaded model, by different threads, that ran at the same time."""
+    """Two calls of one loaded model that ran at the same time in different threads."""
     calls = [c for c in capture.calls if (c.pid, c.load) == (load.pid, load.number)]
     calls.sort(key=lambda c: c.t)
     for place, first in enumerate(calls):
@@ -62,14 +62,14 @@ MOST_LINES = 3
 
 
 def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that the call has changed, where a check failed and package and program agree."""
+    """An input that the call has changed, if a check failed although package and program agree."""
     root = case.script_run.root if case.script_run is not None else None
     changed = written_inputs(case).difference(case.plain_run.left_alone if case.plain_run else [])
     checked = root is not None and "result_check" in root.family.tags
     if case.view is None or not changed or not checked or not case.equals_eager:
         return
     item = case.compiled_inputs[min(changed)]
-    # The model's lines that write in place, where there are few, and those of the launch that writes it.
+    # The model's lines that write in place if they are few, and the lines of the launch that writes it.
     own = case.lines_in_place
     buffer = case.view.wrapper.buffers.get(item.name)
     writers = case.view.writers.get(buffer.storage, []) if buffer is not None else []
@@ -90,9 +90,9 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
-    """Inputs that the package may copy and then update the copy: position, and the alignment that avoids it.
+    """Map inputs that the package may copy, updating only the copy, to the alignment that avoids the copy.
 
-    Of a captured call only misaligned ones; the addresses of a call from a file show only in the run.
+    For a captured call, only misaligned inputs. The addresses of a call from a file show only in the run.
     """
     if case.view is None:
         return {}
@@ -107,9 +107,9 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
 
 
 def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each misaligned input that the call, made again, does not change.
+    """One suspect for each misaligned input that is left unchanged when the call is made again.
 
-    Only for calls that come back, and if the program failed, over its own check.
+    Only for calls that return. If the program failed, its own check must have failed.
     """
     plain, hooked = case.plain_run, case.captured
     if plain is None or plain.failure not in ("none", "differs"):

@@ -1,4 +1,4 @@
-"""Updates of constants, against what the package was compiled with, and constants in shared memory.
+"""Updates of constants, compared with the compiled constants, and constants in shared memory.
 
 `load_constants` copies raw bytes and compares neither dtype nor shape (torch 2.8-2.15): a narrower dtype or
 another shape gives wrong numbers or overruns the constant's memory.
@@ -42,7 +42,7 @@ _OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
 
 
 def _updated(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
-    """A constant, at the lines of the update that gave it or left it out."""
+    """A constant, at the lines of the update that gave it or omitted it."""
     return component("constant", name, update.stack[:2], value=value)
 
 
@@ -77,9 +77,9 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
 def _difference(
     given: Leaf, constant: CompiledConstant, update: CapturedUpdate, home: int | None
 ) -> tuple[str, str, str] | None:
-    """What differs: (aspect, given, compiled). `home` is the index of the package's CUDA device.
+    """Return the difference as (aspect, given, compiled). `home` is the index of the package's CUDA device.
 
-    Another type of device counts only if the update failed: nothing copies a user-managed constant.
+    Another device type counts only if the update failed: nothing copies a user-managed constant.
     """
     device = given.device or ""
     kind = device.partition(":")[0]
@@ -90,7 +90,7 @@ def _difference(
     if given.shape is not None and tuple(given.shape) != constant.shape:
         return "shape", str(list(given.shape)), str(list(constant.shape))
     if given.stride is not None and given.shape is not None and constant.stride:
-        # Strides count only along a dimension that is stepped along.
+        # Strides count only along a dimension with more than one element.
         steps = zip(given.shape, given.stride, constant.stride, strict=False)
         if any(size > 1 and a != b for size, a, b in steps):
             return "stride", str(tuple(given.stride)), str(constant.stride)
@@ -169,7 +169,7 @@ def _partial(update: CapturedUpdate, _case: DiagnosisState) -> Iterator[Suspect]
 
 
 def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update that was refused, because it names other constants than the package has."""
+    """An update that was rejected because its names are not those of the package's constants."""
     if update.outcome != "failed" or not update.compiled or update.error is None:
         return
     text = update.error.text
@@ -178,7 +178,7 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         return
     groups = ((update.unknown, "given and not in the package"), (update.missing, "not given"))
     differ = "; ".join(f"{len(names)} {what}: {', '.join(names[:3])}" for names, what in groups if names)
-    # The compiled name that ends like the given one is the one that was meant.
+    # The compiled name with the same ending as the given name is the intended one.
     same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
     if len(same) == 1:
         fix = Fix(text="give the constants under the names of the export", before=name, after=same[0])
@@ -195,15 +195,15 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
     )
 
 
-# By storage; what the program manages is not copied. `update_constant_buffer` copies
+# Updates that copy by storage, unless the program manages the constants. `update_constant_buffer` copies
 # `aoti_torch_get_storage_size` bytes from the address of a view, and reads the copy with the offset that the
 # view had in its block (model_container.h of aoti_runtime, 2.8-2.15): it reads and writes beyond the
-# constant, and computes with what lies further on.
+# constant, and computes with the memory behind it.
 COPIES = ("load_constants", "update_constant_buffer")
 
 
 def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """Views given as constants, in an update that did not come back, or before the call.
+    """Views given as constants, in an update that did not return, or before the call.
 
     The update may be of another package in the process: a write beyond a constant can hit any memory.
     """

@@ -32,7 +32,7 @@ from mcp_server.plurals import quoted
 from mcp_server.worker import events
 from mcp_server.worker.events import Layout
 
-# Results of custom operators laid out as their fake functions promise, with room around them.
+# Results of custom operators laid out as their fake functions promise, with unused space around them.
 REPAIRED = Intervention(
     key="operator:promised",
     kind=Kind.OPERATOR,
@@ -51,7 +51,7 @@ _OfOperator = partial(Suspect, level=CausalLevel.STATE)
 
 
 def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
-    """A load that misses an operator which the package itself lists."""
+    """A load that fails because an operator listed by the package is not registered."""
     if case.package is None:
         return
     needed = ", ".join(sorted(set(case.package.proxy_nodes)))
@@ -75,9 +75,9 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
-    """The only launch of `torch.ops.namespace.name.overload` (None for several), and its model lines.
+    """The only launch of `torch.ops.namespace.name.overload` (None if several), and its model lines.
 
-    Those of the exported program first: the package also has lines of what was fused with it.
+    Lines of the exported program come first: those of the package include lines of fused operators.
     """
     exported = case.exported.special if case.exported is not None else ()
     written = [line for target, line in exported if target == op.removeprefix("torch.ops.")]
@@ -90,7 +90,7 @@ def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLoca
 
 
 def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
-    """Whether a launch is of `namespace.name`; a shim's name, by which wrappers call it, has no namespace."""
+    """Whether a launch calls `namespace::name`. Wrappers use the shim's name, which has no namespace."""
     target = case.package.proxy_target(launch.proxy_index) if case.package is not None else ""
     if target:
         return target.replace("::", ".") == op
@@ -101,7 +101,7 @@ def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
 
 
 def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each operator, of its first call that broke a promise."""
+    """One suspect for each operator: its first call that broke a promise."""
     first: dict[str, events.Operator] = {}
     for event in case.operators.all(events.Operator) if case.operators is not None else ():
         first.setdefault(f"torch.ops.{event.op}", event)
@@ -148,7 +148,7 @@ def _broken_promise(op: str, event: events.Operator) -> tuple[str, str]:
 
 
 def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
-    """How to fix a result that differs from its fake."""
+    """How to fix a result that differs from the fake function's result."""
     differing = [
         what for what in ("shape", "dtype", "device") if getattr(promised, what) != getattr(returned, what)
     ]
@@ -181,11 +181,11 @@ def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for the operator whose own frames an exception names, and which is known."""
+    """One suspect for the operator whose own frames an exception names, if the operator is known."""
     for source, root in case.roots:
         if root.family.id != "operator_raised" or case.package is None:
             continue
-        # By the number of the node; torch up to 2.12 names none, and the package's only own operator is it.
+        # By the number of the node. Up to torch 2.12 no node is named: it is the package's only own operator.
         own = own_operators(case)
         op = own[0] if len(own) == 1 else ""
         if "node" in root.fields:
@@ -208,9 +208,9 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
-    """The user's Triton kernels whose source sums in 16 bits, or lets masked lanes take part in a reduction.
+    """The user's Triton kernels that sum in 16 bits, or let masked lanes take part in a reduction.
 
-    Only where the numbers of a call are in doubt.
+    Only if the numbers of a call are in doubt.
     """
     plain = case.failure_of("plain")
     if case.call is None or case.device != "cuda" or case.ended_well or plain not in ("none", "differs"):
@@ -233,7 +233,7 @@ def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
 
 @dataclass(frozen=True)
 class _Reduction:
-    """A reduction of a kernel that is wrong, by its `code`."""
+    """A wrong reduction of a kernel, with its `code`."""
 
     code: str
     summary: str

@@ -1,7 +1,7 @@
-"""The machine, the limits and settings of the process, and what ends a program by itself.
+"""The machine, the limits and settings of the process, and what ends a program on its own.
 
-The hook records every compile, load and call that Python makes. Where it recorded none, no package can have
-computed what the program's check refused: the statement that raised is at fault, or what it was given.
+The hook records every compile, load and call that Python makes. If it recorded none, no package can have
+computed what the program's check rejected: the fault is in the statement that raised, or in its arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcp_server.plurals import quoted
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
-    """Certain problems of package and machine; defects of the file are another detector's."""
+    """Certain problems of package and machine. Another detector handles defects of the file."""
     defects = {defect.what for defect in case.package.defects} if case.package is not None else set()
     for problem in case.problems:
         if not problem.certain or problem.what in defects:
@@ -48,7 +48,7 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-LARGE_STACK = 1 << 30  # bytes; memory is taken only as far as the stack grows
+LARGE_STACK = 1 << 30  # bytes; memory is used only as far as the stack grows
 ON_LARGE_STACK = Intervention(
     "call:stack",
     Kind.CALL,
@@ -59,10 +59,10 @@ ON_LARGE_STACK = Intervention(
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of the process, which shows by one of the `signals` that end who reaches it, or by an error.
+    """A limit of the process. Reaching it shows as one of the `signals` that end the process, or as an error.
 
-    `told` is the name under which the hook tells of it, with an error whose text has `text`, or with the step
-    that makes the call again. `change` lifts it for the call.
+    `told` is the name under which the hook reports it, with an error whose text has `text`, or with the step
+    that makes the call again. `change` lifts the limit for the call.
     """
 
     name: str
@@ -86,7 +86,7 @@ LIMITS = (
         *("processor time", "RLIMIT_CPU", "raise it (ulimit -t), or find out what takes so long"),
         signals=("SIGXCPU",),
     ),
-    # On a usual stack a crash would be no evidence: a large one may let a bad pointer pass by chance.
+    # On a usual stack a crash would be no evidence: with a large stack a bad pointer may pass by chance.
     Limit(
         *("stack of the calling thread", "RLIMIT_STACK"),
         fix="give the thread more stack (threading.stack_size, ulimit -s), or recurse less",
@@ -98,7 +98,7 @@ LIMITS = (
 
 
 def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
-    """Each limit that was reached by the program, or by the call that was made again."""
+    """Each limit that was reached by the program, or when the call was made again."""
     phase, steps = case.failing_phase, case.call.steps[-1:] if case.call is not None else ()
     error = phase.error if phase is not None else None
     for limit in LIMITS:
@@ -141,7 +141,7 @@ _NOT_THE_PROGRAM = re.compile(
 
 
 def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, where the program's own Python raised and no process reached AOTInductor."""
+    """One suspect, if the program's own Python raised and no process reached AOTInductor."""
     script = case.script_run
     root = script.root if script is not None else None
     if script is None or root is None or script.failure != "exception":
@@ -153,7 +153,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     lines = locations_of(tuple(frame for frame in frames if frame.user))
     raised = exception.type if exception is not None else root.text.partition(":")[0].strip()
     if raised in _UNREADABLE:
-        # The line that its compiler refused: the last that it names without a function.
+        # The line that its compiler rejected: the last one named without a function.
         output = script.finished.output.read_bytes()[-_TAIL_BYTES:]
         for file, number in _PLACE.findall(output)[-1:]:
             lines = [ModelLocation(file=file.decode("utf-8", "replace"), line=int(number))]
@@ -174,7 +174,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _is_own(root: ErrorFact, raised: str, frames: Sequence[Frame]) -> bool:
-    """Whether the program's own statement is to blame, also for a file that torch did not find."""
+    """Whether the program's own statement is to blame, including for a file that torch did not find."""
     if raised in _OF_FILES:
         return not any(_NOT_THE_PROGRAM.search(frame.file) for frame in frames)
     own = "script_error" in root.candidates and "environment" not in root.candidates
@@ -186,7 +186,7 @@ REFUSED_STATUS = 2
 
 
 def detect_refused_arguments(case: DiagnosisState) -> Iterator[Suspect]:
-    """A program that refused its own arguments, as `argparse` does."""
+    """A program that rejected its own arguments, as `argparse` does."""
     script = case.script_run
     if script is None or script.finished.returncode != REFUSED_STATUS or not case.never_reached:
         return

@@ -1,8 +1,8 @@
-"""Arguments of a call that were no tensors at export: the package computes with what they were then.
+"""Arguments that were not tensors at export: the package computes with the values they had then.
 
-`AOTICompiledModel.__call__` drops what is no tensor (torch/export/pt2_archive/_package.py, 2.8-2.15). Which
-value an argument had is in the exported program, not in the package: a literal of its code took its place.
-A tensor in such a place, a mask where the export had None say, makes one input too many.
+`AOTICompiledModel.__call__` drops non-tensors (torch/export/pt2_archive/_package.py, 2.8-2.15). The value
+of an argument is in the exported program, not in the package, whose code has a literal in its place.
+A tensor in such a place, for example a mask where the export had None, is one input too many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
 
 
 def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect per argument whose value differs from the one that the exported program has."""
+    """One suspect for each argument whose value differs from its value in the exported program."""
     if case.exported is None:
         return
     for place, fixed in tensors_at_fixed(case):
@@ -57,13 +57,13 @@ def _path(place: int, case: DiagnosisState) -> str:
 
 
 def _fixed_component(place: int, got: str, fixed: object, case: DiagnosisState) -> Component:
-    """The argument, with the value passed now and the value at export."""
+    """The argument, with the value passed in this call and the value at export."""
     value = f"{got} (exported: {fixed!r})"
     return component("input", _path(place, case), case.call_locations, value=value, index=place)
 
 
 def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Suspect]:
-    """A value in the suspect call that differs from the exported one."""
+    """An argument of the suspect call whose value differs from the exported one."""
     leaf = case.leaves[place] if place < len(case.leaves) else TensorFacts(kind="tensor")
     got, path = str(leaf.value), _path(place, case)
     if leaf.kind == "tensor" or _same(got, fixed):
@@ -82,7 +82,7 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
 
 
 def _same(got: str, fixed: object) -> bool:
-    """Whether what was passed, as Python writes it, is what the export had: 1 is 1.0."""
+    """Whether the passed value, as Python writes it, equals the value at export: 1 equals 1.0."""
     if got == repr(fixed) or not isinstance(fixed, int | float):
         return got == repr(fixed)
     try:
@@ -91,12 +91,12 @@ def _same(got: str, fixed: object) -> bool:
         return False
 
 
-MOST_LITERALS = 3  # that are named
+MOST_LITERALS = 3  # that a message names
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A leaf that is no tensor: `value` as Python writes it, `kind` its type."""
+    """A leaf that is not a tensor: `value` as Python writes it, and `kind`, its type."""
 
     place: int
     path: str
@@ -105,7 +105,7 @@ class Scalar:
 
     @property
     def forms(self) -> tuple[float, ...]:
-        """What a number may be in the code: itself, or its reciprocal (a division on CUDA)."""
+        """The numbers that may represent it in the code: itself, or its reciprocal (a division on CUDA)."""
         number = float(self.value) if self.kind in ("int", "float") else None
         return () if number is None else (number, 1 / number) if number else (number,)
 
@@ -134,7 +134,7 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _scalars(case: DiagnosisState) -> list[Scalar]:
-    """The scalars of a call from a file, or of a call whose outputs were called wrong; None is no scalar."""
+    """The scalars (not None) of a call from a file, or of a call whose outputs were reported as wrong."""
     asked = isinstance(case.workload, PackageWorkload) or case.symptom.judges
     if not asked or case.given is None:
         return []
@@ -147,7 +147,7 @@ def _scalars(case: DiagnosisState) -> list[Scalar]:
 
 
 def _without_literal(scalars: Sequence[Scalar], case: DiagnosisState) -> Iterator[Suspect]:
-    """Scalars whose value is no literal of the code, each with the literals that may stand for it."""
+    """Scalars whose value is not a literal in the code, each with the literals that may have replaced it."""
     kernels = case.package.wrapper.kernels.values() if case.package is not None and scalars else ()
     literals = literals_of(kernels)
     found = {

@@ -1,4 +1,4 @@
-"""Calls and programs that do not come back, and what the stacks of their threads tell."""
+"""Calls and programs that do not return, and what the stacks of their threads tell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Hang = partial(Suspect, category="hang", level=CausalLevel.STATE)
 
 
 def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
-    """The package's own operator that a thread is inside, recognised by the name of its function."""
+    """The package's own operator that a thread is inside, recognised by its function name."""
     named = {frame.function for stack in stacks for frame in stack.frames if frame.user}
     functions = {name.rpartition(".")[2] for name in named}
     nodes = case.package.proxy_nodes if case.package is not None else ()
@@ -29,14 +29,14 @@ def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
 
 
 def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
-    """The user's innermost line of each thread: below a call, inside an operator of the user's own."""
+    """The user's innermost line of each thread: below a call, or inside the user's own operator."""
     own = [[f for f in stack.frames if f.user and not f.file.startswith(WORKER)] for stack in stacks]
     lines = [ModelLocation(file=f.file, line=f.line, code=f.code) for frames in own for f in frames[-1:]]
     return list({(line.file, line.line): line for line in lines}.values())[:3]
 
 
 def hung_inside(case: DiagnosisState) -> bool:
-    """Whether one open call of one thread kept the program from ending, and can be made again with probes.
+    """Whether one open call of one thread kept the program from ending, and can be repeated with probes.
 
     Excludes calls in a Python operator, after a fork, or after updates, which a traced call leaves out.
     """
@@ -50,18 +50,18 @@ def hung_inside(case: DiagnosisState) -> bool:
 
 
 def to_be_traced(case: DiagnosisState) -> bool:
-    """Whether the launches of a hanging call are to be traced before anything else is tried with it."""
+    """Whether to trace the launches of a hanging call before trying anything else with the call."""
     return hung_inside(case) and "trace_launches" not in case.done
 
 
 def shown_by_trace(case: DiagnosisState) -> bool:
-    """Whether the traced call did not end either, which shows that the call hangs by itself."""
+    """Whether the traced call did not end either, which shows that the call hangs on its own."""
     failure = case.trace.failure if case.trace is not None else None
     return hung_inside(case) and failure is not None and failure.ending == "timeout"
 
 
 def call_hangs(case: DiagnosisState) -> bool:
-    """Whether the call, made again as it was or with probes, did not come back."""
+    """Whether the repeated call, unchanged or with probes, did not return."""
     plain = case.plain_run
     return plain.failure == "timeout" if plain is not None else shown_by_trace(case)
 
@@ -73,7 +73,7 @@ def _end_of(op: str) -> str:
 
 
 def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
-    """A replayed call that does not come back, with the operator in which it is, where a stack tells."""
+    """A replayed call that does not return, with the operator that it is in, if a stack shows it."""
     plain = case.plain_run
     if case.capture is not None or plain is None or plain.failure != "timeout":
         return
@@ -94,7 +94,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     """Threads that were all inside a call when the time ran out."""
     run, hooked = case.script_run, case.captured
     inside = [c for c in hooked.calls if c.outcome == "unfinished"]
-    # Of a process that was forked after its parent had loaded: the parent may end it, and itself, by a check.
+    # Of a process forked after its parent had loaded the model: the parent's check may end both.
     parents = {process.pid: process.parent for process in hooked.processes if not process.exited}
     loaded = {load.pid for load in hooked.loads}
     forked = [c for c in inside if hooked.load_of(c) is None and parents.get(c.pid) in loaded]
@@ -116,7 +116,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
         )
         action = "give every thread its own runner (num_runners), or hold a lock around the call"
     if forked:
-        # The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
+        # fork() does not recreate the OpenMP pool (libgomp, and torch's own pool, on Linux).
         summary = "A call did not return in a process that was forked after the package was loaded: it "
         summary += "waits for compute threads of the parent, which do not exist in the child."
         action = "start the workers with 'spawn', or load and call the package only in the children"
@@ -142,10 +142,10 @@ _WAITS = {
 }
 
 
-# A lock is taken in C, which leaves no frame of its own: the line says so.
+# A lock is taken in C, which leaves no frame of its own: the source line shows it.
 _TAKES_LOCK = re.compile(r"\s*(?:with\b.*lock|.*\.acquire\()", re.IGNORECASE)
-WAITING_S = 10.0  # after which threads that all wait are no longer taken for a slow program
-# What a program did at its time limit: what is said of it, and the advice.
+WAITING_S = 10.0  # after this time, threads that all wait no longer count as a slow program
+# What a program did at its time limit: the sentence about it, and the advice.
 _AT_ITS_LIMIT = {
     "compiling": ("it was compiling", "give it more time (timeout_s): a compile on a busy machine is slow"),
     "working": (
@@ -164,7 +164,7 @@ _AT_ITS_LIMIT = {
 
 
 def _waits(thread: ThreadStack) -> bool:
-    """Whether the thread waits for another one, by its innermost frame."""
+    """Whether the thread waits for another one, according to its innermost frame."""
     frame = thread.frames[-1]
     in_library = frame.function in _WAITS.get(PurePath(frame.file).name, ())
     return in_library or (frame.user and bool(_TAKES_LOCK.match(linecache.getline(frame.file, frame.line))))
@@ -176,7 +176,7 @@ def _with_code(line: ModelLocation) -> ModelLocation:
 
 
 def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
-    """A program that its time limit ended outside any call."""
+    """A program that its time limit ended outside of any call."""
     run, capture = case.script_run, case.capture
     if run is None or run.failure != "timeout" or capture is None:
         return
@@ -204,11 +204,11 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-TURNS = 4  # of the last launches of the journal, all of which end: no single kernel hangs
+TURNS = 4  # number of turns among the last launches of the journal; they all end, so no single kernel hangs
 
 
 def looping(case: DiagnosisState) -> list[int]:
-    """The launches that took turns when the time ran out, in the order of the code; empty for no loop."""
+    """The launches that were repeating when the time ran out, in code order; empty if there is no loop."""
     trace = case.trace
     if trace is None or case.view is None or not call_hangs(case):
         return []
@@ -220,7 +220,7 @@ def looping(case: DiagnosisState) -> list[int]:
 
 
 def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, with the launch that stands first in the loop: it computes whether to go on."""
+    """One suspect: the first launch in the loop, which computes whether to go on."""
     numbers = looping(case)
     if not numbers or case.trace is None or case.view is None:
         return

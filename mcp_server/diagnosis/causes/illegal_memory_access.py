@@ -1,4 +1,4 @@
-"""Bad accesses: seen by a checker, by the journal, by a signal, or in the code of a kernel without a run."""
+"""Bad accesses shown by a checker, the journal, a signal, or the code of a kernel without a run."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ INSIDE_OP = "check what {} reads and writes against the sizes and strides that i
 
 
 def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for the first fault that was located."""
+    """One suspect for the first located fault."""
     fault = case.located.fault if case.located is not None else None
     if fault is None or (fault.kernel == "" and fault.launch is None):
         return
     blame = _blame(fault)
     category: Category = blame.category or "illegal_memory_access"
     guilty = _guilty(blame, fault, case)
-    # If the fault is inside the operator, fix its code; if the operator made the tensor, fix its promise.
+    # If the fault is inside the operator, fix its code; if it made the tensor, fix its fake function.
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
     action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]
@@ -66,12 +66,12 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
     )
-    # A kernel that is itself at fault computes the address: its inputs do not matter.
+    # A kernel that is itself at fault computes the address, so its inputs do not matter.
     yield suspect if blame.kind == "kernel" else with_origin(suspect, case, crashed)
 
 
 def _blame(fault: Fault) -> Blame:
-    """The join's own blame; the kernel for an access through an empty tensor, which the kernel must mask."""
+    """The join's own blame, or the kernel for an access through an empty tensor, which it must mask."""
     blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
     if fault.missed is None or fault.missed.side != "empty" or blame.kind != "input":
         return blame
@@ -99,7 +99,7 @@ def _guilty(blame: Blame, fault: Fault, case: DiagnosisState) -> Component:
 
 
 def _user_name(blame: Blame, case: DiagnosisState) -> str:
-    """An input as the user writes it, where the signature tells."""
+    """The name of an input as the user writes it, if the signature tells."""
     item = next((each for each in case.compiled_inputs if each.index == blame.input_index), None)
     return name_of(item) if blame.kind == "input" and item is not None else blame.name
 
@@ -111,7 +111,7 @@ def _place(fault: Fault) -> str | None:
 
 
 def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:
-    """The call with the index values of the blamed input kept inside."""
+    """The call with the index values of the blamed input kept in range."""
     for part in fault.parts if blame.kind == "input" else ():
         own = part.input_index is not None and part.input_index == blame.input_index
         if own and part.kind == "index" and part.beyond is True and part.limit is not None:
@@ -121,7 +121,7 @@ def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:
 
 
 def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, where the thread that died was inside an operator that the package calls."""
+    """One suspect, if the thread that died was inside an operator that the package calls."""
     stacks = died(case)
     op = operator_inside(stacks, case)
     if not op:
@@ -130,7 +130,7 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
     lines = lines_inside(stacks)
     at = f", at {lines[0].file}:{lines[0].line}" if lines else ""
     yield Suspect(
-        # Any other signal is the operator's own affair.
+        # Any other signal concerns the operator alone.
         category="illegal_memory_access" if signal in ("SIGSEGV", "SIGBUS") else "custom_op",
         guilty=component("op", op, lines),
         summary=f"The process died of {signal} inside operator {op}{at}.",
@@ -153,13 +153,13 @@ ENDED_INSIDE = frozenset({"died", "fault", "threw"})
 
 
 def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for the launch that did not come back, or after which the device was in error."""
+    """One suspect: the launch that did not return, or after which the device reported an error."""
     trace, plain = case.trace, case.plain_run
     if trace is None or trace.last is None or trace.how not in ENDED_INSIDE or looping(case):
         return
     hangs = call_hangs(case)
     root = plain.root if plain is not None else None
-    # An index assertion, say, has its own detector.
+    # An index assertion, for example, has its own detector.
     another = root is not None and "illegal_memory_access" not in root.candidates
     if not hangs and (plain is None or another):
         return
@@ -184,8 +184,8 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-# Defects that the code of a kernel shows for the sizes of the failing call. A defect does not prove that it
-# makes the call fail: only the call without the defect does, or a fault that was located there.
+# Defects that the code of a kernel shows for the sizes of the failing call. A defect does not prove that
+# it makes the call fail. Proof is a call without the defect, or a fault located there.
 DEFECT_FIXES: dict[FindingKind, str] = {
     "overflow": "compute the index in 64 bits (in Triton `.to(tl.int64)`), or pass fewer elements",
     "beyond": "mask the access with the size of its argument, or allocate what the grid asks for",
@@ -206,9 +206,9 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         effect = tried.effect if tried is not None else None
         guilty = launch_component(found.launch, found.kernel, case)
         named = {"generated_location": found.location}
-        if effect is Effect.SAME:  # a bystander, in a launch that may be at fault for something else
+        if effect is Effect.SAME:  # a bystander, in a launch that may be at fault for another reason
             named["name"] = f"{guilty.name}, line {found.line}"
-        # A launch that was seen to go wrong says more, until the call without the defect has been made.
+        # A launch that was seen to go wrong says more, until the call has been made without the defect.
         judged = any(each.launch == found.launch for each in case.wrong_launches)
         wrong = effect is not Effect.GONE and (bool(located) or judged)
         level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE
@@ -246,7 +246,7 @@ def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
 
 
 def _located(found: Finding, case: DiagnosisState) -> str:
-    """A sentence if the located fault hit the argument of the defect; empty if it hit another one."""
+    """A sentence if the located fault hit the argument of the defect; empty if it hit another argument."""
     fault = case.located.fault if case.located is not None else None
     missed = fault.missed if fault is not None else None
     if fault is None or missed is None or fault.launch is None or fault.launch.index != found.launch:
@@ -259,7 +259,7 @@ def _located(found: Finding, case: DiagnosisState) -> str:
 
 
 def is_a_turn_away(missed: MissedArgument) -> bool:
-    """Whether the element 2**32 before or behind the one accessed is one of the tensor."""
+    """Whether the element 2**32 before or after the accessed one is inside the tensor."""
     if missed.element is None or not missed.holds_bytes or not missed.dtype:
         return False
     count = missed.holds_bytes // itemsize_of(missed.dtype)

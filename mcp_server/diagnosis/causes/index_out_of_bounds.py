@@ -50,7 +50,7 @@ _Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_
 
 
 def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a value that fails the very assertion; else the candidates that the package admits."""
+    """Inputs with a value that fails the seen assertion, else all candidates that the package allows."""
     error = index_error(case)
     if error is None:
         return
@@ -60,9 +60,9 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
     if bad:
         return
     yield from _by_nan(error, case)
-    # The launches with the check, without those whose input elements were all looked at and are inside.
+    # The launches with the check, except those whose input elements were all checked and are in range.
     found = candidates(case)
-    if case.origin is not None and case.origin.bad_value:  # the launch that got it was seen
+    if case.origin is not None and case.origin.bad_value:  # the launch that received it was seen
         seen_at = case.origin.fault_launch
         found = tuple(each for each in found if each.launch.index == seen_at) or found
     single = len({(c.launch.index, c.check.line) for c in found}) == 1
@@ -79,7 +79,7 @@ def _outside(part: InputSlice | None, case: DiagnosisState) -> int:
 
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
-    """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
+    """The call with the out-of-range elements of `part` set to the nearest bound; all others stay."""
     return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, _flat(part))
 
 
@@ -90,7 +90,7 @@ def _flat(part: InputSlice) -> slice:
 
 
 def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    """The elements of an input that a check or an operator refuses."""
+    """The elements of an input that a check or an operator rejects."""
     part, candidate, launch = index.part, index.candidate, index.launch
     assert part is not None, "asked for an index that is an input as given"
     item, facts = case.compiled_inputs[part.input], case.index_values[part]
@@ -127,13 +127,13 @@ def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
 
 
 def _short_name(indexed: Sequence[str]) -> str:
-    """What the index addresses, by name only: `city.weight` of `constant city.weight of shape [48, 32]`."""
+    """The name of the indexed tensor: `city.weight` of `constant city.weight of shape [48, 32]`."""
     named = indexed[0] if indexed else "the tensor that it indexes"
     return named.removeprefix("constant ").partition(" of shape")[0]
 
 
 def _replaced(part: InputSlice, table: str, case: DiagnosisState) -> Intervention:
-    """`_clamp`, described by the element changed and by the wrong row it would read if shipped."""
+    """`_clamp`, described by the changed element and the wrong row that it would read if shipped."""
     made, facts = _clamp(part, case), case.index_values[part]
     name = name_of(case.compiled_inputs[part.input])
     row = part.high if facts.value > part.high else part.low
@@ -147,7 +147,7 @@ def _replaced(part: InputSlice, table: str, case: DiagnosisState) -> Interventio
 
 
 def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with NaN from which an index is computed: as an integer, NaN is the least there is."""
+    """Inputs with NaN from which an index is computed: converted to an integer, NaN is the smallest value."""
     labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
     nan = {path: leaf.nan or 0 for path, leaf in case.named_leaves}
     for item in case.compiled_inputs:
@@ -172,7 +172,7 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
     producers = [p for source in candidate.sources for p in source.producers]
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
-    # The launch that computed the index; the input or constant behind it where nothing computed it.
+    # The launch that computed the index, or the input or constant that supplied it.
     at, lines = candidate.launch.index, raising_lines(case) or _lines(candidate)
     source = candidate.sources[0] if candidate.sources else None
     label = source.label if source is not None and source.kind in ("input", "constant") else ""
@@ -195,7 +195,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         guilty = guilty.model_copy(update={"value": first})
         evidence.append(seen("look_at_indices", first))
         fix = Fix(text=f"keep these values in {part.low}..{part.high}")
-        # The trial can only confirm: what the kernel does to the elements may need other values.
+        # The trial can only confirm: other values may be needed for what the kernel does to the elements.
         test = confirming(_clamp(part, case), case)
     summary = f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index "
     if case.origin is not None and case.origin.fault_launch == candidate.launch.index:
@@ -217,7 +217,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
 
 
 def _range(candidate: Candidate, case: DiagnosisState) -> str:
-    """The indices that pass in this call, with the value of a size that depends on the call."""
+    """The indices that pass in this call, with the value of a size that varies by call."""
     value, bound = bound_value(candidate, case), candidate.bound
     wraps = candidate.wraps
     if bound is None or bound.value is not None:
@@ -231,7 +231,7 @@ def _range(candidate: Candidate, case: DiagnosisState) -> str:
 
 
 def crashing(candidate: Candidate) -> Component:
-    """The kernel whose check failed, with the line of the check."""
+    """The kernel whose check failed, with the line of that check."""
     party = component("kernel", candidate.kernel.name, _lines(candidate), launch=candidate.launch.index)
     return party.model_copy(update={"generated_location": candidate.location})
 
@@ -241,7 +241,7 @@ def _lines(candidate: Candidate) -> list[ModelLocation]:
 
 
 def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a value outside the bound of an operator; launches that computed an index for one."""
+    """Inputs with a value outside an operator's bound, and launches that computed such an index."""
     error = refused_index(case)
     found = operator_indices(case) if error is not None else []
     for index in found:
@@ -254,7 +254,7 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
 
 def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
     """A suspect for each watched launch that was given an index beyond the tensor it writes."""
-    # The line of the operator, which eager mode may refuse where the wrapper names none.
+    # The line of the operator, which eager mode may reject if the wrapper names none.
     refused = [event.op for event in case.eager_events(events.NodeRaised)[:1]]
     same = any(word in op for word in INDEXING for op in refused)
     for index in watched_indices(case):
@@ -298,7 +298,7 @@ def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], cas
 
 
 def _launch(index: Index, case: DiagnosisState) -> Component:
-    """The launch of an operator that got an index, with the line that eager mode refuses if it is known."""
+    """The launch of an operator that got an index, with the line that eager mode rejects if it is known."""
     launch = index.launch
     lines = raising_lines(case) or launch_lines(launch.index, case) or case.call_locations
     return component("kernel", launch.kernel, lines, launch=launch.index)
@@ -316,7 +316,7 @@ _IN_EAGER = (
 
 
 def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
-    """An index that the model refuses in eager mode too: the fault is in the model or its inputs."""
+    """An index that the model also rejects in eager mode: the fault is in the model or its inputs."""
     for event in case.eager_events(events.NodeRaised)[:1]:
         text = first_line(event)
         if not any(part in text for part in _IN_EAGER) or "tuple index" in text:

@@ -1,4 +1,4 @@
-"""The call against what the package was compiled for: devices, dtypes, shapes, strides, and order."""
+"""The call compared with what the package was compiled for: devices, dtypes, shapes, strides and order."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>
 
 
 def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | None:
-    """The one dimension that the guard's text names, and its size here; None for any other number of them."""
+    """The dimension that the guard's text names, and its size here; None unless it names exactly one."""
     names = case.exported.names if case.exported is not None else ()
-    # Export names a leaf after its path.
+    # Export names a leaf by its path.
     found = {
         (re.sub(r"\W+", "_", match["path"]).strip("_"), int(match["dim"])) for match in _SIZE.finditer(text)
     }
@@ -53,7 +53,7 @@ def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | N
 
 
 def refusal(case: DiagnosisState) -> Evidence | None:
-    """The guard by which the exported program refuses the call."""
+    """The guard with which the exported program rejects the call."""
     event = next(iter(case.eager_events(GuardFailed)), None)
     if event is None:
         return None
@@ -61,7 +61,7 @@ def refusal(case: DiagnosisState) -> Evidence | None:
 
 
 def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
-    """A refused call, where the comparison of the inputs does not say more exactly what is wrong."""
+    """A rejected call, if the comparison of the inputs is not more specific."""
     refused = refusal(case)
     if refused is None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return
@@ -69,7 +69,7 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
     call = component("call", "the call's inputs", case.call_locations, value=text)
     guilty, size = guarded(text, case) or (call, None)
     sized = "size()" in text or "shape" in text
-    # A relation of sizes; one size against one number is what the input was compiled for.
+    # A relation between sizes. A guard on one size against a number is what the input was compiled for.
     compared = text.count(".size()") > 1 or any(f" {sign} " in text for sign in ("%", "<=", ">=", "<", ">"))
     yield Suspect(
         category="shape_out_of_range" if sized and compared else "input_mismatch",
@@ -84,7 +84,7 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect per mismatch of the failing call; false alarms are kept as harmless ones."""
+    """One suspect for each mismatch of the failing call. False alarms are kept as harmless suspects."""
     for mismatch in case.mismatches:
         if mismatch.aspect != "count" or not tensors_at_fixed(case):
             yield _contract_suspect(mismatch, case)
@@ -99,15 +99,15 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     gone = trial is not None and trial.effect is Effect.GONE
     above = _above(mismatch, case) is not None
     facts = [seen("check_devices", mismatch.sentence)]
-    # The package's own check may say the same of the same input.
+    # The package's own check may report the same about the same input.
     for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
         same_input = error.fields.get("input") in (None, str(index))
         same = mismatch.category in error.candidates and "input_check" in error.family.tags
         if same_input and same:
             facts.append(seen("run_with_input_checks", quoted(error.text), f"checked:{error.line}"))
             break
-    # A bad access in this very call makes a size out of range more than a false alarm: any access where the
-    # size is above the range, else one past this input.
+    # A bad access in this call shows that a size out of range is more than a false alarm: any access if the
+    # size is above the range, else an access beyond this input.
     fault = case.located.fault if case.located is not None else None
     sized = known and mismatch.aspect in ("range", "relation")
     missed = fault.missed if fault is not None and sized else None
@@ -115,15 +115,15 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     fault = fault if above or past else None
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
-    # A size out of range, perhaps a false alarm, is harmful if the call works with one in range. For a size
-    # above the range that is only likely, since the part left out may have been at fault.
+    # A size out of range may be a false alarm. It is harmful if the call works with a size in range; above
+    # the range that is only likely, since the removed part may have been at fault.
     cured = trial is not None and gone and not sure
     refused = refusal(case) if sure else None
     facts += [refused] if refused is not None else []
     facts += [seen("locate_fault", quoted(fault.summary or fault.text))] if fault is not None else []
     facts += [seen("intervention", trial_in_words(trial))] if trial is not None and cured else []
-    # A program that succeeded was content with its outputs: the mismatch then does harm only with a bad
-    # access, or if a trial gave other values without the mismatch.
+    # A program that succeeded accepted its outputs. The mismatch is then harmful only with a bad access, or
+    # if a trial returned different values without the mismatch.
     harms = gone or fault is not None if case.ended_well or case.handled else sure
     # No trial can clear or prove a size if the outputs differ from what the user expects for that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
@@ -150,7 +150,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
 
 
 def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
-    """The upper end of the range if the size is above it, so that reads may pass it; None below or within."""
+    """The upper end of the range if the size is above it, so that reads may go beyond it; None otherwise."""
     if mismatch.aspect != "range" or mismatch.input_index is None or mismatch.dim is None:
         return None
     upper = case.compiled_inputs[mismatch.input_index].dims[mismatch.dim].upper
@@ -159,15 +159,15 @@ def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
 
 
 def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:
-    """The call with that input as the package was compiled for it."""
+    """The call with this input changed to what the package was compiled for."""
     aspect, index = mismatch.aspect, mismatch.input_index
     if aspect == "device_index":
-        # Every input on the device of the load: the call may not survive one that is elsewhere.
+        # Put every input on the device of the load, because one elsewhere may end the call.
         elsewhere = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
         moves = tuple(move(leaf_of(case.compiled_inputs[m.input_index or 0]), m.expected) for m in elsewhere)
         return together(aspect, f"every input on {elsewhere[0].expected}", moves) if moves else None
     if aspect == "structure":
-        # The leaves in the exported order, where only the order differs.
+        # Put the leaves in the exported order, if only the order differs.
         want, got = mismatch.expected.split(", "), mismatch.got.split(", ")
         same = sorted(want) == sorted(got)
         return exchange(tuple(got.index(path) for path in want), tuple(want)) if same else None
@@ -188,7 +188,7 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
 
 
 def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> Intervention | None:
-    """That dimension, and all that are as long and may vary, at the nearest size that was compiled for."""
+    """The dimension, and every dynamic one of the same length, set to the nearest size compiled for."""
     compiled = case.compiled_inputs[leaf.input].dims[dim]
     size = compiled.size if compiled.size is not None else compiled.upper
     known = mismatch.got.lstrip("-").isdigit() and compiled.lower is not None
@@ -205,7 +205,7 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
 
 
 def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, ...]:
-    """For a size above its range, also the part at the end: a failure there is not due to the size."""
+    """For a size above its range, also keep the last part: a failure there is not due to the size."""
     index, dim, size = mismatch.input_index, mismatch.dim, _above(mismatch, case)
     if index is None or dim is None or size is None:
         return ()

@@ -1,6 +1,6 @@
-"""A package that cannot be loaded, or is not of the model that it is meant to be.
+"""A package that cannot be loaded, or that belongs to a different model than intended.
 
-A package keeps the weights and the plain attributes of its export, whatever becomes of the module afterwards.
+A package keeps the weights and plain attributes of its export, whatever happens to the module later.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def package_name(case: DiagnosisState) -> str:
 
 
 def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
-    """A package that cannot be read, and fatal defects of one that can."""
+    """A package that cannot be read, and fatal defects of a readable package."""
     error = case.package_error
     if error is None:
         yield from _defects(case)
         return
     if case.loads:
-        return  # what a reader sees of it beside that is a remark
+        return  # anything else that a reader sees is a remark
     name = package_name(case)
-    # In the words of the user, where a copy of the package was read.
+    # In the user's words, if a copy of the package was read.
     copied = case.call.package if case.call is not None else None
     what = error.what.replace(str(copied), name) if copied is not None else error.what
     yield _Unusable(
@@ -52,13 +52,13 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _refused(case: DiagnosisState) -> Iterator[Evidence]:
-    """The loader's error text in the failing run, as evidence; without that text it refused nothing."""
+    """The loader's error text in the failing run, as evidence; empty if the loader rejected nothing."""
     if case.loader_words:
         yield seen("run", f"the loader refuses it: {quoted(case.loader_words, 300)}")
 
 
 def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
-    """What is out of order in a package that the loader took all the same: no cause of this failure."""
+    """Irregularities of a package that the loader nevertheless accepted: they did not cause this failure."""
     if not case.loads:
         return
     if case.package_error is not None:
@@ -69,15 +69,15 @@ def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
             yield f"The file is out of order, though the loader took it: {defect.what}."
 
 
-# Defects that a call shows, and not the load: the part is read when the launch that needs it runs.
+# Defects that show in a call but not in the load: the part is read when the launch that needs it runs.
 SEEN_IN_A_CALL = frozenset({"missing_kernel_binary", "missing_proxy_nodes", "missing_weights"})
 
 
 def _defects(case: DiagnosisState) -> Iterator[Suspect]:
-    """Fatal defects; missing weights are no defect if the program loads them."""
+    """Fatal defects. Missing weights are no defect if the program loads them."""
     load = case.suspect_load
     loaded = any(load is None or (u.pid, u.load) == (load.pid, load.number) for u in case.updates)
-    # The user's lines that load the package of the suspect call, then those that call it.
+    # The user's lines that load the package of the suspect call, then the lines that call it.
     lines = [*(load.stack[:1] if load is not None else case.failing_locations), *case.call_locations]
     for defect in case.package.defects if case.package is not None else ():
         problem = defect_problem(defect)
@@ -85,7 +85,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
         if not missing_weights and (not defect.fatal or problem.category == "constants"):
             continue
         if case.loads and not missing_weights and defect.slug not in SEEN_IN_A_CALL:
-            continue  # a remark: the loader took it
+            continue  # a remark: the loader accepted it
         yield _Unusable(
             category=problem.category,
             guilty=component("package", package_name(case), lines, value=defect.slug),

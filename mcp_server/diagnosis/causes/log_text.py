@@ -1,4 +1,4 @@
-"""Suspects that the text of a log supports by itself: whom it names, what admits what, and what to do."""
+"""Suspects based on the text of a log alone: the party it names, possible categories, and the advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mcp_server.worker.events import GuardFailed
 
 WORKER = str(WORKER_MAIN.parent)
 
-# What is at fault in a category as a rule, and how near to the root cause that is.
+# The usual party at fault for a category, and how near to the root cause it is.
 BY_CATEGORY: Mapping[Category, tuple[ComponentKind, CausalLevel]] = {
     "invalid_package": ("package", CausalLevel.BUILD),
     "compile_failure": ("toolchain", CausalLevel.BUILD),
@@ -47,7 +47,7 @@ BY_CATEGORY: Mapping[Category, tuple[ComponentKind, CausalLevel]] = {
     "script_error": ("script", CausalLevel.SYMPTOM),
 }
 
-# Fields that name the party at fault in families without `names`, the most telling first.
+# Fields that name the party at fault in families without `names`, the most specific first.
 _FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "package")
 _FIELD_KINDS: Mapping[str, ComponentKind] = {"kernel": "kernel", "op": "op", "operator": "op"}
 
@@ -69,7 +69,7 @@ _ACTIONS: Mapping[Advice, str] = {
     "trace_hang": "find the launch or lock that does not return",
 }
 
-# A symbol of libtorch: of its C interface, or in one of its C++ namespaces, as the Itanium ABI writes it.
+# A symbol of libtorch: in its C interface or in one of its C++ namespaces, as mangled by the Itanium ABI.
 _OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
 _OTHER_TORCH = (
     "build {library} again against the libtorch installed here, which does not provide {symbol}; or install "
@@ -79,7 +79,7 @@ _OTHER_TORCH = (
 
 @dataclass(frozen=True)
 class Named:
-    """Who an error text names: `name` may be empty, `value` is what the text says of it."""
+    """The party that an error text names: `name` may be empty, `value` is what the text says about it."""
 
     kind: ComponentKind
     name: str = ""
@@ -100,13 +100,13 @@ def named(category: Category, root: ErrorFact) -> Named:
     for field in _FIELDS:
         if fields.get(field):
             return Named(_FIELD_KINDS.get(field, kind), fields[field], value)
-    # Export and lowering fail on what the model does, C++ on the toolchain.
+    # Export and lowering fail because of the model, C++ because of the toolchain.
     lowered = root.family.stage in ("export", "compile") and not root.family.id.startswith("cpp_")
     return Named("script" if category == "compile_failure" and lowered else kind, "", value)
 
 
 def _fill(template: str, root: ErrorFact) -> str:
-    """The template with the fields of the text; empty where one is missing, or is no expression."""
+    """The template with the fields of the text; empty if a field is missing, or is not an expression."""
     try:
         return template.format_map(
             {name: text for name, text in in_words(root).items() if is_expression(text)}
@@ -125,20 +125,20 @@ def action(root: ErrorFact, category: Category) -> str:
     return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
 
 
-# Exceptions of a statement that may be due to the values and lengths which it was given, or come from the C++
+# Exceptions of a statement that may be due to the values and lengths it was given, or come from the C++ code
 # that it called.
 _OF_VALUES = frozenset(
     {"IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError", "RuntimeError", "SystemError"}
 )
-_OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; whatever the values of that tensor are
+_OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; regardless of the tensor's values
 
 
 def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
-    """A suspect for each category that a root error of the user's own runs admits; weak if several."""
+    """A suspect for each category that a root error of the user's own runs allows; weak if several."""
     for source, facts in case.own_logs:
         root, run = facts.root, case.runs.get(source)
         if root is None and run is not None and run.failure == "exception" and facts.tail:
-            # A program that ended itself with an error status, and no error: a check of its own.
+            # A program that exited with an error status but no error: a check of its own.
             line, text = facts.tail[-1]
             root = ErrorFact(BY_ID["own_check"], {}, line, text, BY_ID["own_check"].candidates)
         if root is not None:
@@ -146,18 +146,18 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> bool:
-    """Whether the program's own statement raised it: where it used no package yet, or after every load and
-    call of a package had come back.
+    """Whether the program's own statement raised it: before it used any package, or after every load and
+    call of a package had returned.
 
-    Not for an error of the device, which a kernel may have caused long before, nor for one that the package's
-    own Python code raised before it made the call: for keyword arguments of other names, say.
+    Not for a device error, which a kernel may have caused long before, nor for an error raised by the
+    package's own Python code before the call, for example about unknown keyword arguments.
     """
     if root.exception is not None and any(PACKAGE_FILE.search(f.file) for f in root.exception.frames):
         return False
     seen_all = [*case.captured.loads, *case.captured.compiles, *case.captured.updates, *case.calls]
     if source != "script" or root.exception is None or root.family.late:
         return False
-    if not seen_all:  # the text of an error of torch, in an exception of the program's own
+    if not seen_all:  # the text of a torch error, in an exception of the program's own
         frames = root.exception.frames
         return bool(frames) and frames[-1].user and frames[-1].code.startswith("raise ")
     return bool(case.calls) and all(phase.outcome == "ok" for phase in seen_all)
@@ -187,7 +187,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         return
     admitted = [c for c in root.candidates if not _excluded(c, case)] or [*root.candidates]
     several, raised = len(admitted) > 1, root.exception
-    # The statement that raised may have got what a package computed wrongly: a log cannot tell.
+    # The statement that raised may have received a wrong result of a package: a log cannot tell.
     of_values = root.family.id == "script_exception" and raised is not None
     if raised is not None and of_values:
         of_torch = raised.type in _OF_VALUES or raised.type.startswith("torch.")
@@ -198,10 +198,10 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         guilty = _party(category, root, facts, case)
         at = _stopped_at(root, case) if category == "compile_failure" else None
         compiler_at = [seen("capture", f"the compiler was at {_operator(at)} when it failed")] if at else []
-        # The kernel that the text names, if it names one.
+        # The kernel that the text names, if any.
         kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
         place = next(iter(facts.locations), None)
-        # A refusal that names nobody proves nobody guilty.
+        # A rejection that names nobody proves nobody guilty.
         proves = guilty.name and not several and case.workload is not None
         summary = as_sentence(root)
         if alone and not several:
@@ -243,21 +243,21 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
         case "nan_or_inf":
             return alone is not None and not case.outputs_nonfinite
         case "script_error":
-            # The call fails by itself, or what failed last is a compile that the program asked for.
+            # The call fails on its own, or the last failure is a compile that the program requested.
             not_compiled = any(each.outcome == "failed" for each in case.captured.compiles[-1:])
             fails_alone = alone not in (None, "none", "differs")
             return fails_alone or (not_compiled and not case.handled and not case.ended_well)
         case "concurrency":
-            # Every call was made by the main thread on one stream, and nothing changed under one.
+            # The main thread made every call on one stream, and nothing changed during a call.
             disturbed = bool(case.captured.memory) or any(c.streams or c.in_graph for c in calls)
             return bool(calls) and not disturbed and all(c.thread_name == "MainThread" for c in calls)
         case "index_out_of_bounds":
-            # No call of the program refused an index, nor does the suspect one when it is made again.
+            # No call of the program rejected an index, and neither does the suspect call when made again.
             came_back = capture is not None and all(call.outcome == "ok" for call in calls)
             return came_back and alone == "none"
         case "wrong_output":
-            # The script compared the call with nothing but what eager mode gives as well. What the user's own
-            # kernels and operators compute is in both.
+            # The script compared the call only with what eager mode also returns. The user's own kernels and
+            # operators compute the same in both.
             uncompared = capture is not None and not capture.assertions
             return bool(case.equals_eager) and uncompared and not users_code(case)
     return False
@@ -269,7 +269,7 @@ def evidence_of(root: ErrorFact, source: str) -> Evidence:
     return seen("read_log", root.text[:400] + times, f"{source}:{root.line}")
 
 
-# Categories that a line of the user's program stands for when no text names the party.
+# Categories for which a line of the user's program represents the party when no text names it.
 _BY_LINE: frozenset[Category] = frozenset({"script_error", "compile_failure", "concurrency"})
 
 
@@ -277,7 +277,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     who, fields = named(category, root), root.fields
     lines = locations_of(facts.frames)
     if "at_file" in fields:
-        # The line of the program's own below which an exception or a crash came, C++ in between.
+        # The program's own line below which an exception or a crash came, perhaps with C++ in between.
         lines.insert(0, ModelLocation(file=fields["at_file"], line=int(fields["at_line"])))
     if category == "compile_failure":
         lines = [*(line for tried in case.captured.attempts for line in tried.stack), *lines]
@@ -297,7 +297,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
 
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
-    """The operator at which `root`, the very error of the compile, ended it; None for several."""
+    """The operator at which the compile ended with the error `root`; None if there are several."""
     phase = case.failing_phase
     if not isinstance(phase, CapturedCompile) or phase.error is None or root.family.stage != "compile":
         return None
@@ -307,7 +307,7 @@ def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
 
 
 def _operator(at: StoppedAt) -> str:
-    """`desk::longest_run`, of `desk.longest_run.default`."""
+    """Convert `desk.longest_run.default` to `desk::longest_run`."""
     return "::".join(at.operator.split(".")[:2])
 
 
@@ -318,9 +318,9 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
 
 
 def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
-    """Whether an operator, or a check of the model in a kernel, refused the values in a package's call.
+    """Whether an operator, or a check of the model in a kernel, rejected the values in a package's call.
 
-    Not for programs, whose own statements may raise the same.
+    Not for programs, whose own statements may raise the same error.
     """
     refused = isinstance(case.workload, PackageWorkload) and case.failure_of("plain") == "exception"
     return refused and "open_refusal" in root.family.tags

@@ -1,4 +1,4 @@
-"""NaN and infinity: the first bad value of a watched call, and NaN that became an index."""
+"""NaN and infinity: the first bad value of a watched call, and NaN used as an index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcp_server.tools.kernel_io import FirstBad
 from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
 
-# A logarithm makes minus infinity of a zero; what else makes it alone, fills in a mask.
+# A logarithm makes minus infinity of a zero. Any other operator that makes it alone fills in a mask.
 _ATEN_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
 # `log` as an operator of its own: log_softmax and logical operators have other names around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
@@ -31,7 +31,7 @@ _KINDS: dict[str, ComponentKind] = {"kernel": "kernel", "input": "input", "const
 
 
 def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
-    """Who brought the first bad value: a kernel, an input or a constant."""
+    """The source of the first bad value: a kernel, an input or a constant."""
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if first is None:
         return
@@ -54,7 +54,7 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def finite_in_eager(case: DiagnosisState) -> bool:
-    """Whether the exported program gives finite outputs for this call, and the package does not."""
+    """Whether the exported program gives finite outputs for this call, but the package does not."""
     ends = case.interpreted.last(events.Interpreted) if case.interpreted is not None else None
     if ends is None or case.equals_eager is not False or not case.outputs_nonfinite:
         return False
@@ -62,7 +62,7 @@ def finite_in_eager(case: DiagnosisState) -> bool:
 
 
 def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """The suspect where eager mode is finite: a guard would hide the fault, and eager mode removes it."""
+    """The suspect if eager mode is finite: a guard would hide the fault, and eager mode removes it."""
     wrong = {each.launch: each for each in case.wrong_launches}
     launch = wrong.get(suspect.guilty.launch_index if suspect.guilty.launch_index is not None else -1)
     evidence, removal = suspect.evidence, None
@@ -81,10 +81,10 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
-    """The first operator to make NaN or plus infinity of finite values, or of a mask's minus infinity.
+    """The first operator to make NaN or plus infinity from finite values, or from a mask's minus infinity.
 
-    A row that is masked as a whole is such a case. If a logarithm made the minus infinity, the logarithm is
-    the first. None if an input or a constant had the value already.
+    A fully masked row is an example. If a logarithm made the minus infinity, the logarithm is the first.
+    None if an input or a constant had the value already.
     """
     masks: dict[str, events.NodeNonFinite] = {}
     for event in case.eager_events(events.NodeNonFinite):
@@ -93,7 +93,7 @@ def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
         if event.masked:
             masks[event.node] = event
             continue
-        # The operators that brought the minus infinity from which this one computes.
+        # The operators that produced the minus infinity from which this one computes.
         names = list(event.bad_inputs)
         for name in names:
             names += [other for other in masks[name].bad_inputs if other not in names]
@@ -103,7 +103,7 @@ def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
 
 
 def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
-    """Who brought a value that is not finite, or an index out of its bound."""
+    """The source of a value that is not finite, or of an index out of bounds."""
     made = first.launch if first.kind == "kernel" else None
     inputs = case.view.inputs_behind(made) if made is not None and case.view is not None else []
     behind = f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 and case.origin is None else ""
@@ -116,7 +116,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         same = f"as PyTorch, launch {made} gives the same values on the same inputs, NaN included"
         evidence.append(seen("decompile", f"the kernel does what the model says: {same}"))
     op = operator_of(made, case) if made is not None else ""
-    # The operator that does it in eager mode, where that is known, else all lines of the kernel.
+    # The operator that makes it in eager mode if known, else all lines of the kernel.
     in_eager = first_made(case) if first.what == "non_finite" else None
     lines = (lines_of(in_eager) if in_eager is not None else []) or first.locations[:6]
     at = f" at {first.element.index}" if first.element.index else ""
@@ -138,12 +138,12 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     )
     if first.what != "non_finite":
         return found
-    # Minus infinity is all there is, and the program did not fail over it: a mask, say.
+    # There is only minus infinity, and the program did not fail over it: a mask, for example.
     complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
     meant = first.perhaps_intended and not complained
-    # A program succeeded with these values, and no eager mode says whether they are the model's.
+    # A program succeeded with these values, and no eager run says whether the model intends them.
     unjudged = case.ended_well and case.equals_eager is None
-    # The launch may have made minus infinity by arithmetic, from a zero.
+    # The launch may have made minus infinity from a zero by arithmetic.
     launch = next((each for each in case.launches if each.index == first.launch), None)
     takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
     return replace(
@@ -202,7 +202,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
 
 
 def _fix_of_line(op: str, line: str) -> Fix:
-    """A fix that keeps `aten.op` finite; as an edit of the model line if the operator occurs there once."""
+    """A fix that keeps `aten.op` finite: an edit of the model line if the operator occurs there once."""
     advice = next((text for form, text in _GUARDS if re.search(form, f"aten.{op}")), _GUARD)
     idiom = idiom_of(line, op, "") if op in DOMAINS else None
     if idiom is not None:
@@ -212,9 +212,9 @@ def _fix_of_line(op: str, line: str) -> Fix:
 
 
 def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
-    """The launch that writes NaN as a constant: the first maker, or one that is left with clean inputs.
+    """The launch that writes NaN as a constant: the first maker, or one that remains with clean inputs.
 
-    None if the program fails over NaN, which is then not intended.
+    None if the program fails because of NaN, which is then unintended.
     """
     if not case.outputs_nan or case.own_roots:
         return None
@@ -240,7 +240,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     if event is None or ends is None or not any(out.not_finite for out in ends.outputs):
         return
     if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
-        return  # the package gives finite values all the same: no failure is due to those of eager mode
+        return  # the package nevertheless gives finite values: no failure is due to the NaN in eager mode
     guilty = component("op", event.op, lines_of(event))
     known = case.kernel_io.first_bad if case.kernel_io is not None else None
     if known is not None and known.kind == "kernel":
@@ -264,7 +264,7 @@ def making(event: events.NodeNonFinite) -> Evidence:
     return seen("interpret", f"{what} is the first whose result is not finite, from {of}")
 
 
-# Operators that make an infinity of numbers that are not large; others overflow in half precision.
+# Operators that make an infinity from ordinary numbers; others overflow in half precision.
 _POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
 _GUARD = "keep the operands of that operation in its domain, for example with an epsilon under a root"
 _GUARDS = (
@@ -277,7 +277,7 @@ _GUARDS = (
 
 def guard_fix(event: events.NodeNonFinite) -> Fix:
     infinite = event.dtype == "float16" and not event.nan
-    if event.bad_inputs:  # finite values and the minus infinity of a mask, and nothing else
+    if event.bad_inputs:  # only finite values and the minus infinity of a mask
         guard = OPEN_MASK
     elif infinite and _POLE.search(event.op) is None:
         guard = f"compute it in float32, or scale its arguments: the result is too large for {event.dtype}"
@@ -288,6 +288,6 @@ def guard_fix(event: events.NodeNonFinite) -> Fix:
 
 
 def operator_name(op: str) -> str:
-    """`log` of `aten.log.default`; `div` also for `aten.true_divide.Tensor`."""
+    """Return `log` for `aten.log.default`, and `div` also for `aten.true_divide.Tensor`."""
     name = op.removeprefix("aten.").partition(".")[0]
     return "div" if name.startswith(("div", "true_div")) else name

@@ -1,7 +1,7 @@
-"""A request that memory did not suffice for: which buffer asked, what made its size, and what fills memory.
+"""A request that exceeds memory: the buffer that asked, the origin of its size, and what fills the memory.
 
-A request that fails names the launch that asked last. What fills the memory is seen by the capture hook: the
-outputs whose memory is still in use, and the packages that nothing has released.
+A failed request names only the last launch that asked. The capture hook sees what fills the memory: outputs
+whose memory is still in use, and packages that were not released.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from mcp_server.package.terms.sizes import evaluate
 from mcp_server.worker.protocol import Change
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-SMALL = 64 << 20  # bytes that any machine has, for the call that is to pass
-SMALLEST = 2  # export takes every dynamic size to be at least that
+SMALL = 64 << 20  # bytes that any machine has, for the call that should pass
+SMALLEST = 2  # export assumes that every dynamic size is at least 2
 _LIMITED = {"RLIMIT_AS": "address space", "RLIMIT_DATA": "private memory"}
-ROUNDING = 0.01  # CUDA's text has two decimals, and its allocator rounds up
+ROUNDING = 0.01  # the text of CUDA has two decimals, and its allocator rounds up
 
 Sizes = Mapping[str, int]  # of the symbols of a package, in this call
 
@@ -55,7 +55,7 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
             size = _bytes(buffer, sizes) if buffer.kind == "allocated" and buffer.sizes else None
             if size is None or abs(size - asked) > ROUNDING * asked:
                 continue
-            # The first launch that writes its memory, under whatever name.
+            # The first launch that writes its memory, under any name.
             names = case.view.sharing[buffer.storage]
             writers = [n for name in names for n in case.view.writers_of_name.get(name, ())]
             if writers:
@@ -64,7 +64,7 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def asked_for(root: ErrorFact) -> float | None:
-    """The bytes that were requested; None if the text does not tell."""
+    """The number of bytes requested; None if the text does not tell."""
     if "out_of_memory" not in root.candidates:
         return None
     if root.fields.get("bytes", "").isdigit():
@@ -86,7 +86,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
     size, lines = f"{_bytes(buffer, sizes)} bytes", [*party.model_locations[:3], *case.call_locations[:1]]
     fact = f"{buffer.name}, which launch {writer} ({party.name}) writes, is {shape} of {buffer.dtype} here"
     facts = [error, seen("inspect_package", fact)]
-    # What the program itself left for the call, where it, or its shell, limited its memory.
+    # The memory left for the call, if the program or its shell limited its memory.
     call = case.captured.failing
     if call is not None and call.headroom is not None:
         limit = call.headroom_of or "RLIMIT_AS"
@@ -105,7 +105,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
 
 
 def _with_less(buffer: Buffer, sizes: Sizes, case: DiagnosisState) -> Intervention | None:
-    """The call with smaller inputs. It can only confirm: what is cut may be needed for another reason."""
+    """The call with smaller inputs. This can only confirm: the removed part may matter for another reason."""
     assert case.given is not None
     names, less = _symbols(buffer), dict(sizes)
     while (_bytes(buffer, less) or 0) > SMALL and any(less.get(name, 0) > SMALLEST for name in names):

@@ -1,4 +1,4 @@
-"""What happened to memory that a call reads or gave out: the log of memory of the capture, row by row."""
+"""What happened to memory that a call reads or returned: the memory log of the capture, row by row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _call_of(event: MemoryEvent, case: DiagnosisState) -> CapturedCall | None:
 
 
 def _by_others(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether the package itself does not write that input."""
+    """Whether something other than the package writes that input."""
     return event.input not in written_inputs(case)
 
 
@@ -36,13 +36,13 @@ def _died(event: MemoryEvent, case: DiagnosisState) -> bool:
 
 
 def _kept(_event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether a check of the program failed, and every call came back."""
+    """Whether a check of the program failed, and every call returned."""
     checked = bool(case.captured.assertions) or case.own_check
     return checked and all(call.outcome == "ok" for call in case.calls)
 
 
 def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether constants of the suspect call were written, by no call, and it is well without that."""
+    """Whether something other than a call wrote constants of the suspect call, which is fine otherwise."""
     call = case.suspect_call
     if call is None or (call.pid, call.load) != (event.pid, event.load) or case.failure_of("plain") != "none":
         return False
@@ -57,7 +57,7 @@ def _names(event: MemoryEvent, case: DiagnosisState) -> list[str]:
 
 
 def _written_by_calls(case: DiagnosisState) -> set[str]:
-    """Constants that the calls themselves change, as buffers of the model; all where that is not known."""
+    """Constants that the calls themselves change, as buffers of the model; all constants if unknown."""
     if case.view is None or case.package is None:
         return {name for update in case.updates for name in update.constants}
     storages, buffers = written_storages(case), case.view.wrapper.buffers
@@ -66,7 +66,7 @@ def _written_by_calls(case: DiagnosisState) -> set[str]:
 
 
 def _as_expected(case: DiagnosisState) -> bool:
-    """Whether the call, made again, returns what the program expected."""
+    """Whether the repeated call returns what the program expected."""
     expected = case.plain_run.last(ComparedExpected) if case.plain_run is not None else None
     return expected is not None and expected.equal
 
@@ -83,10 +83,10 @@ def _alone(case: DiagnosisState) -> Iterator[Evidence]:
 
 @dataclass(frozen=True)
 class _Row:
-    """What an event of the log means: `what` are its storage, act and interval.
+    """What an event of the log means: `what` is its storage, act and interval.
 
-    An event counts where it `holds`; the first that does is the suspect, and it is `sure` or only possible.
-    Without `before` a fix with `after` replaces the line of the call. `more` is further evidence.
+    An event counts if it `holds`. The first one that counts is the suspect, and is `sure` or only possible.
+    Without `before`, a fix with `after` replaces the line of the call. `more` is further evidence.
     """
 
     what: tuple[str, str, str]
@@ -211,9 +211,9 @@ def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:
-    """Buffers that each call changes, where the program got other outputs than the call gives by itself.
+    """Buffers that each call changes, if the outputs in the program differ from those of the call alone.
 
-    The call is made alone with the buffers as they were compiled.
+    The call alone starts with the buffers as they were compiled.
     """
     other, names = case.otherwise_alone, sorted(_written_by_calls(case)) if case.view is not None else []
     if other is None or not names or case.updates:
@@ -255,7 +255,7 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
         "how": update.how if update is not None else "load_constants",
         "thread": call.thread_name if call is not None else "",
     }
-    # Around the call stand the replay of its graph, or the update, and the check that refused an output.
+    # The graph replay or the update comes before the call, the check that rejected an output after.
     first = event.stack[:2] if event.interval == "graph" else update.stack[:1] if update is not None else []
     checks = case.captured.assertions[-1:] if event.storage == "output" else []
     lines = [*first, *(call.stack[:2] if call is not None else []), *(c.stack[0] for c in checks if c.stack)]

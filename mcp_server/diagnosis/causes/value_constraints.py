@@ -1,4 +1,4 @@
-"""Values that do not fit: a size that only the data tells, a divisor of zero, a dtype that is too narrow."""
+"""Values that do not fit: a data-dependent size, a zero divisor, a dtype that is too narrow."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from mcp_server.worker.protocol import InputSlice, Where
 
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
-LARGEST = 2**31 - 1  # of a size, where the check has no limit of its own
+LARGEST = 2**31 - 1  # of a size, if the check has no limit of its own
 
 
 def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
-    """Who gave a value that only the data tells (`.item()`, a length of `nonzero`) and that fails a check."""
+    """The source of a data-dependent value (`.item()`, a length of `nonzero`) that fails a check."""
     error = next((root for _, root in case.roots if root.family.id == "runtime_assert"), None)
     if error is None or case.view is None or case.package is None:
         return
@@ -68,7 +68,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
                 fix=Fix(text=f"pass a value that keeps {condition}, or export with a wider range"),
                 intervention=kept if ends else None,
             )
-        # What a launch computed is the value, or has it as its length.
+        # A launch computed the value itself, or a tensor with this length.
         for number in case.view.writers_of_name.get(tensor, ())[:1] if item is None else ():
             depends, kernel = depends_on(number, case, ", from"), case.launches[number].kernel
             fact = f"the size comes from launch {number}{depends}"
@@ -84,7 +84,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def limits(condition: str) -> dict[str, int]:
-    """`low` and `high`, inclusive, that a comparison with one number allows; empty for any other."""
+    """`low` and `high`, inclusive, allowed by a comparison with one number; empty for other comparisons."""
     found = {}
     for name, pattern, step in (("high", _ABOVE, -1), ("low", _BELOW, 1)):
         match = pattern.fullmatch(condition.strip())
@@ -98,7 +98,7 @@ _BY_ZERO = ("ZeroDivision", "by zero")
 
 
 def division_failure(case: DiagnosisState) -> Evidence | None:
-    """What shows that a division by zero ended the call: the text of the run, or its signal."""
+    """Evidence that a division by zero ended the call: the text of the run, or its signal."""
     plain = case.plain_run
     if plain is not None and plain.finished.signal == "SIGFPE":
         return Evidence(step="run", fact="the process died of SIGFPE: the processor refused a division")
@@ -107,7 +107,7 @@ def division_failure(case: DiagnosisState) -> Evidence | None:
 
 
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
-    """The divisions of the package, once one failed; those of the line that eager names, if it does."""
+    """The divisions of the package, if one failed; only those of the line that eager mode names, if any."""
     view = case.view
     if view is None or division_failure(case) is None:
         return ()
@@ -123,20 +123,20 @@ def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
 
 
 def raised(case: DiagnosisState) -> events.NodeRaised | None:
-    """The operator of the exported program that refuses to divide by zero in eager mode, too."""
+    """The operator of the exported program that also raises a division by zero in eager mode."""
     found = case.eager_events(events.NodeRaised)
     return next((each for each in found if any(text in each.text for text in _BY_ZERO)), None)
 
 
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
-    """The elements of inputs that are divisors as they are."""
+    """The elements of inputs that are used as divisors unchanged."""
     direct = [source for source in division.sources if source.direct and division.plain]
     placed = [(input_index(source, case), affine(source.load.index) or (0, 1)) for source in direct]
     return [InputSlice(index, *place, 0, 0, unlike=0) for index, place in placed if index is not None]
 
 
 def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
-    """A whole number divided by zero: each input with a zero that is a divisor, else each such division."""
+    """An integer divided by zero: each input with a zero used as a divisor, else each such division."""
     error = division_failure(case)
     found = failed_divisions(case)
     divisors = [(division, divisor_parts(division, case)) for division in found]
@@ -182,7 +182,7 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
 
 
 def _computed(division: Division, single: bool, error: Evidence, case: DiagnosisState) -> Suspect:
-    """A zero divisor that is no element of an input itself: it is a constant, or the model computes it."""
+    """A zero divisor that is not itself an input element: a constant, or computed by the model."""
     party, source = _party(division, case), division.sources[0] if division.plain else None
     guilty, lines, at = party, party.model_locations, division.launch.index
     known = case.package.constants if case.package is not None and not division.inputs else ()
@@ -197,7 +197,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
         category, origin = "input_mismatch", f"is {how} {', '.join(division.inputs[:3])}"
     elif constants:
         category, origin = "constants", f"comes from {', '.join(dict.fromkeys(constants))}"
-    # It can only confirm: the model may compute a zero of other numbers as well.
+    # It can only confirm: the model may also compute a zero from other numbers.
     item = next((item for item in case.compiled_inputs if division.inputs == (item.label,)), None)
     test = None
     if item is not None and is_whole(item):
@@ -218,7 +218,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
 
 
 def _party(division: Division, case: DiagnosisState) -> Component:
-    """The launch, at the line that raises in eager mode if known; else at its lines, dividing ones first."""
+    """The launch, at the line that raises in eager mode if known, else at its lines, dividing ones first."""
     party, event = launch_component(division.launch.index, division.launch.kernel, case), raised(case)
     known = lines_of(event) if event is not None else []
     lines = known or sorted(party.model_locations, key=lambda line: DIVIDES.search(line.code) is None)
@@ -232,12 +232,12 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
         yield seen("interpret", f"{event.node} ({event.op}) divides by zero in eager mode, too")
 
 
-# Operators in another form than the user means, in eager mode as in the package.
+# Operators in a form that the user does not mean, in eager mode as well as in the package.
 EXACT, EVALUATION, WEIGHTS = "exact integers", "evaluation mode", "weights of now"
 
 
 def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
-    """Operators in a form that is not meant, where what the user expects failed and all else agrees."""
+    """Operators in an unintended form, if the user's expectation failed and everything else agrees."""
     if case.failure_of("plain") != "differs" and not check_failed(case):
         return
     overflowed = case.eager_events(events.NodeOverflow)
@@ -261,7 +261,7 @@ def _tried(key: str, case: DiagnosisState) -> Intervention | None:
 def _overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
     """The first operator whose integers do not fit its dtype.
 
-    A healthy program may mean it so: hashes are computed modulo the range of their dtype.
+    A healthy program may intend this: hashes are computed modulo the range of their dtype.
     """
     op, dtype = event.op, event.dtype
     element = f"element {event.index}" if event.index else "it"
@@ -302,7 +302,7 @@ def _training(found: Sequence[events.NodeTraining], case: DiagnosisState) -> Sus
 
 
 def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
-    """The weights of the model that the program changed after the export."""
+    """The weights that the program changed after the export."""
     of = f"{counted(len(names), 'weight')} of the model ({names[0]}{' and others' if names[1:] else ''})"
     made = [compiled.stack[0] for compiled in case.captured.compiles if compiled.stack]
     return Suspect(
@@ -319,7 +319,7 @@ def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
 
 
 def form_trials(case: DiagnosisState) -> Iterator[Trial]:
-    """The trials of the program with operators in another form, where only that form can be right."""
+    """The trials of the program with operators in another form, if only that form can be right."""
     for compared in case.interpreted.all(events.ComparedForm) if case.interpreted is not None else []:
         before, changed, again = compared.equal
         if before or again:
@@ -338,7 +338,7 @@ def form_trials(case: DiagnosisState) -> Iterator[Trial]:
 
 
 def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
-    """The key of a form, the kind of change that it is, and its words."""
+    """The key of a form, the kind of change, and its description."""
     if form == "weights":
         return WEIGHTS, Kind.CONSTANT, "the weights that the model has at the end"
     nodes: Sequence[events.OfNode] = case.eager_events(events.NodeTraining)

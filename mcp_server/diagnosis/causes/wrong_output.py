@@ -27,7 +27,7 @@ from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.divergence import Changed, EveryLaunch, Kind
 from mcp_server.worker import events
 
-# Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
+# Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.
 DRAWS = re.compile(
     r"(?:^|[_.])(native_dropout|dropout|bernoulli|multinomial|rand(?:n|int|perm)?(?:_like)?)(?=[_.]|$)"
 )
@@ -38,7 +38,7 @@ _Wrong = partial(Suspect, category="wrong_output")
 
 
 def _package(case: DiagnosisState) -> Component:
-    """The package as a whole, where no launch is known."""
+    """The package as a whole, if no launch is known."""
     return Component(kind="package", name=case.package.path.name if case.package else "the package")
 
 
@@ -50,9 +50,9 @@ def drawing_launches(case: DiagnosisState) -> list[tuple[str, Launch]]:
 
 
 def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that differ from a reference with other random numbers, or from each other by dropout.
+    """Outputs that differ from a reference with other random numbers, or from each other because of dropout.
 
-    A model that samples draws on purpose, but one that was exported for use has no dropout.
+    A model that samples draws on purpose, but a model exported for inference has no dropout.
     """
     drawing = drawing_launches(case)
     if not drawing:
@@ -73,7 +73,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     facts = [seen("inspect_package", f"launch {launch.index} is {launch.kernel}")]
     if diverges:
         facts.append(seen("run", "the outputs differ from what they are compared with"))
-    else:  # that dropout is not meant is likely, and nothing in the package says so
+    else:  # the dropout is probably unintended, but nothing in the package says so
         summary = (
             f"Launch {launch.index} drops values at random ({op}): the model was exported in training mode"
         )
@@ -93,7 +93,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that change with the content of fresh memory, or from call to call though nothing is drawn."""
+    """Outputs that vary with the content of fresh memory, or from call to call although nothing is drawn."""
     if case.differs_in("second"):
         if drawing_launches(case):
             return
@@ -145,14 +145,14 @@ FIXES: dict[Kind, str] = {
 
 
 def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
-    """Where a launch by launch comparison found a departure; and weights that are not the program's."""
+    """Where a comparison launch by launch found a difference, and weights that differ from the program's."""
     found = case.with_eager
     if found is None or found.kind is None:
         return
     harmful = case.failed or case.judged_by_program
     observed = seen("compare_with_eager", found.summary)
     for other in found.other_constants[:1]:
-        # The package was made from other weights: stale, or one of several that share them by mistake.
+        # The package was made from other weights: stale ones, or those of a model that wrongly shares them.
         yield Suspect(
             category="constants",
             guilty=component("constant", other.name, launch_lines(other.launch, case), launch=other.launch),
@@ -168,7 +168,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     if found.kind in ("error", "tf32") and case.wrong_launches:
         yield from _wrong_launches(case, found.every_launch, harmful=harmful)
         return
-    # Where runs part, for a difference between runs.
+    # Where the runs part, for a difference between runs.
     apart = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}.get(found.kind)
     yield _Wrong(
         guilty=_changed(apart, case),
@@ -181,7 +181,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
-    """Launches that compute something else than their own source says: library and source are not one."""
+    """Launches that do not compute what their source says: the library was not built from it."""
     for each in case.by_source.different if case.by_source is not None else ():
         by = f" by up to {each.largest_difference:.3g}" if each.largest_difference is not None else ""
         fact = f"{each.tensor} of launch {each.launch} differs{by} from what its source computes as PyTorch"
@@ -198,14 +198,14 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) -> Iterator[Suspect]:
-    """The launches that are wrong on right inputs, each with the call that has it done in eager mode."""
+    """The launches that are wrong on correct inputs, each with a trial that does the launch in eager mode."""
     judged = seen("compare_with_eager", every.summary, every.plan.uri if every.plan else "")
     bad = case.kernel_io.first_bad if case.kernel_io is not None and case.outputs_nonfinite else None
     numbers = listed([str(each.launch) for each in every.wrong])
     also = f" Wrong launches: {numbers}." if len(every.wrong) > 1 else ""
     for each in every.wrong:
         if bad is not None and bad.launch == each.launch:
-            continue  # it makes the first NaN: a suspect of that category
+            continue  # it makes the first NaN: a suspect of category nan_or_inf
         # A launch that may only have had wrong inputs is not tried alone.
         tried = eager_key(each.launch) in case.trials
         lines = each.locations[:3] or case.call_locations
@@ -222,7 +222,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
 
 
 def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
-    """Script errors in the log, with the evidence that clears AOTInductor; nothing until there is any."""
+    """Script errors in the log, with the evidence that clears AOTInductor; nothing without such evidence."""
     capture, plain = case.capture, case.plain_run
     if capture is None or plain is None or not case.own_check or capture.assertions:
         return
@@ -254,7 +254,7 @@ _OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
 
 
 def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """A check of memory that failed, and the outputs that the program still keeps."""
+    """A failed check of memory, and the outputs that the program still holds."""
     end = case.captured.ends[-1] if case.captured.ends else None
     if end is None or end.kept_outputs < SEVERAL:
         return _costs(
@@ -270,7 +270,7 @@ def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """A check of time that failed; the loads of one package where they took longer than its calls."""
+    """A failed check of time, with the loads of one package if they took longer than its calls."""
     path = next((load.package for load in case.captured.loads), Path())
     loads = [load for load in case.captured.loads if load.package == path and load.seconds is not None]
     loading = sum(load.seconds or 0.0 for load in loads)
@@ -287,7 +287,7 @@ def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
-    """A check of time or memory that failed: with the `fact` that explains it, or open."""
+    """A failed check of time or memory: explained by `fact`, or open if `fact` is empty."""
     why = f", and {fact}" if fact else "; the package matches its exported program"
     return replace(
         suspect,
@@ -301,7 +301,7 @@ def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
     )
 
 
-SEVERAL = 3  # loads of one package, or outputs that are kept: more than a program needs
+SEVERAL = 3  # loads of one package, or outputs that are held: more than a program needs
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
@@ -337,7 +337,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
             observed=False,
         )
         return
-    # A command that fails on right outputs, too, looks like this as well.
+    # A command that also fails on correct outputs looks the same.
     alone = " The check command alone says so: give the right outputs (expect), on which it has to pass."
     yield _Wrong(
         guilty=Component(kind="package", name=""),
@@ -349,8 +349,8 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-STEPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a number, from one to the next
-ROUNDINGS = 2.0  # steps of the largest value: what a deep model adds up to stays below
+STEPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # relative distance from one number to the next
+ROUNDINGS = 2.0  # steps of the largest value; the accumulated rounding of a deep model stays below
 
 
 def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState) -> str:
@@ -370,7 +370,7 @@ def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState)
 
 
 def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
-    """Numbers that differ from the exported program's; if they agree, from the script's reference."""
+    """Numbers that differ from the exported program's or, if those agree, from the script's reference."""
     compared = case.compared_with_program
     if compared is None:
         return
