@@ -187,13 +187,3 @@ def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     (again,) = out_of_memory.detect_allocation(case)
     assert not is_bystander(again, case) and confidence(again, case) == "likely"
-
-
-def test_only_a_failed_call_is_made_again_under_its_limit(tmp_path: Path) -> None:
-    """A process of ours needs more than the call: one that passed must not fail for them."""
-    call = CapturedCall.model_validate(
-        phase(1, load=0, thread=1, file=tmp_path, headroom=4096, outcome="failed")
-    )
-    assert _step(call)["headroom"] == 4096
-    assert "headroom" not in _step(call.model_copy(update={"outcome": "ok"}))
-    assert "headroom" not in _step(call.model_copy(update={"headroom": None}))

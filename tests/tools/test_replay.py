@@ -81,6 +81,19 @@ def test_a_call_is_made_on_the_device_of_its_thread(current: int | None) -> None
     assert request.get("current_device") == current
 
 
+@pytest.mark.parametrize(
+    ("outcome", "headroom", "limited"), [("failed", 4096, True), ("ok", 4096, False), ("failed", None, False)]
+)
+def test_only_a_failed_call_is_made_again_under_its_limit(
+    outcome: str, headroom: int | None, limited: bool
+) -> None:
+    """A process of ours needs more than the call: one that passed must not fail for them."""
+    facts = {"pid": 1, "n": 2, "number": 1, "load": 1, "thread": 1, "file": "i.pt"}
+    call = CapturedCall.model_validate({**facts, "outcome": outcome, "headroom": headroom})
+    (step,) = plan_replay(Captured(loads=[load()], calls=[call]), call)["steps"]
+    assert ("headroom" in step) == limited
+
+
 BASE = Command(argv=("python", "-u", "main.py"), cwd=Path("/"), env={"A": "1"})
 
 
