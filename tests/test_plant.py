@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from benchmarks import kept
 from benchmarks.first_sight import ROWS, batches, first_verdicts, reliability, share
-from benchmarks.plant.__main__ import table
+from benchmarks.plant.__main__ import keep_files, of_row, table
 from benchmarks.plant.faults import fault_rows
+from benchmarks.plant.fixes import fix_right
 from benchmarks.plant.judge import Answer, judge
-from benchmarks.plant.models import MODELS
+from benchmarks.plant.models import MODELS, Input, Model
 from mcp_server.model import CATEGORIES
 from tests.conftest import ROOT
 
@@ -54,28 +57,29 @@ def guilty(**changed: object) -> dict[str, Any]:
 def test_a_right_verdict_gets_every_point() -> None:
     score = judge(ANSWER, VERDICT, value_at)
     assert score.right
-    assert (score.component_right, score.element_right, score.fix_printed) == (True, True, True)
+    assert score.component_right and score.element_right and score.line_named and score.fix_printed
 
 
 @pytest.mark.parametrize(
-    ("verdict", "component", "element"),
+    ("verdict", "component", "element", "line"),
     [
-        (guilty(model_locations=[RETURN]), False, True),
-        (guilty(elements=["args[1][3, 2] = 5"]), True, True),  # the line is right where no element is
-        (guilty(elements=["args[0][2, 3] = 5"], model_locations=[]), False, False),
-        (guilty(model_locations=[DIVISION, RETURN, RETURN]), False, True),
-        (guilty(kind="input", input_index=1, model_locations=[]), True, True),
-        (guilty(kind="input", input_index=0, model_locations=[], elements=[]), False, False),
-        (guilty(kind="input", input_index=1, model_locations=[], elements=[]), True, False),
-        (guilty(kind="constant", name="w_weight", model_locations=[]), False, True),
-        ({**VERDICT, "outcome": "inconclusive"}, False, False),
+        (guilty(model_locations=[RETURN]), False, True, False),
+        (guilty(elements=["args[1][3, 2] = 5"]), True, False, True),
+        (guilty(elements=["args[0][2, 3] = 5"], model_locations=[]), False, False, False),
+        (guilty(model_locations=[DIVISION, RETURN, RETURN]), False, True, False),
+        (guilty(kind="input", input_index=1, model_locations=[]), True, True, False),
+        (guilty(kind="input", input_index=0, model_locations=[], elements=[]), False, False, False),
+        (guilty(kind="input", input_index=1, model_locations=[], elements=[]), True, False, False),
+        (guilty(kind="constant", name="w_weight", model_locations=[]), False, True, False),
+        ({**VERDICT, "outcome": "inconclusive"}, False, False, False),
     ],
 )
-def test_component_and_element_are_judged_apart(
-    verdict: dict[str, Any], component: bool, element: bool
+def test_component_element_and_line_are_judged_apart(
+    verdict: dict[str, Any], component: bool, element: bool, line: bool
 ) -> None:
+    """Each mark says only whether its own field is right; none is given for a verdict that accuses nobody."""
     score = judge(ANSWER, verdict, value_at)
-    assert (score.component_right, score.element_right) == (component, element)
+    assert (score.component_right, score.element_named, score.line_named) == (component, element, line)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +123,76 @@ def test_the_table_counts_healthy_programs_apart() -> None:
     assert "| healthy programs accused | 1 of 1 |" in rows
 
 
-def test_the_published_table_is_that_of_its_file() -> None:
+def test_the_published_tables_are_those_of_the_results() -> None:
     """The page of the benchmarks shows what the verdicts of the last planted programs come to."""
-    folder = Path(__file__).resolve().parents[1] / "benchmarks"
-    programs = json.loads((folder / "planted.json").read_text())["programs"]
-    assert "\n".join(table(programs)) in (folder / "README.md").read_text()
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    for run in kept("planted").values():
+        assert "\n".join(table([of_row(row) for row in run["programs"]])) in page
+
+
+def test_judged_programs_of_several_runs_are_kept_together(tmp_path: Path) -> None:
+    """Each with its seed and its marks; one that could not be planted is not among them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarks.RESULTS", tmp_path / "results.json")
+        (tmp_path / "results.json").write_text("{}")
+        files = [tmp_path / f"{seed}.json" for seed in (7, 8)]
+        asked = {"number": 1, "fault": "plain", "model": "half", "form": "script", "outcome": "no_fault"}
+        asked |= {"category": "", "confidence": "likely", "category_right": True, "false_fields": []}
+        for seed, file in zip((7, 8), files, strict=True):
+            programs = [asked, {"number": 2, "fault": "plain", "refused": ["nothing failed"]}]
+            file.write_text(json.dumps({"seed": seed, "torch": "2.13", "programs": programs}))
+        found = keep_files(files, "cpu")
+        assert kept("planted")["cpu"]["programs"][1] == "8/1 plain half script no_fault - likely y------n"
+    assert [each["program"] for each in found] == ["7/1", "8/1"]
+    assert found[0]["category_right"] and found[0]["fix_right"] is None and not found[0]["false_fields"]
+
+
+MODEL = Model(
+    "ratio",
+    """
+class Model(nn.Module):
+    def forward(self, x, y):
+        ratio = x / y
+        return ratio.sum(1)
+""",
+    (Input("x", (2, 3)), Input("y", (2, 3), "uniform", 1.0, 2.0)),
+    {},
+)
+RATIO = "ratio = x / y"
+PROGRAM = """import torch
+from pathlib import Path
+
+x, y = torch.load(Path(__file__).with_name("inputs.pt"))
+assert torch.isfinite(x / y).all()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "right"),
+    [
+        (RATIO, "ratio = x / torch.where(y == 0, 1, y)", True),
+        (RATIO, "ratio = x * 0", False),  # finite, and another model
+        (RATIO, "ratio = x / (y + 0)", False),
+        (RATIO, "y = torch.where(y == 0, 1, y)\nratio = x / y", True),
+        (None, "args[1] = args[1].clamp(min=1)", True),
+        (None, "args[1] = args[1].clone()", False),
+        (None, "assert bool((args[1] > 0).all())", True),
+        (None, "assert bool((args[1] > 1.5).all())", False),  # refuses good inputs, too
+        (None, "keep the divisor away from 0", None),
+        ("state['y']", "state['y'].contiguous()", None),
+    ],
+)
+def test_a_printed_change_is_applied_and_run(
+    tmp_path: Path, before: str | None, after: str, right: bool | None
+) -> None:
+    """A fix in lines of the model or about `args` is right if the failure goes and usual calls stay right."""
+    x, y = torch.ones(2, 3), torch.full((2, 3), 1.25)
+    torch.save((x, y.clone()), tmp_path / "before.pt")
+    y[1, 2] = 0
+    torch.save((x, y), tmp_path / "inputs.pt")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    fix = {"text": "", "before": before, "after": after}
+    assert fix_right(tmp_path, MODEL.text.splitlines(), MODEL, [x, y], fix) is right
 
 
 def test_every_mistake_is_an_edit_of_its_source() -> None:

@@ -1,9 +1,11 @@
 """`python -m benchmarks.plant --seed 7 --count 200 [--forms package,script] [--needs cpu|cuda] [--jobs N]
-[--only NAME,...] [--json FILE]`: plants that many programs, asks `diagnose` about each, prints how it did.
+[--only NAME,...] [--json FILE] [--keep FILE ...]`: plants that many programs, asks `diagnose` about each,
+prints how it did.
 
 One seed always gives the same programs. They are written below `--folder`, outside of the repository, with
 their packages compiled once for each model and mistake and kept for later runs (`AOTI_DEBUG_PLANT_PACKAGES`).
-`--number N` asks about one program of a seed again.
+`--number N` asks about one program of a seed again. `--keep FILE ...` asks nothing: it takes what runs with
+`--json FILE` wrote, keeps it as `planted` in benchmarks/results.json, and prints the table of the page.
 """
 
 from __future__ import annotations
@@ -19,12 +21,22 @@ from typing import Any
 
 import torch
 
+from benchmarks import keep, kept
 from benchmarks.plant.disguises import HEALTHY
 from benchmarks.plant.faults import fault_rows
 from benchmarks.plant.run import Asked, one, records
 
 Record = dict[str, Any]
-JUDGED = ("category_right", "component_right", "element_right", "fix_printed")
+JUDGED = ("category_right", "component_right", "element_named", "line_named", "fix_printed", "fix_right")
+MARKS = {
+    "category_right": "right category",
+    "component_right": "right component, strictly",
+    "element_right": "right element or line",
+    "element_named": "right element",
+    "line_named": "right line",
+    "fix_printed": "a fix is printed",
+    "fix_right": "the printed fix, applied, removes the failure",
+}
 CONFIDENCES = ("proven", "likely", "possible")
 
 
@@ -34,9 +46,9 @@ def share(records: Iterable[Record], name: str) -> str:
     return f"{sum(found)} of {len(found)}"
 
 
-def judged(kept: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+def apart(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
     """Programs with a fault and healthy ones, without those that could not be planted."""
-    asked = [record for record in kept if "outcome" in record]
+    asked = [record for record in records if "outcome" in record]
     return [r for r in asked if r["fault"] not in HEALTHY], [r for r in asked if r["fault"] in HEALTHY]
 
 
@@ -46,14 +58,12 @@ def right(record: Record) -> bool:
     )
 
 
-def table(kept: Sequence[Record]) -> list[str]:
+def table(records: Sequence[Record]) -> list[str]:
     """The summary as a table of Markdown."""
-    faults, healthy = judged(kept)
+    faults, healthy = apart(records)
+    marks = [name for name in MARKS if any(r.get(name) is not None for r in faults)]
     rows = [
-        ("right category", share(faults, "category_right")),
-        ("right component, strictly", share(faults, "component_right")),
-        ("right element or line", share(faults, "element_right")),
-        ("a fix is printed", share(faults, "fix_printed")),
+        *((MARKS[name], share(faults, name)) for name in marks),
         ("verdicts with a false field", f"{sum(bool(r['false_fields']) for r in faults)} of {len(faults)}"),
     ]
     for confidence in CONFIDENCES:
@@ -68,11 +78,42 @@ def table(kept: Sequence[Record]) -> list[str]:
     return ["| | |", "| --- | --- |", *(f"| {what} | {how} |" for what, how in rows)]
 
 
+WORDS = ("program", "fault", "model", "form", "outcome", "category", "confidence", "marks")
+SIGNS: dict[bool | None, str] = {None: "-", True: "y", False: "n"}
+ALL_MARKS = (*MARKS, "false_fields")
+
+
+def as_row(record: Record, seed: int) -> str:
+    """A judged program in a line of words: `61128/3 bounds contrastive script no_fault - likely y------n`."""
+    marks = [*(record.get(name) for name in MARKS), bool(record["false_fields"])]
+    words = {
+        **record,
+        "program": f"{seed}/{record['number']}",
+        "marks": "".join(SIGNS[mark] for mark in marks),
+    }
+    return " ".join(str(words[name] or "-").replace(" ", "_") for name in WORDS)
+
+
+def of_row(row: str) -> Record:
+    """The program of such a line, as far as tables need it."""
+    found: Record = dict(zip(WORDS, row.split(), strict=True))
+    values = {sign: mark for mark, sign in SIGNS.items()}
+    return found | dict(zip(ALL_MARKS, (values[sign] for sign in found["marks"]), strict=True))
+
+
+def keep_files(files: Sequence[Path], needs: str) -> list[Record]:
+    """Keep the judged programs of such files in place of those kept before; the programs."""
+    runs = [json.loads(file.read_text()) for file in files]
+    rows = [as_row(each, run["seed"]) for run in runs for each in run["programs"] if "outcome" in each]
+    keep("planted", {**kept("planted"), needs: {"torch": runs[0]["torch"], "programs": rows}})
+    return [of_row(row) for row in rows]
+
+
 def line(record: Record) -> str:
     """One program in one line; what was wrong comes first."""
     if "outcome" not in record:
         return f"---- {record['number']} {record['fault']}: not planted: {'; '.join(record['refused'])[:300]}"
-    marks = "".join("·" if record[name] is None else "✓" if record[name] else "✗" for name in JUDGED)
+    marks = "".join("·" if record.get(name) is None else "✓" if record[name] else "✗" for name in JUDGED)
     name = f"{record['number']} {record['fault']} {record['model']} [{record['form']}]"
     said = f"{record['outcome']}/{record['category']}/{record['confidence']}"
     false = f" FALSE: {'; '.join(record['false_fields'])}" if record["false_fields"] else ""
@@ -83,7 +124,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument(
         "--number", type=int, action="append", help="only this program of the seed; repeatable"
@@ -94,6 +135,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only these faults, with commas between")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "planted")
     parser.add_argument("--json", type=Path, help="write what is judged there, after each program")
+    parser.add_argument("--keep", type=Path, nargs="+", default=[], help="files of runs with --json")
     given = parser.parse_args(argv)
     given.only = tuple(name for name in given.only.split(",") if name)
     unknown = [name for name in given.only if name not in HEALTHY and name not in fault_rows()]
@@ -104,18 +146,21 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
+    if given.keep:
+        print("\n".join(table(keep_files(given.keep, given.needs))))
+        return 0
     torch.set_num_threads(1)
     asked = Asked(given.seed, tuple(given.forms.split(",")), given.only, given.needs, given.folder)
     numbers = given.number or range(given.count)
-    kept: list[Record] = []
+    judged: list[Record] = []
     with ThreadPoolExecutor(given.jobs) as pool:
         for record in records(pool.map(lambda number: one(asked, number), numbers)):
             print(line(record), flush=True)
-            kept.append(record)
+            judged.append(record)
             if given.json:
-                made = {"seed": given.seed, "torch": torch.__version__, "programs": kept}
+                made = {"seed": given.seed, "torch": torch.__version__, "programs": judged}
                 given.json.write_text(json.dumps(made, indent=1) + "\n")
-    print("\n".join(table(kept)))
+    print("\n".join(table(judged)))
     return 0
 
 

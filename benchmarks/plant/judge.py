@@ -44,8 +44,11 @@ class Score:
     confidence: str
     category_right: bool
     component_right: bool | None = None
-    element_right: bool | None = None
+    element_right: bool | None = None  # the element or the line
+    element_named: bool | None = None
+    line_named: bool | None = None
     fix_printed: bool | None = None
+    fix_right: bool | None = None  # where the printed fix is a change that can be applied
     false_fields: tuple[str, ...] = field(default=())
 
     @property
@@ -65,15 +68,18 @@ def judge(answer: Answer, verdict: Data, value_at: ValueAt | None = None) -> Sco
         return Score(outcome, category, confidence, category_right=outcome != "fault")
     fault = outcome == "fault"
     party = verdict.get("guilty") or {}
+    element = fault and element_named(answer, verdict) if answer.element is not None else None
+    line = fault and line_named(answer, party) if answer.lines else None
+    named = [mark for mark in (element, line) if mark is not None]
     return Score(
         outcome,
         category,
         confidence,
         category_right=fault and category in answer.categories,
         component_right=fault and component_right(answer, party),
-        element_right=(fault and bool(found))
-        if (found := element_right(answer, verdict)) is not None
-        else None,
+        element_right=any(named) if named else None,
+        element_named=element,
+        line_named=line,
         fix_printed=bool((verdict.get("fix") or {}).get("text")),
         false_fields=tuple(false_fields(answer, verdict, value_at)),
     )
@@ -88,7 +94,7 @@ def component_right(answer: Answer, party: Data) -> bool:
         return True
     if kind in answer.kinds:
         return True
-    return line_right(answer, party)
+    return line_named(answer, party)
 
 
 def same_name(one: str, other: str) -> bool:
@@ -96,31 +102,26 @@ def same_name(one: str, other: str) -> bool:
     return bool(one) and one.replace(".", "_") == other.replace(".", "_")
 
 
-def line_right(answer: Answer, party: Data) -> bool:
+def line_named(answer: Answer, party: Data) -> bool:
     found = [
         place["line"] for place in party.get("model_locations") or () if place["file"].endswith("model.py")
     ]
     return 0 < len(found) <= LINES_AT_MOST and any(line in answer.lines for line in found)
 
 
-def element_right(answer: Answer, verdict: Data) -> bool | None:
-    """Whether the element is named, or else a line where the answer has lines; None where it has neither."""
+def element_named(answer: Answer, verdict: Data) -> bool:
+    """Whether the element is named: of an input of the answer, or of its constant."""
     party = verdict.get("guilty") or {}
-    if answer.element is not None and answer.inputs:
-        named = " ".join([*(party.get("elements") or ()), verdict.get("summary") or ""])
-        places = [
-            (int(found["input"]), tuple(int(part) for part in found["place"].split(",")))
-            for found in ELEMENT.finditer(named)
-        ]
-        if any(input_ in answer.inputs and fits(answer, place) for input_, place in places):
-            return True
-        if party.get("kind") != "input" or party.get("input_index") not in answer.inputs:
-            return line_right(answer, party) if answer.lines else False
+    named = " ".join([*(party.get("elements") or ()), verdict.get("summary") or ""])
+    if not answer.inputs:
         return any(fits(answer, place) for place in indices(f"{party.get('value') or ''} {named}"))
-    if answer.element is not None:
-        told = [*(party.get("elements") or ()), party.get("value") or "", verdict.get("summary") or ""]
-        return any(fits(answer, place) for place in indices(" ".join(told)))
-    return line_right(answer, party) if answer.lines else None
+    for found in ELEMENT.finditer(named):
+        place = tuple(int(part) for part in found["place"].split(","))
+        if int(found["input"]) in answer.inputs and fits(answer, place):
+            return True
+    if party.get("kind") != "input" or party.get("input_index") not in answer.inputs:
+        return False
+    return any(fits(answer, place) for place in indices(f"{party.get('value') or ''} {named}"))
 
 
 def indices(text: str) -> list[tuple[int, ...]]:

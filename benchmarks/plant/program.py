@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import runpy
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from benchmarks.plant.models import MODELS, Model
 WEIGHTS_SEED = 11
 ENDED = "ended"
 LIMIT_S = 120
+PLANTING = threading.Lock()  # torch's seed is one for the process
 CHILDREN = multiprocessing.get_context("forkserver")
 CHILDREN.set_forkserver_preload(["torch._inductor", "benchmarks.plant.program"])
 

@@ -10,7 +10,6 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,9 +20,10 @@ import torch
 from benchmarks.plant.disguises import HEALTHY, equal_nan, lay_over, outputs_of
 from benchmarks.plant.faults import Draft, Fault, Truth, fault_rows
 from benchmarks.plant.faults.models import restored, show
+from benchmarks.plant.fixes import fix_right
 from benchmarks.plant.judge import Answer, Score, judge
 from benchmarks.plant.models import MODELS, Edit, Model
-from benchmarks.plant.program import ENDED, Traced, draw_inputs, eager_model, run_program, trace
+from benchmarks.plant.program import ENDED, PLANTING, Traced, draw_inputs, eager_model, run_program, trace
 from mcp_server.package.archive import open_package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,6 @@ found = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3, equal_nan={equal_nan})
 """,
 }
-PLANTING = threading.Lock()  # torch's seed is one for the process
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,16 @@ def one(asked: Asked, number: int) -> tuple[Planted, dict[str, Any], Score | Non
         return planted, {}, None
     verdict = ask(planted)
     (planted.folder / "verdict.json").write_text(json.dumps(verdict, indent=1))
-    return planted, verdict, judge(planted.answer, verdict, planted.value_at)
+    score = judge(planted.answer, verdict, planted.value_at)
+    return planted, verdict, replace(score, fix_right=fixed(planted, verdict))
+
+
+def fixed(planted: Planted, verdict: dict[str, Any]) -> bool | None:
+    """Whether the printed fix removes the failure; None for a healthy program, and for a fix in words."""
+    fix = verdict.get("fix")
+    if not fix or planted.fault in HEALTHY:
+        return None
+    return fix_right(planted.folder, planted.answer.source, MODELS[planted.model], planted.inputs, fix)
 
 
 def plant(asked: Asked, number: int) -> Planted:

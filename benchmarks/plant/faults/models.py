@@ -114,12 +114,12 @@ def without_one(draft: Draft) -> Truth:
 
 
 def of_other_shape(draft: Draft) -> Truth | None:
-    """One weight of the file has a row less."""
+    """One weight of the file lacks its first row."""
     weights = copied(draft)
     name = large_weight(draft)
     if name is None:
         return None
-    weights[name] = weights[name][:-1].contiguous()
+    weights[name] = weights[name][1:].contiguous()
     torch.save(weights, draft.folder / "weights.pt")
     draft.loaded += UPDATE
     return Truth(constant=name)
