@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import prod
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.package.launches import Role
 from mcp_server.package.provenance import unbounded_first
+from mcp_server.package.terms.sizes import index_at
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.failure import Failure
 
@@ -212,6 +214,8 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
     known = model.launch(launch.launch)
     if argument.when == "before":
         verb, (kind, name, producers) = "got", _origin(launch, argument.name, model)
+        if kind == "constant":
+            element = _of_constant(element, argument, name, model)
         origin = _label(model, name) if kind in ("input", "unset") else f"the {kind} {_label(model, name)}"
         if producers:
             locations = model.locations(producers[0])
@@ -224,7 +228,9 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
         seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
         if known is not None:
             reads = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
-            good = True if reads <= seen else None
+            # Minus infinity among them may be a mask, or what this launch made of it.
+            masked = any(a.bad for a in launch.arguments if a.when == "before")
+            good = True if reads <= seen and not masked else None
             if argument.outside is None:
                 locations = list(unbounded_first(model.provenance(known)).locations) or locations
         rest = f" to {argument.name}{', and its inputs were good' if good else ''}"
@@ -245,6 +251,18 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
         locations=locations,
         summary=f"{number}{launch.kernel}, {verb} {element.value}{element.place}{many}{rest}{doubt}",
     )
+
+
+def _of_constant(element: BadElement, argument: ArgumentValues, name: str, model: PackageView) -> BadElement:
+    """The element by its index in the constant: a launch may read that transposed."""
+    constant = next((each for each in model.package.constants if each.name == name), None)
+    if constant is None or not element.index or len(argument.stride or ()) != len(element.index):
+        return element
+    if prod(constant.shape) != prod(argument.shape or ()) or len(constant.stride) != len(constant.shape):
+        return element  # a part of it, which begins elsewhere
+    offset = sum(i * step for i, step in zip(element.index, argument.stride or (), strict=True))
+    index = index_at(offset, constant.shape, constant.stride)
+    return element.model_copy(update={"index": list(index)}) if index is not None else element
 
 
 def _label(model: PackageView, name: str) -> str:

@@ -154,6 +154,15 @@ def test_a_bad_input_and_a_bad_constant_are_named(zoo: ZooPackage) -> None:
     assert second is not None and (second.kind, second.name) == ("constant", "inp.weight")
 
 
+def test_an_element_of_a_constant_has_its_place_in_the_model(zoo: ZooPackage) -> None:
+    """A product reads the weight [8, 16] transposed; its owner knows [5, 12] and not [12, 5]."""
+    bad = BadElement(value="nan", index=[12, 5], count=1)
+    read = {"name": "out_weight", "when": "before", "role": "read", "shape": [16, 8], "stride": [1, 16]}
+    argument = ArgumentValues.model_validate({**read, "non_finite": bad})
+    found = find_first_bad([values(2, "k", argument)], model_of(zoo, "logarithm"))
+    assert found is not None and (found.name, found.element.index) == ("out.weight", [5, 12])
+
+
 def test_minus_infinity_counts_only_when_nothing_else_is_bad(zoo: ZooPackage) -> None:
     """A mask is reported with a doubt, and never before a NaN."""
     model = model_of(zoo, "logarithm")
