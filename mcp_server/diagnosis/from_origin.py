@@ -10,11 +10,16 @@ from pathlib import Path
 from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
-from mcp_server.diagnosis.origin.lines import guarded_lines, idiom_of, may_leave_domain, operand_text
+from mcp_server.diagnosis.origin.lines import (
+    guarded_lines,
+    idiom_of,
+    may_compute,
+    may_leave_domain,
+    operand_text,
+)
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix
-from mcp_server.package.terms.evaluate import DOMAINS
 from mcp_server.plurals import counted, listed
 
 MOST_ELEMENTS = MOST_LINES = 4
@@ -59,14 +64,16 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
 
 
 def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisState) -> Component:
-    """The launch with those of its lines first whose operation can leave its domain: it fuses many lines."""
+    """The launch with those of its lines alone that have the operation at fault: it fuses many lines."""
     operation = origin.operation
-    if operation is None or operation.op not in DOMAINS or party.launch_index != operation.launch_index:
+    at = operation.launch_index if operation is not None else origin.launch_index
+    if at is None or party.launch_index != at:
         return party
-    known = dict.fromkeys([*launch_lines(operation.launch_index, case, ALL_LINES), *party.model_locations])
-    found = [line for line in known if may_leave_domain(line.code, operation.op)]
-    lines = list(dict.fromkeys([*found, *party.model_locations]))[: max(len(found), MOST_LINES)]
-    return party.model_copy(update={"model_locations": lines})
+    known = dict.fromkeys([*launch_lines(at, case, ALL_LINES), *party.model_locations])
+    op = operation.op if operation is not None else origin.operator
+    found = [line for line in known if operation is not None and may_leave_domain(line.code, op)]
+    found = found or [line for line in known if op and may_compute(line.code, op)]
+    return party.model_copy(update={"model_locations": found or party.model_locations[:MOST_LINES]})
 
 
 def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:
@@ -103,9 +110,11 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
 
 def _explained(origin: Origin, guilty: Component) -> str:
     """What the arithmetic was, and at which line of the model."""
-    line = guilty.model_locations[0] if guilty.model_locations else None
+    lines = guilty.model_locations
     where = f"launch {origin.launch_index}" if origin.launch_index is not None else "an input"
-    return f"In {f'{Path(line.file).name}:{line.line}' if line is not None else where}, {origin.explanation}."
+    if len(lines) == 1:
+        where = f"{Path(lines[0].file).name}:{lines[0].line}"
+    return f"In {where}, {origin.explanation}."
 
 
 def _change(case: DiagnosisState) -> Intervention | None:
@@ -248,6 +257,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     """What to change in the model or about the inputs; the change that ran is only the confirmation."""
     numbered = any(part.isdigit() for part in origin.layer.split("."))
     where = f"layer {origin.layer}" if numbered else f"launch {origin.launch_index}"
+    if origin.narrow:
+        return Fix(text=f"compute it in 64 bits: convert what is {origin.narrow} with .long() before it")
     if case.origin_fix is not None:
         return Fix(text=f"keep the index within {origin.allowed} where {where} computes it")
     condition = origin.condition

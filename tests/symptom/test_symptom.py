@@ -15,7 +15,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
-from tests.conftest import CACHE, compiled_once
+from tests.conftest import CACHE, ZooPackage, compiled_once
 from tests.served import served
 from tests.support.tools import BY_NAME, tool
 from tests.zoo.names import thorough
@@ -187,3 +187,33 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path, tmp_path: Path) -> None:
     for given in ({"expect": scaled.with_name("scaled.right.pt")}, {"check": ["true"]}):
         with pytest.raises(ProblemError, match="does not apply to a log, which calls no package"):
             tool("diagnose", tmp_path, log=log, **given)
+
+
+@pytest.mark.slow
+def test_inputs_in_each_others_place_are_proven(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Both have one dtype and shape: only the call with them exchanged gives what the program expects."""
+    program = tmp_path / "serve.py"
+    program.write_text(
+        "import torch\n"
+        f"model = torch._inductor.aoti_load_package({str(zoo('logarithm'))!r})\n"
+        "x, scale = torch.rand(8, 16) + 0.1, torch.rand(8, 16) + 1\n"
+        "right = torch.tensor(model(x, scale).tolist())\n"
+        "found = model(scale, x)\n"
+        "torch.testing.assert_close(found, right)\n"
+    )
+    found = tool("diagnose", tmp_path / "job", script=program, budget_s=240)
+    assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "proven")
+    assert found.fix is not None and found.fix.after == "args[1], args[0]"
+
+
+@pytest.mark.slow
+def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A factor below zero turns its sign; the product that first shows it made nothing of its own."""
+    x = torch.randn(8, 10, 32)
+    x[2, 4, 7] = float("-inf")
+    torch.save([x], tmp_path / "inputs.pt")
+    given = {"package": zoo("attention"), "inputs": tmp_path / "inputs.pt", "symptom": "nan"}
+    found = tool("diagnose", tmp_path / "job", **given, budget_s=240)
+    assert (found.category, found.confidence) == ("nan_or_inf", "proven")
+    assert found.guilty is not None and found.guilty.kind == "input"
+    assert found.guilty.elements == ["args[0][2, 4, 7] = -inf"] and "inputs were good" not in found.summary

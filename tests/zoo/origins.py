@@ -76,6 +76,25 @@ class Masked(nn.Module):
         return torch.softmax(scores, -1) @ x
 
 
+class Standardised(nn.Module):
+    """Rows by their deviation, whose squares overflow where one element is far too large."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        centred = x - x.mean(1, keepdim=True)
+        return centred / x.std(1, keepdim=True)
+
+
+class Hashed(nn.Module):
+    """An id is hashed in 32 bits, which a large one leaves; the remainder is then negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1024, 8)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return x + self.table(torch.fmod(ids.to(torch.int32) * 2654435, 1024))
+
+
 class Window(nn.Module):
     """A window of a table from a start that another value decides."""
 
@@ -256,6 +275,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "log_buckets": (LogBuckets, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
     "carried": (Carried, (_X6, _IDS), (_X6, _with(_IDS, (2, 5), 17))),
     "masked": (Masked, (_X468, _good_mask()), (_X468, _bad_mask())),
+    "hashed": (Hashed, (_X8, torch.arange(4)), (_X8, torch.tensor([0, 1, 850, 3]))),
+    "standardised": (Standardised, (_X8,), (_with(_X8, (2, 3), -1e30),)),
     "window": (Window, (_X8, torch.tensor([0, 1, 2, 3])), (_X8, torch.tensor([0, 1, 5, 3]))),
     "relative": (Relative, (_X66, torch.arange(6)), (_X66, torch.tensor([0, 1, 2, 3, 4, 11]))),
     "edges": (Edges, (_X8, _AGES), (_X8, _with(_AGES, (2,), 74))),

@@ -88,6 +88,41 @@ def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
     for mismatch in case.mismatches:
         if mismatch.aspect != "count" or not tensors_at_fixed(case):
             yield _contract_suspect(mismatch, case)
+    yield from _exchanged(case)
+
+
+MOST_PAIRS = 3
+
+
+def _exchanged(case: DiagnosisState) -> Iterator[Suspect]:
+    """Two inputs of one dtype and shape in each other's place, where the outputs are not as expected.
+
+    Nothing shows it but the call with them exchanged: a pair that was tried in vain is no suspect.
+    """
+    given = case.given.tensors if case.plain_diverges and case.given is not None else []
+    leaves = [leaf_of(each) for each in case.compiled_inputs]
+    kinds = [(each.dtype, each.shape) for each in given] if len(given) == len(leaves) else []
+    pairs = [(i, j) for j, kind in enumerate(kinds) for i in range(j) if kinds[i] == kind]
+    for one, other in pairs[:MOST_PAIRS]:
+        order = [*range(len(leaves))]
+        order[one], order[other] = other, one
+        test = exchange(tuple(order), tuple(each.name for each in leaves))
+        trial = case.trials.get(test.key)
+        if trial is not None and trial.effect is not Effect.GONE:
+            continue
+        names = f"{leaves[one].name} and {leaves[other].name}"
+        yield Suspect(
+            category="input_mismatch",
+            guilty=component("input", names, case.call_locations, index=one),
+            summary=f"{names} stand in each other's place: they have one dtype and shape, and exchanged they "
+            "give the outputs that are expected.",
+            level=CausalLevel.CALL,
+            evidence=(seen("check_devices", f"{names} have one dtype and shape"),),
+            fix=Fix(text=f"give {names} in the order of the export"),
+            intervention=test,
+            weak=trial is None,
+            observed=False,
+        )
 
 
 def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:

@@ -13,7 +13,13 @@ from mcp_server.diagnosis.indices import (
     watched_indices,
 )
 from mcp_server.diagnosis.interventions.base import Intervention
-from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
+from mcp_server.diagnosis.interventions.input import (
+    Leaf,
+    changed,
+    replace_element,
+    replace_where,
+    together,
+)
 from mcp_server.diagnosis.interventions.kernel import (
     EXPONENT,
     correct_expression,
@@ -158,7 +164,7 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         found = (values.tensor(number, argument, "before") for number, argument in own)
         return next((tensor for tensor in found if tensor is not None), None)
 
-    made = kept_in_range(origin, leaves) or made_good(origin, leaves, seen)
+    made = as_given(origin, leaves) or kept_in_range(origin, leaves) or made_good(origin, leaves, seen)
     case.origin_changes = [made] if made is not None else []
     # An index that is NaN, kept within its bound, would be as wrong as before.
     of_nan = origin.result == "index" and bool(origin.explanation)
@@ -203,6 +209,16 @@ _BOOLEAN = {"True": True, "False": False}
 TensorOf = Callable[[int], Tensor | None]
 
 
+def as_given(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
+    """Zeros for what is not finite in the input that gave the value as it is."""
+    places = [each.input_index for each in origin.elements if each.value in ("nan", "inf", "-inf")]
+    place = places[0] if places and origin.launch_index is None else None
+    if place is None or place >= len(leaves):
+        return None
+    action = f"keep what is not finite out of {leaves[place].name} where it is made"
+    return replace(replace_where(leaves[place], Where(non_finite=True), 0.0), action=action)
+
+
 def kept_in_range(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
     """The rows of an input whose sums leave the range of their type, kept so small that none can."""
     found = origin.overflow
@@ -244,6 +260,8 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     good, alike = condition.good, -1
     if tensor is not None and tensor.count <= MOST_COUNTED:
         alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
+    if condition.usual is not None and blamed[0].index:
+        return _joined(leaf, (replace_element(leaf, tuple(blamed[0].index), condition.usual),), "")
     complete = origin.element_count <= len(origin.elements)
     above, below = condition.low is not None, condition.high is not None
     if above != below and (alike == len(blamed) or not complete):

@@ -40,7 +40,7 @@ class Condition(Record):
 
     `variable` is the operand's letter, `label` its tensor. `low` and `high` bound the bad values of the
     element (inclusive, None: no bound), or the good values if no offending one is known. `good` is the good
-    value nearest to the offending one.
+    value nearest to the offending one, and `usual` the median of those beside it, where there are some.
     """
 
     text: str
@@ -49,6 +49,7 @@ class Condition(Record):
     low: float | int | None = None
     high: float | int | None = None
     good: float | int | None = None
+    usual: float | None = None
 
 
 class Operation(Record):
@@ -98,7 +99,9 @@ class Origin(Record):
     `launch_index` is None and `kernel` "" for a value given by an input. `bad_value` is what
     the expression gave at the offending element, `carriers` the launches between it and the fault, the last
     one first. `elements` are at most 16 of `element_count`. `of_model` says why the expression is at fault
-    and not the elements; `correction` is what would make it right, where the source of the kernel shows that.
+    and not the elements; `correction` is what would make it right, where the source of the kernel shows
+    that. `operator` is the one that made a value that is not finite of finite ones, or
+    whose result the type `narrow` does not hold.
     """
 
     launch_index: int | None
@@ -115,6 +118,8 @@ class Origin(Record):
     condition: Condition | None = None
     layer: str = ""
     operation: Operation | None = None
+    operator: str = ""
+    narrow: str = ""
     overflow: Overflow | None = None
     of_model: str = ""
     correction: Correction | None = None

@@ -19,7 +19,7 @@ from mcp_server.diagnosis.origin.walk import Given, value_of
 from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, outside, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
-from mcp_server.package.terms.parts import SIGNS, parts
+from mcp_server.package.terms.parts import SIGNS, key, parts
 from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
 
 _PIECES = 600
@@ -358,6 +358,21 @@ def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
 
 def finite(value: Scalar | None) -> bool:
     return value is not None and math.isfinite(value)
+
+
+def operator_of(expression: Expression) -> str:
+    """The operation that first gave a non-finite value, or the reduction that did; empty if none is known.
+
+    A product of a value with itself is a `square`.
+    """
+    evaluator = expression.evaluator()
+    made = culprit_at(expression.term, evaluator)
+    if made is not None:
+        op, args = made[0].op, made[0].args
+        return "square" if op == "mul" and key(args[0]) == key(args[1]) else op
+    folds = (each for each in parts(expression.term) if isinstance(each, Fold))
+    infinite = (each for each in folds if not finite(value_of(each, evaluator)))
+    return next(("square" if each.kind == "m2" else each.kind for each in infinite), "")
 
 
 def explained(expression: Expression) -> str:

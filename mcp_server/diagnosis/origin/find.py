@@ -8,7 +8,14 @@ from itertools import islice
 from typing import Literal
 
 from mcp_server.diagnosis.origin import Correction, OffendingElement, Origin
-from mcp_server.diagnosis.origin.condition import ElementKey, between, condition_of, explained, finite
+from mcp_server.diagnosis.origin.condition import (
+    ElementKey,
+    between,
+    condition_of,
+    explained,
+    finite,
+    operator_of,
+)
 from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of, operands, shown
 from mcp_server.diagnosis.origin.of_model import (
@@ -16,10 +23,12 @@ from mcp_server.diagnosis.origin.of_model import (
     correction_of,
     layer_of,
     operation_of,
+    outlier_of,
     outside_of,
     read_by,
     tables_of,
     why_of_model,
+    wrapped,
 )
 from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.diagnosis.origin.walk import (
@@ -276,12 +285,16 @@ class _Finder:
         is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
         too_large = overflow_of(self.walker, source) if not finite(value) and not explanation else None
         explanation = too_large.text if too_large is not None else explanation
-        of_model = ""
+        of_model, narrow = "", ""
+        operator = "" if is_index or finite(value) else operator_of(expression)
         left: Outside | None = None
         correction: Correction | None = None
         if isinstance(source, Computed):
             left = outside_of(self.walker, source) if check is None else None
-            if is_index and value is not None and not explanation:
+            too_narrow = wrapped(expression) if is_index and not explanation else None
+            if too_narrow is not None:
+                operator, narrow, of_model = too_narrow[0].op, too_narrow[0].dtype, too_narrow[1]
+            elif is_index and value is not None and not explanation:
                 of_model = why_of_model(expression.term, value, allowed, self._made_here(bound))
                 if of_model:
                     correction = correction_of(self.view, source, expression, value, allowed)
@@ -290,6 +303,11 @@ class _Finder:
             found, read = list(offending(behind)), read or operands(behind)
         if too_large is not None and not found and isinstance(source, Computed):
             found = list(offending(read_by(self.walker, source)))
+        when = condition_of(expressions, allowed, blamed)
+        if when is None and isinstance(source, Computed) and self.seen and not is_index and not finite(value):
+            outlier = outlier_of(self.walker, source)
+            if outlier is not None:
+                when, found = outlier.condition, [outlier.element]
         return Origin(
             launch_index=launch.index if launch else None,
             kernel=launch.kernel if launch else "",
@@ -302,10 +320,12 @@ class _Finder:
             elements=found[:_OFFENDING],
             element_count=len(found),
             explanation=explanation,
-            condition=condition_of(expressions, allowed, blamed),
+            condition=when,
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
             operation=operation_of(self.walker, left) if left is not None else None,
+            operator=operator,
+            narrow=narrow,
             overflow=too_large,
             of_model=of_model,
             correction=correction,

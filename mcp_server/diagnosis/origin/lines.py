@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -154,6 +155,32 @@ def may_leave_domain(line: str, op: str) -> bool:
     if operand is not None:
         return not _is_kept(operand, DOMAINS[op])
     return ("/" if op == "reciprocal" else SIGNS[op][0] if op in SIGNS else f"{op}(") in line
+
+
+# What a model calls where a kernel computes an operation of this name, beside the operation itself.
+_NORMS = ("normalize", "layer_norm", "batch_norm", "group_norm", "rms_norm", "cosine_similarity")
+_SOFTMAX = ("softmax", "log_softmax", "logsumexp", "cross_entropy")
+_DEVIATIONS = ("std", "var", "std_mean", "var_mean", "norm", *_NORMS)
+_SUMS = ("sum", "mean", "cumsum", "einsum", "matmul", "mm", "bmm")
+_CALLED = {
+    "exp": (*_SOFTMAX, "sigmoid", "softplus"),
+    "sub": (*_SOFTMAX, *_DEVIATIONS),
+    "div": (*_SOFTMAX, *_NORMS, "mean", "true_divide"),
+    "log": (*_SOFTMAX, "binary_cross_entropy", "kl_div"),
+    "sqrt": (*_DEVIATIONS, "cdist", "dist"),
+    "rsqrt": _NORMS,
+    "square": (*_DEVIATIONS, "pow", "mse_loss", "cdist", "dist"),
+    "sum": _SUMS,
+    "mean": _SUMS,
+}
+_WRITTEN = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "square": "**"}
+
+
+def may_compute(line: str, op: str) -> bool:
+    """Whether a line of the model may have an operation: by its sign, or by a call that computes with it."""
+    calls = "|".join(map(re.escape, (op, *_CALLED.get(op, ()))))
+    sign = re.escape(_WRITTEN.get(op, op))
+    return re.search(rf"(?<![a-zA-Z_])(?:{calls})\(|(?<=[\w)\]]) {sign} ", line) is not None
 
 
 def guarded_line(line: str, op: str) -> str:

@@ -1,4 +1,4 @@
-"""What is at fault at an origin in the terms of the model: layer, operation, and what would correct it."""
+"""What is at fault at an origin: layer, operation, the element that stands out, and what would correct it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,45 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from statistics import median_low
 
-from mcp_server.diagnosis.origin import Correction, Operation
-from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, exactly
-from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
+from mcp_server.diagnosis.origin import Condition, Correction, OffendingElement, Operation
+from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, exactly, finite
+from mcp_server.diagnosis.origin.expression import (
+    Closing,
+    Expression,
+    Leaf,
+    by_tensor,
+    index_text,
+    label_of,
+    shown,
+)
 from mcp_server.diagnosis.origin.lines import guarded_code
-from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
+from mcp_server.diagnosis.origin.walk import (
+    Computed,
+    Given,
+    Place,
+    Produced,
+    Walker,
+    argument_of,
+    leaves,
+    value_of,
+)
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.accesses import indexed_by
 from mcp_server.package.terms.dtypes import is_float
-from mcp_server.package.terms.evaluate import Domain, Evaluator, outside
-from mcp_server.package.terms.interval import Bounds, Interval
+from mcp_server.package.terms.evaluate import (
+    FUNCTIONS,
+    Domain,
+    Evaluator,
+    UnknownValue,
+    outside,
+    rounded,
+)
+from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, ordinal
 from mcp_server.package.terms.parts import key, parts, uncast, understood, unwrapped
 from mcp_server.package.terms.program import Check, read_program
-from mcp_server.package.terms.term import Apply, Element, Scalar, Term
+from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
@@ -98,12 +123,12 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
     return None
 
 
-def read_by(walker: Walker, start: Computed) -> Expression:
-    """What a value is computed from, as leaves: the elements of a reduction one by one."""
+def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
+    """What a value is computed from, as leaves: the elements of a reduction one by one, at most so many."""
     closing = Closing(walker)
     queue = [(start, 0)]
     for computed, depth in queue:  # grows in the loop
-        for element, at in islice(leaves(computed.term, computed.evaluator), _LEAVES):
+        for element, at in islice(leaves(computed.term, computed.evaluator), most):
             source = walker.back(Computed(computed.launch, element, at)).source
             if not isinstance(source, Computed):
                 closing.leaf(source, element.dtype, value_of(element, at))
@@ -162,6 +187,24 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
     return ""
 
 
+_WHOLE = frozenset({"add", "sub", "mul"})
+
+
+def wrapped(expression: Expression) -> tuple[Apply, str] | None:
+    """The sum or product of whole numbers that does not fit its type, and that in words; None if all fit."""
+    evaluator = expression.evaluator()
+    for each in parts(expression.term):
+        if not isinstance(each, Apply) or each.op not in _WHOLE or not each.dtype.startswith("int"):
+            continue
+        values = [value_of(argument, evaluator) for argument in each.args]
+        if any(not isinstance(value, int) for value in values):
+            continue
+        exact = FUNCTIONS[each.op](*values)
+        if rounded(exact, each.dtype) != exact:
+            return each, f"{applied_text(each, evaluator)} is {exact}, which {each.dtype} does not hold"
+    return None
+
+
 def correction_of(
     view: PackageView, source: Computed, expression: Expression, value: Scalar, allowed: Interval
 ) -> Correction | None:
@@ -179,3 +222,116 @@ def correction_of(
         return Correction(text=f"({expression.text()}).clamp(max={high})", lines=lines, high=high)
     low = int(allowed.low)
     return Correction(text=f"({expression.text()}).clamp(min={low})", lines=lines, low=low)
+
+
+# One element of many makes a value infinite where, with a usual value in its place, the value is finite. The
+# largest is tried: everything that the launches compute from it is computed again.
+_ELEMENTS = 4096  # that are read
+_FEWEST = 3  # elements of a tensor, of which one can stand out
+_READS = 1 << 17  # of elements, for all values that are tried
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """The element, and when the value is not finite as it varies."""
+
+    element: OffendingElement
+    condition: Condition
+
+
+class _Changed(Walker):
+    """The same call with another value for one element of an input."""
+
+    def __init__(self, walker: Walker, leaf: Given, value: Scalar, left: list[int]) -> None:
+        super().__init__(walker.view, walker.values)
+        self.changed, self.value, self.left = leaf, value, left
+
+    def value_at(self, place: Place | Produced) -> Scalar | None:
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise UnknownValue("too many elements")
+        source = self.source(place) if isinstance(place, Place) else place
+        match source:
+            case Given(name=self.changed.name, index=self.changed.index):
+                return self.value
+            case Computed(term=term, evaluator=evaluator):
+                return value_of(term, evaluator)
+            case Produced(launch=launch):
+                behind = self.view.flow_of(launch).backward_from(launch.index).inputs
+                if self.changed.name in behind:
+                    raise UnknownValue("an operator computed it from the element")
+        return super().value_at(place)
+
+
+def outlier_of(walker: Walker, source: Computed) -> Outlier | None:
+    """The element of an input by which a reduction is not finite; None where no single one is."""
+    if not any(isinstance(each, Fold) for each in parts(source.term)):
+        return None
+    read, left = read_by(walker, source, _ELEMENTS), [_READS]
+    inputs = {compiled.name: compiled for compiled in walker.view.package.inputs}
+    for tensor, names in by_tensor(read.leaves, walker).items():
+        largest, usual = _standing_out([read.leaves[name] for name in names])
+        if largest is None or not isinstance(largest.source, Given) or largest.source.name not in inputs:
+            continue
+        compiled = inputs[largest.source.name]
+        tried = _Tried(walker, source, largest.source, compiled.dtype or "float32", left)
+        condition = tried.condition(f"x{index_text(largest)}", largest.value or 0.0, usual)
+        if condition is not None:
+            element = OffendingElement(
+                kind="input",
+                label=tensor,
+                index=list(largest.index or ()),
+                value=shown(largest.value),
+                input_index=compiled.index,
+            )
+            return Outlier(element, condition.model_copy(update={"label": tensor}))
+    return None
+
+
+def _standing_out(leaves: Sequence[Leaf]) -> tuple[Leaf | None, float]:
+    """The largest element by magnitude, and the median of all; None where there are few, or no numbers."""
+    known = [leaf for leaf in leaves if isinstance(leaf.value, float) and finite(leaf.value)]
+    if len(known) < _FEWEST:
+        return None, 0.0
+    largest = max(known, key=lambda leaf: abs(leaf.value or 0.0))
+    return largest, median_low(leaf.value for leaf in known if isinstance(leaf.value, float))
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A value that is not finite, as one element of an input varies."""
+
+    walker: Walker
+    source: Computed
+    given: Given
+    dtype: str
+    left: list[int]
+
+    def good(self, value: Scalar) -> bool:
+        changed = _Changed(self.walker, self.given, value, self.left)
+        at = changed.evaluator(self.source.launch, self.source.evaluator.positions)
+        return finite(value_of(self.source.term, at))
+
+    def condition(self, name: str, bad: Scalar, usual: float) -> Condition | None:
+        """From which value of the element on the value is bad, found by bisection from the usual one."""
+        if usual == bad or self.good(bad) or not self.good(usual):
+            return None
+        inside, outside = ordinal(usual, self.dtype), ordinal(bad, self.dtype)
+        while abs(outside - inside) > 1:
+            middle = (inside + outside) // 2
+            if self.good(from_ordinal(middle, self.dtype)):
+                inside = middle
+            else:
+                outside = middle
+        if self.left[0] < 0:
+            return None
+        end, above = from_ordinal(outside, self.dtype), bad > usual
+        return Condition(
+            text=f"the expression is not finite for {name} {'>=' if above else '<='} {shown(end)} "
+            "(with the others as here)",
+            variable="x",
+            low=end if above else None,
+            high=None if above else end,
+            good=from_ordinal(inside, self.dtype),
+            usual=usual,
+        )

@@ -1,8 +1,9 @@
 """Back from a value through the launches that only carry it, to the one that computed it or to an input.
 
 A kernel carries a value where its term chooses one of the loaded elements: a copy, a cast that keeps the
-value, `where`, a minimum, a gather. A NaN is followed through arithmetic as well: it was made where no
-operand is NaN. In an operator outside the generated code, the element is found by its value, which is exact.
+value, `where`, a minimum, a gather. A NaN is followed through arithmetic as well, and an infinity through
+sums and products: it was made where no operand is like it. In an operator outside the generated code, the
+element is found by its value, which is exact.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mcp_server.package.dataflow import SOURCES, Dataflow, Step
 from mcp_server.package.launches import Argument, Launch, shifted, shim_operator, whole_number
 from mcp_server.package.terms.accesses import places, position_of, used
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.parts import elements
+from mcp_server.package.terms.parts import elements, parts
 from mcp_server.package.terms.program import Program, Store, read_program
 from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
 from mcp_server.package.view import PackageView
@@ -229,6 +230,8 @@ class Walker:
             places = [n for n in range(read.count) if _matches(read.at(n), value, exactly=carrier)]
             if places:
                 best = min(places, key=lambda place: _distance(read, place, value, index))
+                if not carrier and math.isinf(value) and not _distance(read, best, value, index)[1]:
+                    continue  # in another row and column: this one may have grown too large
                 return Place(launch, argument, read.offset(read.unraveled(best)))
         return None
 
@@ -242,13 +245,24 @@ class Walker:
             if chosen is None:
                 break
             term, evaluator = chosen
-        if not _is_nan(value_of(term, evaluator)):
-            return None
-        for element, place in leaves(term, evaluator):  # a NaN that a NaN was computed from
-            offset = value_of(element.index, place)
-            if offset is not None and _is_nan(value_of(element, place)):
-                return element, int(offset)
+        value, linear = value_of(term, evaluator), _is_linear(term)
+        loaded = list(leaves(term, evaluator)) if _is_nan(value) or (_is_infinite(value) and linear) else []
+        for wanted in (_is_nan, _is_infinite) if linear else (_is_nan,):
+            for element, place in loaded:
+                offset = value_of(element.index, place)
+                if offset is None or not wanted(value_of(element, place)):
+                    continue
+                # What an infinity that the model made comes to is told where it is used: `0 * log(0)`.
+                if wanted is _is_nan or not _is_nan(value) or self._as_given(at.launch, element, int(offset)):
+                    return element, int(offset)
         return None
+
+    def _as_given(self, launch: Launch, element: Element, offset: int) -> bool:
+        """Whether a launch reads an element that the call gave."""
+        if self.stored(launch, element.parameter, offset, element.line) is not None:
+            return False
+        source = self.source(Place(launch, argument_of(launch, element.parameter), offset))
+        return isinstance(source, Given) and source.kind == "input"
 
     def source(self, place: Place) -> Source:
         """What last wrote the element that a launch reads; else its input, constant or unset memory."""
@@ -329,6 +343,21 @@ def _is_nan(value: Scalar | None) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
+def _is_infinite(value: Scalar | None) -> bool:
+    return isinstance(value, float) and math.isinf(value)
+
+
+_LINEAR = frozenset({"add", "sub", "mul", "neg", "cast", "where"})
+
+
+def _is_linear(term: Term) -> bool:
+    """Whether a term is infinite for an infinite element: it only adds up and multiplies."""
+    made = [each for each in parts(term) if isinstance(each, Apply | Fold)]
+    return all(
+        each.op in _LINEAR if isinstance(each, Apply) else each.kind in ("sum", "mean") for each in made
+    )
+
+
 def _same_value(a: Scalar | None, b: Scalar | None) -> bool:
     """Equal, or both NaN; an unknown value is like no other."""
     if a is None or b is None:
@@ -341,6 +370,8 @@ def _matches(seen: Scalar | None, value: Scalar, *, exactly: bool) -> bool:
         return False
     if _is_nan(value):
         return isinstance(seen, float) and (math.isnan(seen) or (not exactly and math.isinf(seen)))
+    if not exactly and isinstance(value, float) and math.isinf(value):
+        return isinstance(seen, float) and math.isinf(seen)  # a factor below 0 turns the sign
     return seen == value
 
 

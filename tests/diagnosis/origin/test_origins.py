@@ -117,6 +117,17 @@ ORIGINS: dict[str, dict[str, object]] = {
         "overflow.input_index": 0,
         "overflow.rows": [3],
     },
+    # One element of a reduction by which it overflows: with a usual one in its place it does not.
+    "standardised": {
+        "operator": "square",
+        "elements": ["args[0][2, 3] = -1e+30"],
+        "condition.low": None,
+    },
+    "hashed": {
+        "elements": ["args[1][2] = 850"],
+        "narrow": "int32",
+        "of_model": "850 * 2654435 is 2256269750, which int32 does not hold",
+    },
     # The last row of a window decides: a start of 4 reaches beyond the table as well.
     "window": {
         "expression": "x * 4 + 1",
