@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import multiprocessing
 import os
 import runpy
@@ -121,9 +122,11 @@ class Tracer(TorchFunctionMode):  # type: ignore[misc]
 
 def model_line() -> int | None:
     """The line of model.py nearest to the operation that runs."""
-    for frame, line in traceback.walk_stack(None):
+    frame = inspect.currentframe()
+    while frame is not None:
         if Path(frame.f_code.co_filename).name == "model.py":
-            return line
+            return frame.f_lineno
+        frame = frame.f_back
     return None
 
 
