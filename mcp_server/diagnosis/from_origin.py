@@ -276,7 +276,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
     text = f"keep {', '.join(kept)} {limit} where it is produced"
     if origin.operation is not None:
-        text += f"; if such values are legitimate, {origin.operation.action} in the model"
+        text += f"; if other values are legitimate, {origin.operation.action} in the model"
     whole = bound and not places and "[" in condition.label
     return Fix(text=text, after=f"assert {condition.label}.{bound}" if whole else None)
 

@@ -136,7 +136,7 @@ class Journal:
 
     @property
     def ending(self) -> Ending:
-        """The first of: a device fault, an unfinished call, a call that threw, the last return."""
+        """A device fault if there is one, else the latest unfinished call, else how the last call ended."""
         calls = [run for run in self.runs if run.launches]
         fault = next((launch for launch in self.launches if launch.fault), None)
         if fault is not None:

@@ -162,7 +162,7 @@ def _where(fault: Fault) -> str:
     where = f"{kernel} ({line})" if line else kernel
     if fault.launch is None:
         return f"{where}."
-    sure = "" if fault.launch.certain else ", not for sure"
+    sure = "" if fault.launch.certain else " (uncertain)"
     model = fault.launch.model[0] if fault.launch.model else None
     origin = f", from {model.file.rpartition('/')[2]}:{model.line}" if model else ""
     return f"{where}, launch {fault.launch.index}{sure}{origin}."

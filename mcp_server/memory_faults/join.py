@@ -114,7 +114,7 @@ def _unknown(
     """List what the evidence leaves open, one phrase each."""
     found = []
     if not choice.certain:
-        found.append(f"which launch for sure: {choice.how}")
+        found.append(f"which launch it was: {choice.how}")
     if situation.seen is None:
         found.append("shapes and addresses of the launch: no journal of it")
     if situation.access.address is None:

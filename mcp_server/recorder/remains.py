@@ -54,7 +54,7 @@ def segments_of(elf: ELFFile) -> Segments:
 
 
 def address_of(place: int, segments: Segments) -> int | None:
-    """Convert an offset in a library's file into the address for which the library was linked; else None."""
+    """Convert an offset in a library's file into its virtual address; None if no segment contains it."""
     return next((place - at + start for at, size, start in segments if at <= place < at + size), None)
 
 

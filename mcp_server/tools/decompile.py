@@ -69,7 +69,7 @@ class Comparison:
 
     @property
     def own_source(self) -> str:
-        """A sentence where all launches do; empty where one does not, or none ran."""
+        """Say that each launch that ran computes what its source says; empty if one differs or none ran."""
         ran = [each for each in self.by_launch if each.agreement != "not_run"]
         if not ran or self.different:
             return ""

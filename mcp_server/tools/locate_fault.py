@@ -124,7 +124,9 @@ def result(context: Context, target: Target, found: FaultRun, attempts: list[Att
             artifacts.append(context.artifact(path, "the journal"))
     notes = []
     if target.why_not:
-        notes.append(f"no probes, so no addresses of launches: {target.why_not}")
+        notes.append(
+            f"no probes, so the addresses of each launch's arguments are not known: {target.why_not}"
+        )
     if fault is not None and fault.count > 1:
         notes.append(f"{fault.count} records of this site were printed")
     return LocatedFault(

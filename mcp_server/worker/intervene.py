@@ -251,7 +251,7 @@ class Trial:
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
     def _constants(self, planned: PlannedCall) -> tuple[str, ...]:
-        """The fewest of the given constants with which the call is right; none if even all are not enough."""
+        """The smallest set of the given constants that makes the call right; empty if not even all do."""
         options = cast(InterveneRequest, planned.get("options") or {})
         update = options["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()

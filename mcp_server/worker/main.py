@@ -94,7 +94,7 @@ def register_as_package() -> None:
 
 
 def run_operation(request: Request, report: Report) -> int:
-    """Do the asked operation; the exit status."""
+    """Run the requested operation and return the exit status."""
     failures, events = (importlib.import_module(PACKAGE + name) for name in (".report", ".events"))
     try:
         if request.get("temporary"):  # where a loader unpacks; what a crash leaves there goes with the job

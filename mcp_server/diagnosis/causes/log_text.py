@@ -72,8 +72,8 @@ _ACTIONS: Mapping[Advice, str] = {
 # A symbol of libtorch: in its C interface or in one of its C++ namespaces, as mangled by the Itanium ABI.
 _OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
 _OTHER_TORCH = (
-    "build {library} again against the libtorch installed here, which does not provide {symbol}; or install "
-    "the torch that it was built with"
+    "the libtorch installed here does not provide {symbol}. If a custom operator defines it, load its "
+    "library first; otherwise build {library} again with the torch installed here"
 )
 
 

@@ -98,7 +98,7 @@ def indented(lines: Iterable[str]) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """Text of the package as a literal of Python, on one line."""
+    """Text from the package as a one-line Python string literal."""
     return json.dumps(printable(text))
 
 

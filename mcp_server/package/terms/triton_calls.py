@@ -115,7 +115,7 @@ class Functions(Reader):
         return chosen(mask, value, other)
 
     def called(self, call: Call) -> Term | None:
-        """Return the result of a Triton function, or of a function of the same source; else None."""
+        """Return the result of a call of a Triton function or of one in the kernel's source; else None."""
         last = call.name.rpartition(".")[2]
         several = self._several(call)
         if several is not None:
