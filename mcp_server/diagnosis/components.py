@@ -20,7 +20,7 @@ from mcp_server.worker import events
 
 
 def launch_component(number: int, kernel: str, case: DiagnosisState) -> Component:
-    """The launch of that number: `kernel`, or the user's own Triton kernel or operator that it calls."""
+    """The launch with that number: `kernel`, or the user's own Triton kernel or operator that it calls."""
     launch = case.launches[number] if number < len(case.launches) else None
     op = operator_of(number, case)
     own = launch.symbol if launch is not None and launch.kind == "user_triton" else ""
@@ -41,7 +41,7 @@ def operator_of(number: int, case: DiagnosisState) -> str:
 
 
 def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation]:
-    """The model's lines of the first launch that reads that input: where a bad one has its effect."""
+    """The model's lines of the first launch that reads that input, where a bad input takes effect."""
     if case.view is None or index is None or index >= len(case.compiled_inputs):
         return []
     launches = case.view.readers_of_name.get(case.compiled_inputs[index].name, [])
@@ -53,7 +53,7 @@ _LONGEST = 1 << 20  # bytes of a script
 
 
 def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:
-    """The user's own Triton kernel that is launched, with its source."""
+    """The user's own Triton kernel that the launch runs, with its source."""
     if case.view is None or launch.kind != "user_triton":
         return None
     kernel = case.view.wrapper.kernels.get(launch.kernel)
@@ -69,7 +69,7 @@ def own_operators(case: DiagnosisState) -> list[str]:
 def users_code(case: DiagnosisState) -> list[str]:
     """The user's kernels and operators in the package. The exported program runs the same code.
 
-    If package and program agree, that is therefore no evidence for what this code computes.
+    So their agreement is no evidence that this code computes correct values.
     """
     kernels = {kernel.symbol for launch in case.launches if (kernel := kernel_of(launch, case)) is not None}
     return [*sorted(kernels), *own_operators(case)]
@@ -82,7 +82,7 @@ def own_code(case: DiagnosisState) -> list[str]:
 
 
 def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[ModelLocation]:
-    """The first two lines of the user's script in which the pattern is found; none of a very long script."""
+    """The first two lines of the user's script that match the pattern; none for a very long script."""
     workload = case.workload
     if not isinstance(workload, ScriptWorkload):
         return []
@@ -98,7 +98,7 @@ def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[Model
 
 
 def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: DiagnosisState) -> Component:
-    """That kernel at that launch: the lines in the script, then those of the model behind the launch."""
+    """The kernel at that launch, with its lines in the script, then the model lines behind the launch."""
     places = [*lines, *launch_lines(launch.index, case)]
     distinct = {(place.file, place.line): place for place in places}.values()
     return component("kernel", symbol, list(distinct), launch=launch.index)
@@ -108,7 +108,7 @@ _WHAT = re.compile(r"^\s*what\(\):\s*")  # how the C++ runtime begins the text o
 
 
 def said(error: ErrorFact) -> Evidence:
-    """What the plain run printed, and where."""
+    """The error text that the plain run printed, and its place."""
     return Evidence(
         step="run", fact=quoted(_WHAT.sub("", error.text)), source=f"line {error.line} of the output"
     )
@@ -119,9 +119,9 @@ MOST_LINES = 6
 
 
 def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
-    """Why the call cannot be made outside its program: it lacks an operator that the program had; or "".
+    """Why the call cannot be made outside its program: a missing operator that the program had; else "".
 
-    Such a run is evidence of nothing.
+    A run without its operators is evidence of nothing.
     """
     root, phase = run.root, case.failing_phase
     if root is None or root.family.id != MISSING or case.capture is None:
@@ -137,7 +137,7 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
 
 
 def operators_from(case: DiagnosisState) -> list[Evidence]:
-    """The lines of a program that were run, and no others, for the operators of its call."""
+    """The only lines of the program that were run, to get the operators of its call."""
     plain = case.plain_run
     found = next((event for event in _taken(plain) if event.lines), None) if plain is not None else None
     if found is None:
@@ -160,17 +160,17 @@ def seen(step: str, fact: str, source: str = "") -> Evidence:
 
 
 def reported(root: ErrorFact, source: str) -> Evidence:
-    """The error text of a run, and where it stands."""
+    """The error text of a run, and its place in the log."""
     return seen("run", quoted(root.text), f"{source}:{root.line}")
 
 
 def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
-    """That package and exported program give the same, where that was seen."""
+    """Evidence that package and exported program agree; empty if this was not seen."""
     return (seen("interpret", "package and exported program agree"),) if case.equals_eager else ()
 
 
 def check_failed(case: DiagnosisState) -> bool:
-    """Whether every call of a program came back, and what failed is a check of results, however it ended."""
+    """Whether every call of a program returned, and a check of results failed, however the program ended."""
     script = case.script_run
     if script is None or script.failure != "exception" or any(call.outcome != "ok" for call in case.calls):
         return False
@@ -178,7 +178,7 @@ def check_failed(case: DiagnosisState) -> bool:
 
 
 def name_of(item: CompiledInput) -> str:
-    """As the user writes it, where the signature tells."""
+    """The name of the input as the user writes it, if the signature tells."""
     return item.path or item.name
 
 
@@ -191,7 +191,7 @@ def component(
     index: int | None = None,
     launch: int | None = None,
 ) -> Component:
-    """A component at these lines of the user's; `index` is its place among the inputs."""
+    """A component at these lines of the user's code; `index` is its place among the inputs."""
     return Component(
         kind=kind,
         name=name,
@@ -203,7 +203,7 @@ def component(
 
 
 def is_whole(item: CompiledInput) -> bool:
-    """Whether its elements are whole numbers."""
+    """Whether its elements are integers."""
     return (item.dtype or "").startswith(("int", "uint"))
 
 
@@ -227,19 +227,19 @@ def launch_lines(number: int | None, case: DiagnosisState, most: int = 3) -> lis
 
 
 def depends_on(number: int | None, case: DiagnosisState, words: str) -> str:
-    """`words` and the first inputs that a launch computes from; empty where there are none."""
+    """`words` and the first inputs from which a launch computes; empty if there are none."""
     behind = case.view.inputs_behind(number) if case.view is not None and number is not None else []
     return f"{words} {', '.join(behind[:3])}" if behind else ""
 
 
 def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
-    """A test that can only confirm: one that did not remove the failure clears nobody, and is dropped."""
+    """A test that can only confirm. A test that did not remove the failure clears nobody, and is dropped."""
     trial = case.trials.get(test.key)
     return test if trial is None or trial.proves else None
 
 
 def written_inputs(case: DiagnosisState) -> set[int]:
-    """Positions of the inputs that some launch or copy writes, as far as the package tells."""
+    """Positions of the inputs that any launch or copy writes, as far as the package tells."""
     storages = written_storages(case)
     return {
         buffer.position
@@ -249,7 +249,7 @@ def written_inputs(case: DiagnosisState) -> set[int]:
 
 
 def written_storages(case: DiagnosisState) -> set[int]:
-    """The memory that some launch or copy of a call writes."""
+    """The storages that any launch or copy of a call writes."""
     if case.view is None:
         return set()
     run = case.view.wrapper.run
@@ -263,7 +263,7 @@ def lines_of(event: events.OfNode | events.GuardFailed | events.FakeMismatch) ->
 
 
 def first_line(event: events.NodeRaised | events.GuardFailed) -> str:
-    """Of the error text in an event."""
+    """The first line of the error text in an event."""
     return quoted(event.text.splitlines()[0])
 
 

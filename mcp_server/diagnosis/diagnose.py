@@ -1,7 +1,7 @@
-"""The procedure: observe, weigh, choose the next observation, until a verdict stands or the budget ends.
+"""The procedure: observe, weigh, choose the next observation, until the verdict is final or the budget ends.
 
 A detector is a function `detect…` of a module in `causes/`, an observation a class of a module in `observe/`:
-both are found, not listed, and neither depends on the order.
+both are discovered, not listed, and neither depends on the order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Detector = Callable[[DiagnosisState], Iterator[Suspect]]
 
 
 def _defined_in(folder: ModuleType) -> Iterator[tuple[str, object]]:
-    """What the modules of a folder define, by name; not what they import."""
+    """The objects that the modules of a folder define, by name, without those that they import."""
     for found in pkgutil.iter_modules(folder.__path__):
         module = importlib.import_module(f"{folder.__name__}.{found.name}")
         for name, value in vars(module).items():
@@ -64,19 +64,19 @@ OBSERVATIONS: tuple[type[Observation], ...] = tuple(
 
 
 def observations() -> list[Observation]:
-    """One of each, for one diagnosis: some count their rounds."""
+    """One instance of each observation, for one diagnosis: some count their rounds."""
     return [make() for make in OBSERVATIONS]
 
 
-# What reading an exported program imports beyond torch, most of the time that it takes (1.3 s of processor
-# time, and 0.3 s for the rest, torch 2.13). A package alone is not read with them.
+# The imports for reading an exported program take most of the time beyond torch (1.3 s of processor
+# time; the rest takes 0.3 s, torch 2.13). A package alone is read without them.
 EXPORTED = ("torch._inductor.codecache", "torch._export.serde.serialize")
 
 
 def import_ahead(case: DiagnosisState, context: Context) -> None:
-    """One import for the requests of most observations, then one with the threads of `CheckedRun`.
+    """Start one import for the requests of most observations, then one with the threads of `CheckedRun`.
 
-    OpenMP reads its limits when torch is imported, so that the two cannot be one.
+    OpenMP reads its limits when torch is imported, so one import cannot serve both.
     """
     if case.workload is not None:
         without = isinstance(case.workload, PackageWorkload) and not case.judged_by_program
@@ -86,15 +86,15 @@ def import_ahead(case: DiagnosisState, context: Context) -> None:
 
 
 DEFAULT_BUDGET_S = 300.0
-CLOSING_S = 0.8  # to end what runs, and to weigh what is known
+CLOSING_S = 0.8  # time to end running processes, and to weigh what is known
 
 
 async def diagnose_recording(
     context: Context, folder: Path, workload: PackageWorkload, *, budget_s: float, symptom: Symptom
 ) -> Verdict:
-    """A verdict on the call that the recording says most of. `workload` is the package, without inputs.
+    """Return a verdict on the most informative call of the recording. `workload` is the package, no inputs.
 
-    Raises `ProblemError` where no call can be made again, and says what was not kept.
+    Raises `ProblemError`, with what was not kept, if no call can be repeated.
     """
     async with context.sharing_imports():
         taken = await take_call(context, folder, workload)
@@ -112,13 +112,13 @@ async def diagnose(
     taken: TakenCall | None = None,
     in_place: bool = False,
 ) -> Verdict:
-    """A verdict on `workload`, within `budget_s` seconds, not counting those in which another has the GPU.
+    """Return a verdict on `workload` within `budget_s` seconds, not counting time when another has the GPU.
 
-    `log` is what a failing run printed: with no workload it is all there is, and a package workload without
-    inputs is then read with it. `symptom` is what the user sees, and what the outputs are to be.
-    `taken` says from which recording the inputs are. Packages that the program wrote over are put back at
-    the end, unless `in_place`. Raises `ProblemError` when neither is given, and for an expectation that
-    cannot be one of this call.
+    `log` is the output of a failing run. Without a workload it is the only source; a package workload
+    without inputs is read together with it. `symptom` is what the user sees, and the expected outputs.
+    `taken` tells from which recording the inputs come. Packages that the program overwrote are restored at
+    the end, unless `in_place`. Raises `ProblemError` if neither workload nor log is given, and for an
+    expectation that cannot fit this call.
     """
     if workload is None and log is None:
         raise ProblemError(
@@ -130,7 +130,7 @@ async def diagnose(
         case.log, case.log_source = await read_users_log(log), str(log)
     if isinstance(workload, PackageWorkload):
         inputs = workload.inputs if isinstance(workload.inputs, Path) else None
-        # Without inputs the package is loaded, and not called.
+        # Without inputs the package is loaded, but not called.
         request: ReplayRequest = {
             "package": str(workload.package),
             "model_name": workload.model_name,
@@ -159,7 +159,7 @@ async def diagnose(
 
 
 def _concluded(case: DiagnosisState, context: Context) -> Verdict:
-    """The verdict for now; what a report needs is left in the job's directory, if the disk takes it."""
+    """The verdict for now. The facts for a report are written to the job's directory if the disk permits."""
     try:
         case.artifacts.append(leave_subject(case, context))
     except ProblemError as problem:
@@ -178,11 +178,11 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
 
 
 def _with_proof(verdict: Verdict, best: Suspect, case: DiagnosisState, context: Context) -> Verdict:
-    """The verdict with `proof.py` among its artifacts, where a few lines can repeat its experiment."""
+    """The verdict with `proof.py` among its artifacts, if a few lines can repeat its experiment."""
     trial = removing(best, case)
     proof = None
     if trial is not None:
-        with suppress(ProblemError):  # the disk refuses
+        with suppress(ProblemError):  # the disk rejects the file
             proof = leave_proof(trial, verdict, case, context)
     if proof is None:
         return verdict
@@ -190,7 +190,7 @@ def _with_proof(verdict: Verdict, best: Suspect, case: DiagnosisState, context: 
 
 
 async def _investigate(case: DiagnosisState, context: Context) -> None:
-    """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
+    """Observe until the verdict is final, nothing more can be learnt, or the budget is spent."""
     available = observations()
     with case.clock.limit(case.seconds_left - CLOSING_S) as budget:
         while case.unfit is None:
@@ -199,7 +199,7 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
             proven = best is not None and best.harmful and confidence(best, case) == "proven"
             if proven and best is not None and not may_be_decided(best):
                 return
-            # From a launch that computes wrong numbers to the decision of the compiler, where time is left.
+            # If time is left, search for the compiler pass behind a launch that computes wrong numbers.
             left = [each for each in available if each.extra or not proven]
             chosen = choose(left, case)
             if not chosen and not proven:
@@ -222,9 +222,9 @@ def detect(case: DiagnosisState) -> list[Suspect]:
 def choose(
     observations: Sequence[Observation], case: DiagnosisState, *, whatever_it_takes: bool = False
 ) -> list[Observation]:
-    """The best observation, and one that can run at the same time; empty when nothing is worth its time.
+    """Return the best observation, and one that can run at the same time; empty if none is worth its time.
 
-    An observation that takes longer than the budget leaves is tried only if there is no other and nothing has
+    An observation longer than the remaining budget is tried only if there is no other and nothing has
     run yet.
     """
     open_ones = [each for each in observations if each.name not in case.done]
@@ -237,7 +237,7 @@ def choose(
 
 
 async def perform(chosen: Sequence[Observation], case: DiagnosisState, context: Context) -> None:
-    """Make the chosen observations side by side; one that cannot do its job leaves a note."""
+    """Make the chosen observations concurrently. An observation that cannot do its job leaves a note."""
     still = open_categories(case)
     for each, gain in [(each, each.gain(case, case.suspects)) for each in chosen]:
         why = f"gain {gain:.2f}, about {each.seconds:.0f} s{f'; open: {still}' if still else ''}"
@@ -262,15 +262,15 @@ async def _attempt(observation: Observation, case: DiagnosisState, context: Cont
         case.notes.append(f"{observation.name} broke: {type(error).__name__}: {error}")
 
 
-MORE = 4  # times the budget that did not do
+MORE = 4  # times the insufficient budget, for the next try
 LEAST_S = 120.0
 MOST_S = 86_400.0
-MOST_OPEN = 3  # categories that are named
+MOST_OPEN = 3  # categories that a summary names
 MOST_TEXT = 200  # characters of an error
 
 
 def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Verdict:
-    """`verdict`, and where it is not proven and the budget ended: what the reader has to know to go on."""
+    """`verdict`; if it is not proven and the budget ended, also what the reader must know to go on."""
     if not case.cut_short or (verdict.outcome == "fault" and verdict.confidence == "proven"):
         return verdict
     phases = ", ".join(dict.fromkeys(case.cut_short))
@@ -296,7 +296,7 @@ def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Ver
 
 
 def _known(case: DiagnosisState) -> str:
-    """How the workload failed, as far as that was seen, and which categories are open."""
+    """How the workload failed, as far as that was seen, and which categories are still possible."""
     failed = next((run for run in case.runs.values() if run.failure != "none"), None)
     how = "no run has failed" if case.runs else "no run has finished"
     if failed is not None:

@@ -1,4 +1,4 @@
-"""What is known of the origin of a bad value, put into suspects."""
+"""Adds what is known of the origin of a bad value to suspects."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mcp_server.plurals import counted, listed
 
 MOST_ELEMENTS = MOST_LINES = 4
 LONGEST = 160  # letters of an expression in a summary
-LONGEST_EXPLAINED = 60  # where the operation at fault was named before; the root cause has it in full
+LONGEST_EXPLAINED = 60  # if the operation at fault was named before; the root cause has the full expression
 ALL_LINES = 100
 
 
 def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None) -> Suspect:
-    """`suspect` with the origin of the bad value that launch `fault_launch` showed; as it is without one."""
+    """`suspect` with the origin of the bad value seen in launch `fault_launch`; unchanged if it has none."""
     origin = case.origin
     if origin is None or fault_launch is None:
         return suspect
@@ -38,8 +38,8 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     guilty = _with_lines_of_operation(_guilty(suspect.guilty, origin, case), origin, case)
     fix, change = case.origin_fix, _change(case)
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
-        # The guard in the lines of the model that the kernel computes, if each of them is known and can be
-        # guarded: without provenance there may be further ones.
+        # The guard in the model lines that the kernel computes, if every line is known and can be guarded.
+        # Without provenance there may be more lines.
         known = launch_lines(origin.launch_index, case, ALL_LINES)
         codes = [each.code for each in (*known, *guilty.model_locations)] if known else []
         change = _in_model(change, codes, origin)
@@ -50,7 +50,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         summary = _of_operation(origin, guilty)
     elif suspect.category == "nan_or_inf" and origin.explanation and len(origin.expression) <= LONGEST:
         summary = [_explained(origin, guilty), *_sentences(origin, explained=True)]
-    # The corrected expression is the fix where that is at fault, and the changed elements show the cause.
+    # If the expression is at fault, its correction is the fix, and the changed elements show the cause.
     changes = [each for each in (fix, change) if each is not None]
     return replace(
         suspect,
@@ -64,7 +64,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
 
 
 def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisState) -> Component:
-    """The launch with those of its lines alone that have the operation at fault: it fuses many lines."""
+    """The launch, which fuses many lines, with only the lines that have the operation at fault."""
     operation = origin.operation
     at = operation.launch_index if operation is not None else origin.launch_index
     if at is None or party.launch_index != at:
@@ -77,7 +77,7 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
 
 
 def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:
-    """The guard of an operation in the lines of the model: the idiom of a line, else its operand guarded."""
+    """The guard of an operation in the model lines: a line's idiom, else the guarded operand."""
     assert origin.operation is not None
     op = origin.operation.op
     idioms = [idiom for code in dict.fromkeys(codes) if (idiom := idiom_of(code, op, origin.explanation))]
@@ -89,7 +89,7 @@ def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Int
 
 
 def _of_operation(origin: Origin, guilty: Component) -> list[str]:
-    """The operation that left its domain, its operand as the model names it, and the inputs behind it."""
+    """The operation that left its domain, its operand as the model names it, and the inputs it depends on."""
     operation = origin.operation
     assert operation is not None
     found = [f"In launch {operation.launch_index}, {origin.explanation}."]
@@ -109,7 +109,7 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
 
 
 def _explained(origin: Origin, guilty: Component) -> str:
-    """What the arithmetic was, and at which line of the model."""
+    """The arithmetic that went wrong, and its line of the model."""
     lines = guilty.model_locations
     where = f"launch {origin.launch_index}" if origin.launch_index is not None else "an input"
     if len(lines) == 1:
@@ -118,22 +118,22 @@ def _explained(origin: Origin, guilty: Component) -> str:
 
 
 def _change(case: DiagnosisState) -> Intervention | None:
-    """The change of what is at the origin that may still remove the failure.
+    """The change at the origin that may still remove the failure.
 
-    It can only confirm: one that missed clears nobody, and the next one is tried.
+    It can only confirm: a failed change clears nobody, and the next change is tried.
     """
     missed = {trial.intervention.key for trial in _missed(case)}
     return next((each for each in case.origin_changes if each.key not in missed), None)
 
 
 def _missed(case: DiagnosisState) -> list[Trial]:
-    """The trials of such changes that did not remove the failure."""
+    """The trials of changes at the origin that did not remove the failure."""
     trials = [case.trials.get(each.key) for each in (case.origin_fix, *case.origin_changes) if each]
     return [trial for trial in trials if trial is not None and not trial.proves]
 
 
 def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component:
-    """The launch that computed the value; the input where no launch changed it."""
+    """The launch that computed the value, or the input if no launch changed it."""
     inputs = _inputs(origin)
     others = party.kind == "input" and all(each.input_index != party.input_index for each in inputs)
     if inputs and (origin.launch_index is None or (others and not origin.of_model)):
@@ -153,13 +153,13 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
         lines = made.model_locations or party.model_locations
         if party.kind == "input":  # with the line that uses the index
             lines = list(dict.fromkeys([*party.model_locations, *made.model_locations]))
-        own = None if party.kind == "input" else party.value  # that of an input is no index
+        own = None if party.kind == "input" else party.value  # the value of an input is not an index
         party = made.model_copy(update={"value": own, "model_locations": lines})
     value = origin.bad_value
     if origin.allowed:
         value = f"{value or 'not seen'} (allowed: {origin.allowed})"
     if party.kind == "input" and origin.launch_index is not None:
-        # Its own elements: the bad value is what the expression makes of them.
+        # The launch's own elements: its expression computes the bad value from them.
         values = [each.value for each in inputs if each.input_index == party.input_index and each.value]
         value = ", ".join(dict.fromkeys(values[:MOST_ELEMENTS]))
     return party.model_copy(
@@ -172,21 +172,21 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
 
 
 def expression_of(origin: Origin) -> str:
-    """The expression, or of a long one the operation that fails in it."""
+    """The expression or, if it is long, the operation that fails in it."""
     if len(origin.expression) <= LONGEST:
         return origin.expression
     return origin.operation.text if origin.operation is not None else f"{origin.expression[: LONGEST - 1]}…"
 
 
 def _inputs(origin: Origin) -> list[OffendingElement]:
-    """The offending elements of inputs, those that the condition is about first."""
+    """The offending input elements, starting with those that the condition describes."""
     label = origin.condition.label if origin.condition is not None else ""
     found = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
     return sorted(found, key=lambda each: each.label != label)
 
 
 def _elements(origin: Origin) -> str:
-    """The first of them, and how many more there are; empty where none is known."""
+    """The first element, and the number of others; empty if none is known."""
     inputs = _inputs(origin)
     more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
     others = f" and {counted(more, 'more element')}" if inputs and more > 0 else ""
@@ -194,7 +194,7 @@ def _elements(origin: Origin) -> str:
 
 
 def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
-    """Where it was computed, a sentence each."""
+    """Where the value was computed, one sentence for each fact."""
     computed = f"{origin.result} = {origin.expression}"
     short = origin.operation is not None and len(origin.expression) > LONGEST
     brief = explained and len(origin.expression) > LONGEST_EXPLAINED
@@ -223,7 +223,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
 
 
 def _beside(origin: Origin) -> list[str]:
-    """When the value is bad, its layer, and why the expression is at fault, a sentence each."""
+    """When the value is bad, its layer, and why the expression is at fault, one sentence for each fact."""
     found = []
     if origin.condition is not None:
         variable, label = origin.condition.variable, origin.condition.label
@@ -254,7 +254,7 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
 
 
 def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> Fix | None:
-    """What to change in the model or about the inputs; the change that ran is only the confirmation."""
+    """What to change in the model or the inputs. The change that ran only confirms it."""
     numbered = any(part.isdigit() for part in origin.layer.split("."))
     where = f"layer {origin.layer}" if numbered else f"launch {origin.launch_index}"
     if origin.narrow:
@@ -282,7 +282,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
 
 
 def _limit(condition: Condition) -> tuple[str, str]:
-    """What keeps the expression good: in words, and as a check of a tensor; empty where none can say it."""
+    """What keeps the expression valid: in words, and as a check of a tensor; empty if neither is possible."""
     if (condition.low is None) == (condition.high is None):
         return f"where {condition.text} does not hold", ""
     below, good = condition.high is None, condition.good

@@ -1,7 +1,7 @@
-"""Which index of a call is outside which limit, and which elements of the inputs it is.
+"""Finds which index of a call is outside which limit, and which input elements it comes from.
 
-Indices are those that generated code checks, those that an operator refused, and those of launches that were
-watched. Where a limit is a size it is that of this call.
+Indices are those that generated code checks, those that an operator rejected, and those of watched launches.
+A limit that is a size has its value in this call.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from mcp_server.worker.protocol import InputSlice
 
 @dataclass(frozen=True)
 class Index:
-    """An index that a launch uses, and what it may be in this call, both ends included.
+    """An index that a launch uses, and its allowed range in this call, both ends included.
 
-    `part` are the elements of an input that it is, as the caller gave them. `candidate` is the check of
-    generated code; `indexed` are labels of what is indexed. An operator takes its index from the tensor
-    `variable`, written last by the launch `maker`. `holds` is what the index was seen to be.
+    `part` are the input elements, as the caller gave them, that are the index. `candidate` is the check of
+    generated code; `indexed` are labels of the indexed tensors. An operator takes its index from the tensor
+    `variable`, last written by the launch `maker`. `holds` is the value that the index was seen to have.
     """
 
     launch: Launch
@@ -48,12 +48,12 @@ class Index:
 
 
 def parts_of(indices: Iterable[Index]) -> list[InputSlice]:
-    """The elements of inputs that are indices as they are."""
+    """The elements of inputs that are used as indices unchanged."""
     return [each.part for each in indices if each.part is not None]
 
 
 def index_error(case: DiagnosisState) -> ErrorFact | None:
-    """The index assertion that some run or the given log ended with."""
+    """The index assertion with which any run or the given log ended."""
     return next((error for _, error in case.errors if "index_assert" in error.family.tags), None)
 
 
@@ -63,7 +63,7 @@ def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
     if error is None or case.view is None:
         return ()
     fields = error.fields
-    # The line of the check: for a C++ kernel it is where the error was raised (torch 2.8-2.15).
+    # The line of the check. For a C++ kernel the error was raised on this line (torch 2.8-2.15).
     line = fields.get("line") or (fields.get("raised_line") if fields.get("kernel") else None) or ""
     number = int(line) if line.isdigit() else None
     assertion = read_assertion(error.text, fields.get("file"), number, fields.get("kernel"))
@@ -73,7 +73,7 @@ def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
 def checked_inputs(case: DiagnosisState) -> list[Index]:
     """The checked indices that are elements of an input, as the caller gave it.
 
-    Where others lie between or behind these elements there is none: the origin of the index names them.
+    Empty if other elements lie between or behind them: the origin of the index names those.
     """
     found = []
     for candidate in candidates(case):
@@ -87,10 +87,10 @@ def checked_inputs(case: DiagnosisState) -> list[Index]:
 
 
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
-    """The elements of the only input behind a check, if the kernel maps them in a way without inverse.
+    """The elements of the only input behind a check, if the kernel maps them in a way that has no inverse.
 
-    A label to ignore, say, is replaced before it is used. Elements within the bound always pass; the first
-    one outside is the first to suspect.
+    For example, a label to ignore is replaced before use. Elements within the bound always pass; the first
+    one outside is the first suspect.
     """
     source = candidate.sources[0] if len(candidate.sources) == 1 else None
     bound = bound_value(candidate, case)
@@ -102,7 +102,7 @@ def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None
 
 
 def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) -> tuple[int, int] | None:
-    """What an element may be in this call, both ends inclusive; None where the kernel does more than sums."""
+    """The allowed range of an element in this call, ends included; None if the kernel does more than sums."""
     sizes = scalar_values(candidate.launch, case.sizes)
     return source.allowed.numbers(sizes) if source.allowed is not None else None
 
@@ -110,7 +110,7 @@ def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) ->
 def _slice_read(
     candidate: Candidate, source: IndexSource, ends: tuple[int, int], case: DiagnosisState
 ) -> InputSlice | None:
-    """The elements of an input that a check reads, which must lie in `ends`; None where they are no slice."""
+    """The input elements that a check reads, which must lie in `ends`; None if they do not form a slice."""
     index = input_index(source, case)
     check = read_program(candidate.kernel).check_at(candidate.check.line)
     tensors = case.given.tensors if case.given is not None else ()
@@ -127,7 +127,7 @@ def _slice_read(
 
 
 def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
-    """The bound as a number, with the sizes of this call."""
+    """The bound as a number, computed with the sizes of this call."""
     bound = candidate.bound
     if bound is None or bound.value is not None:
         return bound.value if bound is not None else None
@@ -135,7 +135,7 @@ def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
 
 
 def input_index(source: IndexSource, case: DiagnosisState) -> int | None:
-    """The place of the input that a load reads, as the caller gave it."""
+    """The place of the input, as the caller gave it, that a load reads."""
     return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
 
 
@@ -145,12 +145,12 @@ _INDEXED = ("weight", "self", "out")
 
 
 def refused_index(case: DiagnosisState) -> ErrorFact | None:
-    """The text with which an operator of the call refused an index."""
+    """The text with which an operator of the call rejected an index."""
     return next((root for _, root in case.roots if root.family.id == "aten_index"), None)
 
 
 def operator_indices(case: DiagnosisState) -> list[Index]:
-    """The index arguments that the refused one can be; empty when no operator refused one."""
+    """The index arguments that may be the rejected one; empty if no operator rejected any."""
     error, view = refused_index(case), case.view
     if error is None or view is None:
         return []
@@ -174,7 +174,7 @@ def operator_indices(case: DiagnosisState) -> list[Index]:
 
 
 def _bound(launch: Launch, error: ErrorFact, case: DiagnosisState) -> int | None:
-    """From the text, else the first size of the constant that is indexed."""
+    """The bound from the text, else the first size of the indexed constant."""
     text = error.fields.get("bound", "")
     if text.isdigit():
         return int(text)
@@ -192,9 +192,9 @@ def _maker(name: str, launch: Launch, case: DiagnosisState) -> Launch | None:
     return case.launches[before[-1]] if before else None
 
 
-# Launches that write where an index says. Of these, only index_put counts negative indices from the end.
+# Launches that write at an index. Of these, only index_put counts negative indices from the end.
 # Wrappers of torch <= 2.13 call the shims of scatter and index_put without the error check
-# (cpp_wrapper_cpu.py:1885-1916): on the CPU an index out of range then changes nothing and says nothing. On
+# (cpp_wrapper_cpu.py:1885-1916): on the CPU an index out of range then changes nothing, silently. On
 # CUDA the assertion is in ATen's own kernel, and no generated line names it.
 INDEXING = ("scatter", "index_put", "index_add", "index_copy")
 
@@ -204,7 +204,7 @@ def indexing_launches(case: DiagnosisState) -> list[Launch]:
 
 
 def watched_indices(case: DiagnosisState) -> Iterator[Index]:
-    """Indices of watched launches that are beyond the dimension that they write."""
+    """Indices of watched launches beyond the dimension that the launches write."""
     launches = {launch.index: launch for launch in indexing_launches(case)}
     for watched in case.kernel_io.launches if case.kernel_io is not None else ():
         launch = launches.get(watched.launch) if watched.launch is not None else None

@@ -1,4 +1,4 @@
-"""Files that a verdict leaves: what was diagnosed, for reports, and `proof.py`, which needs only torch."""
+"""Files that a verdict leaves: the diagnosed subject, for reports, and `proof.py`, which needs only torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mcp_server.model import PROOF_FILE, SUBJECT_FILE, Artifact, Record, Verdict
 from mcp_server.runtime.context import Context
 from mcp_server.worker.events import Torch
 
-# Variables that change how a package is built or run; the rest of the environment is nobody's business.
+# Variables that change how a package is built or run. The rest of the environment stays private.
 TELLING = re.compile(
     r"(?!AOTI_DEBUG_)(TORCH|PYTORCH_|AOT_|AOTI_|INDUCTOR_|CUDA_|TRITON_|OMP_|MKL_)\w*|LD_PRELOAD|CC|CXX"
 )
@@ -29,7 +29,7 @@ NVIDIA = Path("/proc/driver/nvidia")
 
 
 def machine_facts() -> dict[str, str]:
-    """System, processor, GPUs and driver in words; what is not known is left out."""
+    """System, processor, GPUs and driver in words, without unknown facts."""
     gpus = [_line(path, r"^Model:\s*(.+)$") for path in sorted(NVIDIA.glob("gpus/*/information"))]
     processor = _line(Path("/proc/cpuinfo"), r"^model name\s*:\s*(.+)$")
     facts = {
@@ -42,7 +42,7 @@ def machine_facts() -> dict[str, str]:
 
 
 def variables(asked: Mapping[str, str]) -> dict[str, str]:
-    """The telling variables that a child gets, those that look like secrets left out."""
+    """The relevant variables that a child gets, without those that look like secrets."""
     found = child_environment(asked)
     return {
         name: value
@@ -52,7 +52,7 @@ def variables(asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def _line(path: Path, pattern: str) -> str:
-    """What the first line of that form in a file says; empty for a file that cannot be read."""
+    """The content of the first line of that form in a file; empty for an unreadable file."""
     try:
         found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
     except OSError:
@@ -61,7 +61,7 @@ def _line(path: Path, pattern: str) -> str:
 
 
 class Subject(Record):
-    """`journal` are the files of the capture hook, `log` what the user's own run printed.
+    """The diagnosed subject. `journal` are files of the capture hook, `log` the output of the user's run.
 
     `environment` names facts of machine, interpreter, package and variables in words.
     """
@@ -76,13 +76,13 @@ class Subject(Record):
 
 
 def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
-    """Write the suspect call and its surroundings, as far as they are known, into the job's directory.
+    """Write the suspect call and its environment, as far as known, into the job's directory.
 
-    Raises ProblemError when the disk refuses.
+    Raises ProblemError if the disk rejects the file.
     """
     workload, call = case.workload, case.package_call if case.call is not None else None
     python = workload.python if workload and workload.python else context.python
-    # The version that a worker reported; none where none ran.
+    # The version that a worker reported; none if no worker ran.
     workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
     events = [event for worker in workers if worker is not None and (event := worker.last(Torch))]
     torch = events[0].version if events else ""
@@ -107,8 +107,8 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
     return context.artifact(path, "what was diagnosed, and where: `aoti-debug report` reads it")
 
 
-# A reader checks a proven verdict with one command: the call as it is, with the change that removed the
-# failure, and as it is again, each in a process of its own.
+# A reader checks a proven verdict with one command. It makes the call unchanged, with the change that removed
+# the failure, and unchanged again, each in its own process.
 MOST_LINES = 25
 
 _TEXT = '''"""{claim}
@@ -132,7 +132,7 @@ for changed in (False, True, False):
     print("passes" if process.exitcode == 0 else "fails")
 '''
 
-# How the arguments stand in the file of inputs: a call that the hook saved, and the two forms of a user's.
+# How the arguments are stored in the file of inputs: a call that the hook saved, and the user's two forms.
 _SAVED = """    leaves = [leaf["value"] if isinstance(leaf, dict) else leaf for leaf in found["leaves"]]
     spec = torch.utils._pytree.treespec_loads(found["spec"])
     args, kwargs = torch.utils._pytree.tree_unflatten(leaves, spec)
@@ -146,9 +146,9 @@ _RIGHT = "    torch.testing.assert_close(outputs, list(torch.load({expect!r}, we
 
 
 def leave_proof(trial: Trial, verdict: Verdict, case: DiagnosisState, context: Context) -> Artifact | None:
-    """Write the proof into the job's directory. None for a change that no few lines of torch can make.
+    """Write the proof into the job's directory. None for a change that a few lines of torch cannot make.
 
-    Raises ProblemError when the disk refuses.
+    Raises ProblemError if the disk rejects the file.
     """
     text = proof_text(trial, verdict, case, context.directory)
     if not text:
@@ -160,7 +160,7 @@ def leave_proof(trial: Trial, verdict: Verdict, case: DiagnosisState, context: C
 
 
 def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) -> str:
-    """The program; empty where the call needs more than package and inputs, or the change more than code."""
+    """The program; empty if the call needs more than package and inputs, or the change more than code."""
     change, judge, call = change_code(trial.intervention), _judge(trial, case), case.call
     if call is None or call.inputs is None or not change or judge is None or own_operators(case):
         return ""
@@ -180,7 +180,7 @@ def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) 
 
 
 def change_code(tried: Intervention) -> str:
-    """What the change does to `args`, `kwargs` or `package`, as statements; empty where code cannot do it."""
+    """Statements that make the change to `args`, `kwargs` or `package`; empty if code cannot make it."""
     if tried.options.package is not None and tried.options == Options(package=tried.options.package):
         return f"package = {str(tried.options.package)!r}" if not tried.changes else ""
     if tried.kind is not Kind.INPUT or tried.options != Options():
@@ -197,14 +197,14 @@ def change_code(tried: Intervention) -> str:
 
 
 def _of_the_call(statement: ast.Assign | ast.Expr) -> bool:
-    """Whether a statement changes something, and reads nothing but the call's arguments and torch."""
+    """Whether a statement changes something and reads only the call's arguments and torch."""
     changes = isinstance(statement, ast.Assign) or isinstance(statement.value, ast.Call)
     names = {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
     return changes and names <= {"args", "kwargs", "torch", "float"}
 
 
 def _judge(trial: Trial, case: DiagnosisState) -> str | None:
-    """The line that fails for bad outputs; empty where the call itself fails, None where no line can tell."""
+    """The line that fails for bad outputs; empty if the call itself fails, None if no line can tell."""
     failure = trial.before.failure
     if failure in ("exception", "signal"):
         return ""

@@ -1,4 +1,4 @@
-"""What to call next: tools, commands and reductions that exist, with the arguments that they need."""
+"""What to call next: existing tools, commands and reductions, with their arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Arguments = dict[str, Any]  # of any tool, as JSON
 
 
 def call_arguments(case: DiagnosisState) -> Arguments:
-    """Package, inputs, model and surroundings of the suspect call; empty when files do not hold it."""
+    """Package, inputs, model and environment of the suspect call; empty if no files hold them."""
     known = case.call is not None and case.inputs is not None
     return workload_arguments(case.package_call) if known else {}
 
@@ -42,14 +42,14 @@ SPELLED = (
 
 
 def workload_arguments(workload: Workload) -> Arguments:
-    """The flat tool arguments that name this workload, without what is empty or the default."""
+    """The flat tool arguments that name this workload, without empty values and defaults."""
     found = workload.model_dump(mode="json", exclude_none=True)
     found |= {"script_args": found.get("args"), "command": found.get("argv")}
     if isinstance(workload, PackageWorkload | ExportedWorkload):
         found["cwd"] = None  # their paths are absolute
     if isinstance(workload, PackageWorkload):
         found["model_name"] = workload.model_name if workload.model_name != "model" else ""
-        found["device_index"] = max(workload.device_index, 0)  # -1 is the first one, too
+        found["device_index"] = max(workload.device_index, 0)  # -1 also means the first device
     return {name: found[name] for name in SPELLED if found.get(name)}
 
 
@@ -58,7 +58,7 @@ TAKEN = ReduceArguments.model_fields.keys()
 
 
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
-    """The call of `reduce`, or of `bisect`, that cuts this failure down, if there is one."""
+    """The call of `reduce` or `bisect` that cuts this failure down; empty if there is none."""
     operators = _operators(case) if best.category in OF_GRAPH else {}
     found = case.bisected is not None and bool(case.bisected[1].decisions)
     searched = found or "bisect" in case.done
@@ -72,10 +72,10 @@ def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
 
 
 def _operators(case: DiagnosisState) -> Arguments:
-    """The script, or the program that was captured from it, or that was given."""
+    """The script, or the program that was captured from it or given by the user."""
     assert case.workload is not None
     whole = workload_arguments(case.workload)
-    # A failed export leaves no program that the run of a script could be cut down to.
+    # A failed export leaves no program to which the run of a script could be reduced.
     compiles = case.capture is None or any(made.exported is not None for made in case.captured.compiles)
     if "package" not in whole and whole.keys() <= TAKEN and compiles:
         return whole
@@ -85,10 +85,10 @@ def _operators(case: DiagnosisState) -> Arguments:
     return {"exported": str(program), **{name: call[name] for name in call if name != "package"}}
 
 
-# Arguments of a call that `compare_with_eager` takes with package and program.
+# Arguments of a call that `compare_with_eager` takes in addition to package and program.
 COMPARED = ("inputs", "extra_imports", "python")
 
-# What shows most about a category that is not settled: tool, and why.
+# The tool that shows most about an unsettled category, and the reason.
 TOOLS: dict[Category, tuple[str, str]] = {
     "device_mismatch": ("check_devices", "compare the inputs' devices with the package"),
     "input_mismatch": ("check_devices", "compare every input with what the package was compiled for"),
@@ -114,7 +114,7 @@ PROGRAM = "path/of/the/failing/program.py"
 INPUTS = "path/of/the/inputs/of/the/failing/call.pt"
 NEEDS_INPUTS = frozenset({"dump_kernel_io", "locate_fault"})
 
-# Observations of which a tool only shows the same again.
+# Observations that a tool would only repeat.
 SHOWN_BY = {
     "check_devices": "compare_inputs",
     "dump_kernel_io": "watch_launches",
@@ -128,7 +128,7 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
 
 def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
-    """Calls that would settle the category, or show more of it."""
+    """Calls that would settle the category, or show more about it."""
     if case.workload is None:
         why = "a log alone cannot prove the cause: run the failing program"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
@@ -152,7 +152,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
         return [step] if isinstance(case.workload, PackageWorkload) else []
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
-        # Outputs that are wrong for no reason that was seen: the program, or the right weights, settle it.
+        # For outputs that are wrong for no visible reason, the program or the right weights settle it.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
         why = "try the intended weights"
         return [_comparison(arguments), NextStep(why=why, tool="try_fix", arguments=meant)]
@@ -161,11 +161,11 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         said = {**workload_arguments(case.workload), "symptom": "nan"}
         return [NextStep(why="prove it, if it is a fault", tool="diagnose", arguments=said)]
     if best.category == "hang" and best.guilty.kind == "script":
-        # It stands outside of any call, where no tool looks further.
+        # The process is stuck outside of any call, where no tool looks further.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
-        # torch.save(dict(program.state_dict), FILE) of the exported program, say.
+        # For example, torch.save(dict(program.state_dict), FILE) of the exported program.
         meant = {**_of_call(arguments), "constants": STATE_DICT}
         return [NextStep(why="repeat the call with the intended weights", tool="try_fix", arguments=meant)]
     tool, why = TOOLS.get(best.category, ("", ""))
@@ -177,13 +177,13 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     return [*steps, *reduction(best, case)]
 
 
-# What to give in place of an argument with which nothing could be run.
+# What to give in place of an argument with which nothing could run.
 PYTHON = "path/of/a/python/with/torch"
 OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": "path/of/the/package.pt2"}
 
 
 def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
-    """The diagnosis with another value for the argument that nothing could be run with; empty if unknown."""
+    """The diagnosis with another value for the argument with which nothing could run; empty if unknown."""
     values = {str(problem.value) for problem in case.refused if problem.value is not None}
     named = next((name for name in OTHERS if str(arguments.get(name)) in values), "")
     if not named and case.workload is not None and case.workload.python is None:
@@ -194,7 +194,7 @@ def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[Nex
     return [NextStep(why=why, tool="diagnose", arguments={**arguments, named: OTHERS[named]})]
 
 
-# Steps whose evidence one of our own commands shows again, on the package and inputs of the call. The package
+# Steps whose evidence a command of this project repeats, on the package and inputs of the call. The package
 # comes last: some commands take it as their target, others as an option.
 ON_THE_CALL = {
     "check_devices": ("check-devices", "--package"),
@@ -207,7 +207,7 @@ ON_THE_CALL = {
     "locate_fault": ("locate-fault",),
 }
 
-# Runs by their label: what a healthy one shows is shown again by the step that made it.
+# Runs by their label: the step that made a healthy run shows it again.
 RUNS = {
     "plain": "run",
     "checked": "run_with_input_checks",
@@ -218,7 +218,7 @@ RUNS = {
 
 
 def command_for(step: str, case: DiagnosisState) -> str:
-    """The command of a step; empty when there is none."""
+    """The command of a step; empty if there is none."""
     step = RUNS.get(step, step)
     call, workload = case.call, case.workload
     arguments = call_arguments(case)
@@ -229,7 +229,7 @@ def command_for(step: str, case: DiagnosisState) -> str:
     if step == "repeat_call" and arguments:
         return _line("run-deterministic", *package_words(arguments))
     if step in ("compare_with_eager", "interpret") and case.program_path is not None and arguments:
-        # Of package and program; of the whole script where it updated constants before the call.
+        # Of package and program, or of the whole script if it updated constants before the call.
         if call is not None and call.updated:
             return _line("compare-with-eager", "--script", str(getattr(workload, "script", "")))
         options = {name: arguments[name] for name in COMPARED if name in arguments}
@@ -256,7 +256,7 @@ def command_for(step: str, case: DiagnosisState) -> str:
     run = runs.get(step)
     if run is None:
         return ""
-    # The same request to the worker again, with its report on the terminal.
+    # Send the same request to the worker again, with its report on the terminal.
     argv = [str(run.python), "-u", str(WORKER_MAIN), str(run.directory / "request.json"), "/dev/stdout"]
     return _in_environment(workload.env if workload else {}, argv)
 
@@ -266,13 +266,13 @@ def _line(*words: str) -> str:
 
 
 def package_words(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Arguments with a package as words of a command: the package, then options."""
+    """Arguments with a package as command words: the package, then options."""
     options = {name: value for name, value in arguments.items() if name != "package"}
     return (arguments["package"], *option_words(options))
 
 
 def _program(workload: Workload | None) -> str:
-    """The user's own program, in its directory, as it was run, without the hook."""
+    """The user's own program as it was run, in its directory, without the hook."""
     if isinstance(workload, ScriptWorkload):
         argv = [str(workload.python or "python"), str(workload.script), *workload.args]
     elif isinstance(workload, CommandWorkload):
@@ -325,7 +325,7 @@ FAILURES = {
 
 
 def open_question(case: DiagnosisState) -> str:
-    """What is missing for a verdict."""
+    """What is still missing for a verdict."""
     if not case.runs and case.log is not None:
         return "Only a log was given; run the failing program to settle it."
     if not case.runs and case.refused:
@@ -360,7 +360,7 @@ def _of_call(arguments: Arguments) -> Arguments:
 
 
 def _comparison(arguments: Arguments) -> NextStep:
-    """The comparison of a call with the exported program, which the user has to name."""
+    """The comparison of a call with the exported program, for which the user must give the program."""
     return NextStep(
         why="compare each launch with the exported program",
         tool="compare_with_eager",

@@ -60,7 +60,7 @@ def may_be_decided(suspect: Suspect) -> bool:
 
 
 def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """The suspect that an option may explain: as `compiler_suspect`, a failed compile, a kernel's access."""
+    """The suspect that an option may explain: as `compiler_suspect`, a failed compile or a bad access."""
     found = compiler_suspect(suspects, case)
     if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return found

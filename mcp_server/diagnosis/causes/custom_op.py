@@ -163,7 +163,7 @@ def _layout(layout: Layout) -> str:
 
 
 def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
-    """Operators outside torch whose result, in the exported program, is not what their fake promised."""
+    """Operators outside torch whose result in the exported program differs from the promised one."""
     for event in case.eager_events(events.FakeMismatch):
         op, promised, returned = f"torch.ops.{event.op}", event.promised, event.returned
         if event.op.startswith(("aten.", "<")) or promised is None or returned is None:

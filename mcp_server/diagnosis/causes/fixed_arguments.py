@@ -43,7 +43,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:
-    """In a call of too many tensors: places of tensors that were plain values at export, with the values."""
+    """If a call has too many tensors: those that were plain values at export, by place, with the values."""
     if all(mismatch.aspect != "count" for mismatch in case.mismatches):
         return []
     fixed = case.exported.fixed if case.exported is not None else ()

@@ -266,7 +266,7 @@ def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], case: DiagnosisState) -> Suspect:
-    """An operator's index outside its limit; blames the input that it is, else the launch that wrote it."""
+    """An operator's index outside its limit. Blame the input or, if computed, the launch that wrote it."""
     launch, maker, made = index.launch, index.maker, ""
     allowed = f"{index.low}..{index.high}"
     value = f"{index.holds} (allowed: {allowed})" if index.holds else None

@@ -171,7 +171,7 @@ def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """Zeros for all non-finite values in this input and every input with NaN: one could hide another."""
+    """Zero all non-finite values in this input and every input with NaN: one could hide another."""
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None

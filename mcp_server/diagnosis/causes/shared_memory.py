@@ -51,7 +51,7 @@ def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
 
 
 def _names(event: MemoryEvent, case: DiagnosisState) -> list[str]:
-    """The constants of an event, without those that calls write: the count of writes has none of these."""
+    """The constants of an event, without those that calls write. The count of writes excludes them."""
     own = _written_by_calls(case) if event.act == "written" and not event.counted else ()
     return [name for name in event.names if name not in own]
 

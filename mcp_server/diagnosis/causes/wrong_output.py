@@ -305,7 +305,7 @@ SEVERAL = 3  # loads of one package, or outputs that are held: more than a progr
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that are not what the user expects: the failure itself, after all that explains it."""
+    """Outputs that are not what the user expects: the failure itself, ranked after all explanations."""
     plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return
@@ -349,7 +349,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-STEPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # relative distance from one number to the next
+STEPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # largest relative error of one rounding
 ROUNDINGS = 2.0  # steps of the largest value; the accumulated rounding of a deep model stays below
 
 

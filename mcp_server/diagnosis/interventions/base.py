@@ -1,4 +1,4 @@
-"""What an intervention is, what a trial of it says, and the sentences that tell users the result."""
+"""What an intervention is, what its trial says, and the sentences that tell users the result."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mcp_server.worker.events import CallFacts, ElementChange
 from mcp_server.worker.protocol import Change, EagerLaunches, EditedProgram, Step
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
-MOST_CHANCE = 0.01  # that a failure which comes and goes stayed away by itself
+MOST_CHANCE = 0.01  # that an intermittent failure stayed away by coincidence
 
 
 class Kind(Enum):
-    """What about the call is changed."""
+    """The aspect of the call that is changed."""
 
     INPUT = "input"
     CALL = "call"
@@ -32,7 +32,7 @@ class Kind(Enum):
 
 
 class Effect(Enum):
-    """What became of the failure. `CHANGED`: this was one cause, and another is left."""
+    """What the change did to the failure. `CHANGED`: this was one cause, and another remains."""
 
     GONE = "gone"
     CHANGED = "changed"
@@ -46,9 +46,9 @@ SHIPPED = KEEPING | {"permute"}  # changes of a call that can be its fix
 
 
 def update_from(file: Path) -> Step:
-    """The step of a replay that gives the package the constants of a file (`{name: tensor}`, of torch.save).
+    """The replay step that gives the package the constants of a file (`{name: tensor}`, of torch.save).
 
-    Names of a state_dict that the graph does not read are left out.
+    Names of a state_dict that the graph does not read are omitted.
     """
     return {
         "do": "constants",
@@ -61,11 +61,11 @@ def update_from(file: Path) -> Step:
 
 @dataclass(frozen=True)
 class Options:
-    """Changes of the request other than to the inputs; the package is then loaded anew for the call.
+    """Changes of the request other than to the inputs. The package is loaded again for the call.
 
     `steps` replaces the steps of a captured call (updates of constants, earlier calls). `updates` are
     updates of constants after the load. `eager`: launches done in eager mode, `edit`: work that an edited
-    program does. `env` needs a process of its own.
+    program does. `env` needs its own process.
     """
 
     package: Path | None = None
@@ -88,14 +88,14 @@ class Options:
 class Intervention:
     """Exactly one thing to change about a failing call.
 
-    `key` identifies it; `what` says it in words ("the call with ..."); `before_code` and `after_code` are
-    what a user would write. `minimal` are changes of nothing but what is at fault, in two ways: where the
-    call as it is does not come back, they show which elements of the outputs the fault decides.
+    `key` identifies it; `what` describes it ("the call with ..."); `before_code` and `after_code` are what
+    a user would write. `minimal` are two ways to change only what is at fault. If the unchanged call does not
+    return, comparing the two shows which output elements the fault decides.
     `parts` are the keys of the changes that it makes at once.
-    `smallest` has the fewest of the changed elements searched for that are enough, which does the same.
-    `action` is the fix in words, where the change is one of the model. `spelling` are the arguments of the
-    command that tries it again; `unavailable` says why none can. `hides` marks one that may make the failure
-    invisible in place of removing its cause: it proves nothing. `not_for_shipping` says what would be wrong
+    `smallest` marks the fewest searched elements whose change suffices, which serves the same purpose.
+    `action` is the fix in words, if the change is one of the model. `spelling` are the arguments of the
+    command that repeats it; `unavailable` says why it cannot be made. `hides` marks a change that may hide
+    the failure without removing its cause: it proves nothing. `not_for_shipping` says what would go wrong
     if a user shipped a change that only confirms.
     """
 
@@ -117,27 +117,27 @@ class Intervention:
 
     @property
     def is_experiment(self) -> bool:
-        """Whether it only confirms: it makes up values, leaves some out, or edits generated code."""
+        """Whether it only confirms: it invents values, omits some, or edits generated code."""
         edits = self.kind in (Kind.KERNEL, Kind.OPERATOR)
         return edits or any(change.change not in SHIPPED for change in self.changes)
 
     @property
     def leaves_out(self) -> bool:
-        """Whether the change leaves parts of the call out; those parts may have been at fault."""
+        """Whether the change omits parts of the call, which may have been at fault."""
         return any(change.change in LEAVING_OUT for change in self.changes)
 
     @property
     def keeps_values(self) -> bool:
-        """Whether only dtype, layout or place of inputs change: a right call returns the same then."""
+        """Whether only dtype, layout or place of inputs change: a correct call returns the same values."""
         return bool(self.changes) and all(change.change in KEEPING for change in self.changes)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """How one call of a trial ended. `facts` is None when it ended the process, or was never made.
+    """How one call of a trial ended. `facts` is None if the call ended the process, or was never made.
 
-    `essence` is what failed, without what differs from run to run; `family` that of the error text. `differs`
-    says how the outputs differ from those of eager mode, where these are the reference.
+    `essence` is the failure without details that vary by run; `family` is the error's text family. `differs`
+    says how the outputs differ from those of eager mode, if these are the reference.
     """
 
     ended: Literal["ok", "raised", "died", "timeout", "out_of_memory", "refused", "not_made"]
@@ -166,7 +166,7 @@ class Seen:
         return "differs" if refused else "none"
 
     def describe(self) -> str:
-        """What the call did, as a verb and more: `returned`, `raised: ...`, `returned 4 NaN in output 0`."""
+        """Describe the result with a verb: `returned`, `raised: ...`, `returned 4 NaN in output 0`."""
         if self.differs:
             return f"returned {self.differs}"
         if self.ended == "raised" or self.ended == "refused":
@@ -190,7 +190,7 @@ class Seen:
 
     @property
     def non_finite(self) -> str:
-        """The NaN and infinities in each output, even infinities that are no failure; empty without any."""
+        """The NaN and infinities in each output, even infinities that are no failure; empty if none."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
             counts = ((output.nan, "NaN"), (output.inf, "infinite"))
@@ -209,11 +209,11 @@ UNSEEN = "of outputs that depend on the changed elements there is nothing to com
 
 @dataclass(frozen=True)
 class SideEffects:
-    """Elements of the outputs that were not at fault and came out changed.
+    """Output elements that were not at fault but changed.
 
     `rows` are indices of dimension 0 in which nothing was at fault. `layout` says how an output's shape or
-    dtype differs from before. `unseen`: the call as it is returned nothing, so that elements which depend on
-    what was changed had no value to compare with; only the others were compared.
+    dtype changed. `unseen`: the unchanged call returned nothing, so elements that depend on the changed
+    values could not be compared; only the others were.
     """
 
     elements: int = 0
@@ -229,12 +229,12 @@ class SideEffects:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one intervention: the call before, with it, and again without it.
+    """The result of one intervention: the call before, with it, and again without it.
 
-    `effect` holds for what the first of `before` and `again` failed with. `chance` is the probability that a
-    failure which comes and goes stayed away by itself; 0 where it came each time. `calls` and `failed` count
-    the calls as they are. `side_effects` is true where elements changed that were not at fault: such a fix is
-    not offered. `reason` explains an effect that says nothing, and a flaky failure.
+    `effect` is about the failure of `before`, or of `again` if `before` passed. `chance` is the probability
+    that an intermittent failure stayed away by chance; 0 if it came each time. `calls` and `failed` count
+    the unchanged calls. `side_effects` is true if elements changed that were not at fault; the fix is then
+    not offered. `reason` explains an inconclusive effect, and a flaky failure.
     """
 
     intervention: Intervention
@@ -251,7 +251,7 @@ class Trial:
 
     @property
     def proves(self) -> bool:
-        """Whether the failure came, went with the change, and came again without it."""
+        """Whether the failure came, disappeared with the change, and returned without it."""
         return self.effect in (Effect.GONE, Effect.CHANGED) and self.chance < MOST_CHANCE
 
     def record(self) -> InterventionRun:
@@ -270,12 +270,12 @@ def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) 
 
 
 def change_in_words(what: str) -> str:
-    """The change of an intervention, to put after "the call returned": `with args[1] clamped to 0..999`."""
+    """The change in words that follow "the call returned": `with args[1] clamped to 0..999`."""
     return what.removeprefix("the call ") if what.startswith("the call ") else f"with {what}"
 
 
 def trial_in_words(trial: Trial) -> str:
-    """The calls of a trial, a short sentence each: as it is, with the change, and without it again."""
+    """The calls of a trial, one short sentence each: unchanged, with the change, and without it again."""
     change = change_in_words(trial.intervention.what)
     change = f"{change[:1].upper()}{change[1:]}"
     before, after = trial.before.describe(), trial.after.describe()

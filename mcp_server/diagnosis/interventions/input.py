@@ -1,4 +1,4 @@
-"""Interventions on what the call gets, and how such a change is written: `args[1]: clamp 0 9 where > 9`.
+"""Interventions on the inputs of a call, and their notation: `args[1]: clamp 0 9 where > 9`.
 
     LEAF: clamp LOW HIGH [SELECTION]     - stands for no limit
     LEAF: set VALUE [SELECTION]
@@ -9,8 +9,8 @@
 SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET [to END]`, and
 `where CONDITION [or CONDITION]` with the conditions `< X`, `> X`, `== X`, `nan`, `non-finite`.
 
-`AOTICompiledModel.__call__` passes tensors only (torch/export/pt2_archive/_package.py, 2.8-2.15): another
-value for a Python number changes nothing. What can be changed is the literal in the code that stands for it.
+`AOTICompiledModel.__call__` passes only tensors (torch/export/pt2_archive/_package.py, 2.8-2.15): another
+value for a Python number changes nothing. Only the literal that replaced it in the code can be changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Leaf:
-    """One input tensor: its place among the tensors of the call, and what the user calls it (`args[1]`)."""
+    """One input tensor: its place among the tensors of the call, and the user's name for it (`args[1]`)."""
 
     input: int
     name: str
@@ -51,10 +51,10 @@ def slice_text(flat: slice) -> str:
 
 
 def keep_in_range(leaf: Leaf, low: Number, high: Number, flat: slice = EVERYWHERE) -> Intervention:
-    """The elements outside [low, high] made the nearest limit, in a slice of the flat input; others stay."""
+    """Set the elements outside [low, high] to the nearest limit in a slice of the flat input; others stay."""
     where = Where(below=low, above=high)
     outside = Change("elements", leaf.input, where=where, stride=flat.step, offset=flat.start, end=flat.stop)
-    # The offending elements replaced in two ways: outputs that differ between the two depend on them.
+    # The offending elements are replaced in two ways. Outputs that differ between the two depend on them.
     minimal = tuple((replace(outside, value=value),) for value in dict.fromkeys((low, high)))
     part, after = leaf.name, f"{leaf.name} = {leaf.name}.clamp({low}, {high})"
     if flat != EVERYWHERE:
@@ -65,7 +65,7 @@ def keep_in_range(leaf: Leaf, low: Number, high: Number, flat: slice = EVERYWHER
 
 
 def replace_where(leaf: Leaf, where: Where, value: Number) -> Intervention:
-    """The elements that fulfil the condition made `value`."""
+    """Set the elements that fulfil the condition to `value`."""
     limits = (("below", where.below), ("above", where.above), ("equal to", where.equals))
     parts = [f"{word} {limit}" for word, limit in limits if limit is not None]
     parts += ["not finite"] if where.non_finite else []
@@ -99,13 +99,13 @@ def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
 
 
 def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
-    """Dimension `dim` cut to `size`, or filled up by repeating what is there."""
+    """Cut dimension `dim` to `size`, or extend it by repeating its elements."""
     change = Change("resize", leaf.input, dim=dim, size=size)
     return _one(leaf, change, f"{leaf.name} resized to {size} elements in dimension {dim}")
 
 
 def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
-    """The inputs in another order: `order[i]` is the present place of the new input i."""
+    """Pass the inputs in another order: `order[i]` is the present place of the new input i."""
     swapped = [name for place, name in enumerate(names) if order[place] != place]
     change = Change("permute", order=order)
     return Intervention(
@@ -120,7 +120,7 @@ def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
 
 
 def changed(leaf: Leaf, change: Change) -> Intervention:
-    """Any change of one input, as a caller spelled it."""
+    """Any change of one input, as a caller wrote it."""
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
@@ -137,7 +137,7 @@ def compiled_values(steps: Sequence[Step]) -> Intervention:
 
 
 def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """The updates with these constants copied to memory of their own, safe from later changes."""
+    """The updates with these constants copied to their own memory, safe from later changes."""
     return Intervention(
         key=f"constant:own-memory:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
@@ -147,7 +147,7 @@ def constant_own_memory(names: Sequence[str]) -> Intervention:
 
 
 def together(key: str, what: str, parts: Sequence[Intervention]) -> Intervention:
-    """Several changes as one: all inputs on one device, say, or whatever a caller asks for at once."""
+    """Combine changes: all inputs on one device, for example, or everything a caller asks for at once."""
     return Intervention(
         key=key,
         kind=parts[0].kind if parts else Kind.INPUT,
@@ -210,7 +210,7 @@ def _number_code(value: Number) -> str:
     return f"float('{value}')" if isinstance(value, str) else str(value)
 
 
-# Words of a selection with their fields of `Change`; its conditions with their fields of `Where`.
+# The words of a selection with the fields of `Change`, and of its conditions with the fields of `Where`.
 _PLACES = {"at": "index", "flat": "flat", "rows": "rows", "dim": "dim"}
 _SYMBOLS = {"<": "below", ">": "above", "==": "equals"}
 _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
@@ -218,7 +218,7 @@ _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
 
 @dataclass(frozen=True)
 class _Verb:
-    """A change of a whole input: the worker's name, the fields that are written, and Python code."""
+    """A change of a whole input: its name in the worker, its written fields, and its Python code."""
 
     change: str
     fields: tuple[str, ...] = ()
@@ -249,7 +249,7 @@ _VERBS = {
 
 
 def spell(change: Change, leaf: str) -> str:
-    """The text that `read_change` reads as `change`."""
+    """The text that `read_change` parses back to `change`."""
     if change.change == "permute":
         return f"order {_written(change.order)}"
     if change.change == "elements" and change.value is not None:
@@ -262,7 +262,7 @@ def spell(change: Change, leaf: str) -> str:
 
 
 def _selection(change: Change) -> str:
-    """The words that select the elements, after a blank; empty for all elements."""
+    """The words that select the elements, after a space; empty for all elements."""
     places = [(word, getattr(change, field)) for word, field in _PLACES.items()]
     parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
     if isinstance(change.stride, int):
@@ -281,9 +281,9 @@ def _written(value: object, between: str = ",") -> str:
 
 
 def read_change(text: str, resolve: Callable[[str], int]) -> Change:
-    """The change that `text` describes; `resolve` gives the place of a leaf.
+    """Parse `text` to a change; `resolve` gives the place of a leaf.
 
-    Raises `ProblemError` for text that is no change; the error lists the valid forms.
+    Raises `ProblemError`, which lists the valid forms, for text that is no change.
     """
     leaf, colon, rest = text.rpartition(": ")
     words = (rest if colon else text).split()
@@ -317,7 +317,7 @@ def _read_verb(verb: str, place: int, words: list[str]) -> Change:
 
 
 def _selected(change: Change, words: list[str]) -> Change:
-    """`change` for the elements that the words choose."""
+    """`change` limited to the elements that the words select."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -356,7 +356,7 @@ def _conditions(words: list[str]) -> Where:
 
 
 def _number(word: str) -> Number:
-    """A number of a text, or True or False; NaN and infinities stay text."""
+    """A number in a text, or True or False; NaN and infinities stay text."""
     if word in ("True", "False"):
         return int(word == "True")
     if re.fullmatch(r"[+-]?\d+", word):
@@ -369,7 +369,7 @@ def _integers(word: str) -> tuple[int, ...]:
     return tuple(int(part) for part in word.strip("[]()").split(","))
 
 
-# How each field of a change is read.
+# How to parse each field of a change.
 _READ: dict[str, Callable[[str], Any]] = {
     "dtype": lambda word: word.removeprefix("torch."),
     "device": str,

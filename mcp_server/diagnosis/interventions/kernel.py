@@ -1,4 +1,4 @@
-"""Interventions on a launch: its kernel changed, in a copy of the package, or done in eager mode."""
+"""Interventions on a launch: changing its kernel in a copy of the package, or doing it in eager mode."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from mcp_server.worker.protocol import EagerLaunches
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to do a launch: the change of its kernel, the words for it, and the model code.
+    """A way to do a launch: the change of its kernel, the description, and the model code.
 
     `action` tells the user what to do.
     """
@@ -54,7 +54,7 @@ class _Way:
 
 
 def _guard(family: str) -> _Way:
-    """Operations whose operands are kept in their domain; `family` as in the table of domains."""
+    """Keep the operands of operations in their domain; `family` as in the table of domains."""
     before, after, action = guarded_code(family)
     what = f"each {family} of {{kernel}} kept in its domain"
     change = partial(with_domain_guarded, family=family)
@@ -86,10 +86,10 @@ REPAIRS = {
 
 
 async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, new: str) -> Intervention:
-    """The intervention of one replacement in the text of a kernel, with its package made.
+    """The intervention of one replacement in the text of a kernel, with its package built.
 
-    Raises `ProblemError`: no such kernel, a text that does not occur exactly once, a replacement with side
-    effects, or one that does not compile.
+    Raises `ProblemError` for an unknown kernel, a text that does not occur exactly once, a replacement with
+    side effects, or one that does not compile.
     """
     made, _ = await _changed(context, call, name, lambda kernel: replaced_once(kernel, old, new))
     return Intervention(
@@ -104,7 +104,7 @@ async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, ne
 
 
 def anew(kernel: str, made: Path | None = None) -> Intervention:
-    """The kernel compiled again from its source in the package; `made` is that package."""
+    """The kernel compiled again from its source in the package; `made` is the resulting package."""
     return Intervention(
         key=f"kernel:{kernel}:anew",
         kind=Kind.KERNEL,
@@ -119,7 +119,7 @@ async def compile_anew(context: Context, call: TriedCall, name: str) -> Interven
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:
-    """The intervention of one launch done another way, with its package made.
+    """The intervention of doing one launch in another way, with its package built.
 
     All launches of its kernel are changed. If the change is impossible, `unavailable` says why. Raises
     `ProblemError` for an unknown launch or way.
@@ -164,7 +164,7 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
 
 
 async def guard_operation(context: Context, call: TriedCall, found: Operation) -> Intervention:
-    """Guards the operation of a launch that left its domain, and all others of its kind in the kernel.
+    """Guard the operation of a launch that left its domain, and all others of its kind in the kernel.
 
     Raises `ProblemError` as `replace_launch` does.
     """
@@ -178,14 +178,14 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     )
 
 
-EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is inf")  # as an origin explains it
-LARGEST = 80  # that a shifted argument is left with: the exponential of 88.7 is the largest of float32
+EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is inf")  # as explained by an origin
+LARGEST = 80  # largest remaining argument after the shift: the exponential of 88.7 is the largest of float32
 
 
 async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> Intervention:
-    """The call with a number subtracted from every argument of exp in a kernel, so that none overflows.
+    """Subtract a number from every argument of exp in a kernel, so that none overflows.
 
-    Raises `ProblemError` if no exp can be read in the kernel.
+    Raises `ProblemError` if no exp can be found in the kernel.
     """
     found = EXPONENT.search(origin.explanation)
     assert found is not None, "only of an origin that is an exponential"
@@ -207,7 +207,7 @@ async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> 
 
 
 async def correct_expression(context: Context, call: TriedCall, origin: Origin) -> Intervention:
-    """The call with an origin's correction made in its kernel, and so in all launches of that kernel.
+    """Make an origin's correction in its kernel, and so in all launches of that kernel.
 
     Raises `ProblemError` if the kernel cannot be edited or does not compile.
     """
@@ -228,7 +228,7 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
 
 
 async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
-    """The call without a defect of the kinds in `REPAIRS`. Raises `ProblemError` where it cannot be made."""
+    """The call without a defect of the kinds in `REPAIRS`. Raises `ProblemError` if it cannot be made."""
     repair = with_wide_integers if found.kind == "narrow" else with_wide_indices
     made, spelling = await _changed(context, call, found.kernel, repair)
     return Intervention(
@@ -268,14 +268,14 @@ async def _package(call: TriedCall) -> Package:
     return (await anyio.to_thread.run_sync(view_package, Path(str(path)), model)).package
 
 
-# "Eager in place of launch N", on every launch that was found wrong on right inputs. The call is made on the
-# package with probes. Where several launches are wrong, the others are done in eager mode in all three calls:
-# a call that fails for two reasons fails without either of them.
+# "Eager in place of launch N", for every launch that was wrong on correct inputs. The call is made on the
+# package with probes. If several launches are wrong, the others are done in eager mode in all three calls,
+# because a call that fails for two reasons still fails without one of them.
 MOST_TRIED = 3  # wrong launches
 
 
 def in_eager(launch: int, kernel: str, others: Sequence[int] = (), plan: Path | None = None) -> Intervention:
-    """The launch done in eager mode, on its own inputs; all calls do the `others` in eager mode too."""
+    """Do the launch in eager mode on its own inputs; all three calls do the `others` in eager mode too."""
     also = f" (launch {', '.join(map(str, others))} is so in all calls)" if others else ""
     asked = EagerLaunches(plan=str(plan), launches=sorted((launch, *others))) if plan is not None else None
     return Intervention(
@@ -300,10 +300,10 @@ def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> Trie
 async def try_in_eager(
     context: Context, call: TriedCall, found: EveryLaunch, exported: Path | None = None
 ) -> dict[str, Trial]:
-    """The trials of the wrong launches, by key. Launches that may only have had wrong inputs are not tried.
+    """The trials of the wrong launches, by key, without launches that may only have had wrong inputs.
 
-    A launch without which the others make the call fail no more is left out of what is done for the others.
-    `exported` is the program for the command that tries one again.
+    A launch that alone does not make the call fail is not done in eager mode in the trials of the others.
+    `exported` is the program for the command that repeats a trial.
     """
     assert found.plan is not None, "only launches of a call that came back are wrong"
     plan = found.plan.path
@@ -326,9 +326,9 @@ async def try_in_eager(
 async def launch_in_eager(
     context: Context, call: TriedCall, workload: PackageWorkload, exported: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """The call, expected to return what eager mode returns, and its change: one launch done in eager mode.
+    """The call, expected to return eager mode's values, and its change: one launch done in eager mode.
 
-    Raises `ProblemError` for an unknown launch, and for a launch whose values the program does not compute.
+    Raises `ProblemError` for an unknown launch, and for one whose values the program does not compute.
     """
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     known = model.launch(launch)

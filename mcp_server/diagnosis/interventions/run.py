@@ -1,8 +1,8 @@
 """Tries interventions on a failing call, and judges whether each removed the failure.
 
-The call is made without the change, with it, and again without it; if the failure comes and goes, the
-calls are repeated until that is clear. A plan of calls runs in one process; if a call ends it, the plan goes
-on in another.
+The call is made unchanged, with the change, and unchanged again. If the failure is intermittent, calls are
+repeated until the result is clear. A plan of calls runs in one process. If a call ends the process, the
+plan goes on in another.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from mcp_server.worker.events import CallFacts
 from mcp_server.worker.protocol import Change
 
 START_S = 120.0  # for the interpreter, the import of torch and the load, on top of the calls' own limits
-MOST_LIMITS = 4  # calls of one process that may each take their whole limit
+MOST_LIMITS = 4  # number of calls in one process that may each take their whole limit
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
 
 
 @dataclass(frozen=True)
 class TriedCall:
-    """The failing call: a request of the worker's `run` or `replay`, and its surroundings.
+    """The failing call: a request of the worker's `run` or `replay`, and its environment.
 
-    `symptom` says what the outputs should be; `fresh` loads the package anew for each call. `timeout_s` is
-    for one call. `spelling` are the arguments of `try-fix` that name this call.
+    `symptom` says what the outputs should be; `fresh` loads the package again for each call. `timeout_s` is
+    the limit of one call. `spelling` are the arguments of `try-fix` that name this call.
     """
 
     request: Mapping[str, object]
@@ -67,7 +67,7 @@ AS_IT_IS = Intervention("", Kind.CALL, "the call as it is")
 
 @dataclass(frozen=True)
 class Planned:
-    """One call of a plan, with the changes of the intervention or with its `minimal` ones instead."""
+    """One call of a plan, with the changes of the intervention or with its `minimal` changes instead."""
 
     label: str
     intervention: Intervention = AS_IT_IS
@@ -104,7 +104,7 @@ def call_of_package(workload: PackageWorkload, symptom: Symptom | None = None) -
 async def carry_out(
     context: Context, call: TriedCall, plan: Sequence[Planned], *, name: str = "intervene"
 ) -> dict[str, Seen]:
-    """How each call of the plan ended, by label.
+    """Make the calls of the plan; return how each ended, by label.
 
     Raises `ProblemError` if no call can be made at all, or if a change does not apply to the call.
     """
@@ -138,18 +138,18 @@ async def carry_out(
             why = failed.text[:500] if failed else f"the worker ended in {done.phase}"
             raise ProblemError(f"the call could not be made: {why}", value=done.finished.ending)
         if not done.finished.reused:
-            context.cost.runs += len(ended) - 1  # the process itself counts as one
+            context.cost.runs += len(ended) - 1  # the process itself is already counted
         seen.update(ended)
         rest = rest[len(ended) :]
         came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
         if rest and rest[0].intervention is not AS_IT_IS and came_back:
-            # The outputs to compare with were lost with their process: begin with the unchanged call.
+            # The reference outputs were lost with their process, so begin with the unchanged call.
             rest = [Planned(f"reference-{len(seen)}"), *rest]
     return seen
 
 
 def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
-    """The calls that were made, in order; the last one may have ended the process."""
+    """The calls that were made, in order. The last call may have ended the process."""
     seen: dict[str, Seen] = {}
     for facts in done.all(CallFacts):
         seen[facts.label] = _of_facts(facts, infinities=call.symptom.infinities)
@@ -160,7 +160,7 @@ def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
 
 
 def _of_facts(facts: CallFacts, *, infinities: bool) -> Seen:
-    """The outcome of a call that returned, raised, or was refused."""
+    """The outcome of a call that returned, raised, or was rejected."""
     if facts.ended == "ok":
         return Seen("ok", facts, infinities=infinities)
     if facts.ended == "refused":
@@ -182,7 +182,7 @@ def _ended_process(done: WorkerRun) -> Seen:
     root = read_output(finished.output).root
     text = root.text if root else finished.note
     family = root.family.id if root else ""
-    # The worker itself ends a process in which a call takes too long (`call_limit_s`).
+    # The worker itself ends a process whose call takes too long (`call_limit_s`).
     printed = finished.stderr.read_text(errors="replace") if finished.stderr.exists() else ""
     if finished.ending == "timeout" or (finished.returncode == 1 and "Timeout (" in printed):
         return Seen("timeout", text=text)
@@ -193,18 +193,18 @@ def _ended_process(done: WorkerRun) -> Seen:
 
 
 def _essence(text: str) -> str:
-    """The first line, without addresses and directories, which differ from run to run."""
+    """The first line without addresses and directories, which vary by run."""
     lines = text.strip().splitlines()
     return _VOLATILE.sub("", lines[0]).strip() if lines else ""
 
 
 NOT_MADE = Seen("not_made")
-MOST_PLACES = 8  # elements that are named of those that were not at fault and changed
+MOST_PLACES = 8  # changed elements not at fault that are named
 
 
 @dataclass(frozen=True)
 class Three:
-    """The calls around one intervention."""
+    """The three calls around one intervention."""
 
     before: Seen
     after: Seen
@@ -222,18 +222,18 @@ class Three:
 
 
 async def try_intervention(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
-    """`try_interventions` of one."""
+    """Try one intervention with `try_interventions`."""
     return (await try_interventions(context, call, [intervention]))[0]
 
 
 async def try_interventions(
     context: Context, call: TriedCall, interventions: Sequence[Intervention]
 ) -> list[Trial]:
-    """Tries each intervention between two calls without it, in one process if none of them ends it.
+    """Try each intervention between two unchanged calls, in one process if no call ends it.
 
-    If the failure does not come both times, the calls are repeated with a fresh load each, then in a process
-    each. If it still comes and goes, calls are repeated until the chance of a coincidence is below 1 %.
-    Raises `ProblemError` when no call can be made, and for an expectation that does not fit this call.
+    If the failure does not come both times, repeat the calls with a fresh load each, then in a process
+    each. If it is still intermittent, repeat until the probability of a coincidence is below 1 %.
+    Raises `ProblemError` if no call can be made, and for an expectation that does not fit this call.
     """
     shared = [each for each in interventions if not (each.unavailable or each.options.env)]
     seen = await _in_one_process(context, call, shared) if shared else {}
@@ -253,7 +253,7 @@ async def try_interventions(
 
 
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
-    """The trial of one intervention, from the calls `three` or, if these do not suffice, from new ones."""
+    """The trial of one intervention, from the calls `three` if they suffice, else from new ones."""
     came = False
     for fresh in (False,) if three is None else (True, False):
         if three is not None:
@@ -298,7 +298,7 @@ async def _in_one_process(
 
 
 async def _in_own_processes(context: Context, call: TriedCall, intervention: Intervention) -> Three:
-    """The three calls, each in a process of its own."""
+    """The three calls, each in its own process."""
     kept = context.fresh("reference") / "outputs.pt"
     seen = await carry_out(context, call, [Planned("before", save=kept)])
     plan = [Planned(f"minimal-{n}", intervention, made) for n, made in enumerate(intervention.minimal)]
@@ -311,7 +311,7 @@ async def _in_own_processes(context: Context, call: TriedCall, intervention: Int
 
 
 def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
-    """Raise ProblemError for an expectation with another layout, unless the inputs got other shapes."""
+    """Raise ProblemError for an expectation of a different layout, unless the inputs got other shapes."""
     facts = seen.facts
     if facts is None or facts.expected is None or not facts.expected.layout:
         return
@@ -322,14 +322,14 @@ def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
 
 
 def fails(seen: Seen) -> bool:
-    """Whether the call was made and failed; a refused change is not a failure of the call."""
+    """Whether the call was made and failed. A rejected change is not a failure of the call."""
     return seen.ended not in ("refused", "not_made") and seen.failure != "none"
 
 
 def alike(first: Seen, second: Seen) -> bool:
     """Whether two calls failed in the same way: the same kind and, for an error, the same text.
 
-    An error of a known text is one whether it was raised, or ended the process.
+    Errors of a known family are the same whether raised or ending the process.
     """
     if not (fails(first) and fails(second)):
         return False
@@ -344,7 +344,7 @@ def alike(first: Seen, second: Seen) -> bool:
 
 
 def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
-    """What the change did to the failure of `before`, and the reason if it says nothing about the cause."""
+    """What the change did to the failure of `before`, and the reason if that is inconclusive."""
     if not fails(before):
         return Effect.NOT_APPLICABLE, "the call as it is does not fail"
     if after.ended in ("refused", "not_made"):
@@ -369,9 +369,9 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
 
 
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
-    """Elements of the outputs that were not at fault and changed.
+    """Output elements that were not at fault but changed.
 
-    Unknown without steady outputs to compare with, or if a command judges, since it names no elements.
+    Unknown without steady outputs to compare, or if a command judges, since it names no elements.
     """
     if after.facts is None or after.facts.compared is None:
         return SideEffects(known=False)
@@ -397,19 +397,19 @@ def chance_of(calls: int, failed: int, tries: int) -> float:
     return math.comb(calls, failed) / math.comb(calls + tries, failed)
 
 
-PAIRS = (10, 20, 40)  # calls as they are, and as many with the change in turn, in each round
+PAIRS = (10, 20, 40)  # unchanged calls in each round, alternating with as many changed calls
 BUDGET_S = 120.0
 
 
 async def try_flaky(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
-    """Calls without and with the change in turn, until the count decides or the budget ends.
+    """Alternate unchanged and changed calls until the count decides or the budget ends.
 
-    The trial has the first and the last failing call without the change, and one call with it.
+    The trial has the first and the last failing unchanged call, and one changed call.
     """
-    failing: list[Seen] = []  # calls as they are that failed like the first of them
+    failing: list[Seen] = []  # unchanged calls that failed like the first of them
     well: list[Seen] = []
     changed: list[Seen] = []
-    still: list[Seen] = []  # calls with the change that fail all the same
+    still: list[Seen] = []  # changed calls that fail nevertheless
     chance, began = 1.0, time.monotonic()
     for pairs in PAIRS:
         plan: list[Planned] = []

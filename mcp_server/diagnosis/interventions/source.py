@@ -1,4 +1,4 @@
-"""A change of the source: of a program, tried there once that had ended, or of a package read as PyTorch."""
+"""A source change: of a program, tried in its own process at its end, or of a package read as PyTorch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mcp_server.worker.protocol import EditedProgram, LaunchAlone
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
-    """The change with which the export (or compile) passes, as eager mode computes, and fails without it."""
+    """The change with which the export (or compile) passes as in eager mode; it fails without the change."""
     passing = [each for each in tried.attempts if each.outcome == "passes" and each.again]
     if not passing:
         return None
@@ -59,9 +59,9 @@ def action_of(found: Attempt) -> str:
 async def edited(
     context: Context, call: TriedCall, workload: PackageWorkload, edit: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """The call made by an edited program of the package, or one launch of it (-1: the whole).
+    """The call done by an edited program of the package, or with one of its launches edited (-1: the whole).
 
-    Raises `ProblemError` if nothing is edited, if the program without the edit does not fail either, or if
+    Raises `ProblemError` if nothing is edited, if the program without the edit does not fail, or if
     the launch is no function of the program.
     """
     written = await write(context, workload, context.directory / "as-pytorch")
@@ -115,7 +115,7 @@ def _function(program: PytorchProgram, launch: int) -> LaunchAlone:
 
 
 def _changed_lines(old: str, new: str) -> tuple[str, str]:
-    """The lines that an edit removed, and those that it added."""
+    """The lines that an edit removed, and the lines that it added."""
     lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
     before, after = ([line[2:].strip() for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
     return "\n".join(before), "\n".join(after)

@@ -1,4 +1,4 @@
-"""What can be observed, and how long a run for it may take."""
+"""What can be observed, and the time that a run for it may take."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mcp_server.runtime import context
 from mcp_server.runtime.context import Context
 
 SHORTEST_S = 1.0
-EAGER_SHARE = 0.4  # of what the budget leaves: a model that hangs in eager, too, must leave time for its call
+EAGER_SHARE = 0.4  # of the remaining budget: a model that also hangs in eager mode must leave its call time
 EAGER_S = 120.0
-EAGER_OF_HANG_S = 30.0  # once the program hangs: eager may hang alike, and need not be shown to
+EAGER_OF_HANG_S = 30.0  # once the program hung: eager mode may hang too, and need not be shown to
 
 
-# How much of the open question an observation answers. The planner takes the one with the most of it for each
-# second (`diagnose.choose`), so that only the distance between two numbers counts.
+# The share of the open question that an observation answers. The planner prefers the largest share per
+# second (`diagnose.choose`), so only the difference between two numbers counts.
 NEEDED, DECIDES, REMOVES, LOCATES, EXPLAINS = 1.0, 0.9, 0.85, 0.8, 0.7
 COMPARES, SEARCHES, GUESSES, LOOKS_TWICE = 0.6, 0.5, 0.3, 0.25
 REASONS = {
@@ -38,14 +38,14 @@ REASONS = {
 
 
 class BudgetTooShort(ProblemError):
-    """A run was cut short by the budget alone, and so is evidence of nothing."""
+    """A run was cut short by the budget alone, so it is evidence of nothing."""
 
 
 class Observation(ABC):
-    """Something that can be observed; the classes of this folder are found by themselves.
+    """Something that can be observed. The classes of this folder are discovered automatically.
 
-    `seconds` is about what it costs. `alone` marks one that must not share the machine with another run,
-    `extra` one that the verdict is complete without: it is made where the budget has room for it. `best` is
+    `seconds` is the approximate cost. `alone` marks one that must not share the machine with another run,
+    `extra` one that the verdict does not need, made only if the budget has room. `best` is
     the most that it answers (`REASONS`).
     """
 
@@ -57,7 +57,7 @@ class Observation(ABC):
 
     @abstractmethod
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:
-        """How much of the open question it answers (0-1); 0 when it cannot act or would tell nothing."""
+        """The share of the open question that it answers (0-1); 0 if it cannot act or would tell nothing."""
 
     @abstractmethod
     async def act(self, case: DiagnosisState, context: Context, /) -> None:
@@ -72,7 +72,7 @@ class Limit:
     cut: bool
 
     def check(self, finished: Finished, what: str) -> None:
-        """Raise BudgetTooShort for a run that only the budget ended: it is evidence of nothing."""
+        """Raise BudgetTooShort for a run that only the budget ended, which is evidence of nothing."""
         if self.cut and finished.ending == "timeout":
             raise BudgetTooShort(
                 f"{what} did not end within the {self.seconds:.0f} s that the budget left for it, "
@@ -81,7 +81,7 @@ class Limit:
 
 
 def limit_of(case: DiagnosisState, *, share: float = 1.0) -> Limit:
-    """The workload's own limit, a `share` of what the budget leaves, little for a known hang."""
+    """The workload's own limit, capped by a `share` of the remaining budget, and low for a known hang."""
     asked = case.workload.timeout_s if case.workload else HANGING_S
     if hangs(case):
         asked = min(asked, HANGING_S)
@@ -90,7 +90,7 @@ def limit_of(case: DiagnosisState, *, share: float = 1.0) -> Limit:
 
 
 def hangs(case: DiagnosisState) -> bool:
-    """Whether the program, or the call made again, was ended by its time limit."""
+    """Whether the program, or the repeated call, was ended by its time limit."""
     return "timeout" in (case.failure_of("script"), case.failure_of("plain"))
 
 
@@ -100,7 +100,7 @@ def eager_limit(case: DiagnosisState) -> float:
 
 
 def to_be_placed(case: DiagnosisState) -> bool:
-    """Whether the inputs of a package for CUDA decide that: on a machine of one GPU there is no choice."""
+    """Whether the inputs decide the device of a CUDA package. With one GPU there is no choice."""
     workload = case.workload
     unsaid = isinstance(workload, PackageWorkload) and workload.device_index < 0
     return unsaid and case.device == "cuda" and context.SECOND_GPU.exists()
@@ -109,7 +109,7 @@ def to_be_placed(case: DiagnosisState) -> bool:
 def place(case: DiagnosisState) -> None:
     """Load the package on the device of its inputs, if no device was asked for.
 
-    Saved inputs come from calls on their device. If they are on several devices, the first device is used.
+    Saved inputs come from calls on their device. If they are on several devices, nothing is changed.
     """
     tensors = case.given.tensors if case.given is not None else ()
     indices = {tensor.device_index for tensor in tensors if tensor.device_type == "cuda"}

@@ -1,4 +1,4 @@
-"""Making the program's call again: plain, checked, repeated, and operator by operator."""
+"""Repeats the program's call: plain, checked, several times, and operator by operator."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.fault_methods import ONE_THREAD
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
-SHARE = 0.45  # a call that hangs must leave time to find out where
-SHARE_OF_HANG = 0.6  # once the program hung: all that is left to do is to see it again, and where
+SHARE = 0.45  # a call that hangs must leave time to find out where it hangs
+SHARE_OF_HANG = 0.6  # once the program hung: all that remains is to see the hang again, and where
 
 
 async def run_call(
@@ -72,7 +72,7 @@ OF_INPUTS = ("input_mismatch", "shape_out_of_range")
 
 
 class PlainRun(Observation):
-    """Make the call as it is."""
+    """Make the call unchanged."""
 
     name = "run"
     seconds = 6.0
@@ -80,8 +80,8 @@ class PlainRun(Observation):
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
-            return 0.0  # the launches tell more of a call that hangs, and whether it does by itself
-        # What outputs of a wrong shape come from is known first.
+            return 0.0  # the launches tell more about a call that hangs, and whether it hangs on its own
+        # The cause of outputs with a wrong shape is determined first.
         waits = to_be_placed(case) or (case.symptom.expect is not None and case.inputs)
         if waits and "compare_inputs" not in case.done:
             return 0.0
@@ -90,7 +90,7 @@ class PlainRun(Observation):
     async def act(self, case: DiagnosisState, context: Context) -> None:
         try:
             seen = await run_call(case, context, "plain", extra=case.symptom.request(), record=False)
-            # Inputs that the package does not take may well give outputs of a wrong shape.
+            # Inputs that the package does not take may well give outputs with a wrong shape.
             if not any(suspect.harmful and suspect.category in OF_INPUTS for suspect in case.suspects):
                 refuse_misfit(seen, case.symptom)
         except ProblemError as problem:
@@ -117,7 +117,7 @@ class CheckedRun(Observation):
         if case.call is None or "plain" not in case.runs:
             return 0.0
         if "look_at_indices" not in case.done and checked_inputs(case):
-            return 0.0  # looking at the indices is cheaper, and tells more of an index assertion
+            return 0.0  # checking the indices is cheaper, and tells more about an index assertion
         if case.runs["plain"].failure == "timeout" and not case.mismatches:
             return 0.0  # it would hang again
         contract = {"input_mismatch", "device_mismatch", "shape_out_of_range", "custom_op"}
@@ -137,9 +137,9 @@ class Interpret(Observation):
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.ran_out_of_memory:
-            return 0.0  # eager keeps every value between operators, and so needs more
+            return 0.0  # eager mode keeps every value between operators, and so needs more memory
         if to_be_traced(case) or shown_by_trace(case):
-            return 0.0  # eager may hang alike
+            return 0.0  # eager mode may hang too
         return self.best if case.program_path is not None and case.inputs is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
@@ -157,7 +157,7 @@ async def interpret(case: DiagnosisState, context: Context, **more: str) -> Work
     """The worker's run of the exported program on that call; `more` is added to its request."""
     assert case.call is not None
     request = case.call.request
-    # The program has the constants of the export: a package whose constants were updated computes others.
+    # The program has the constants of the export. A package with updated constants computes other values.
     as_exported = not (case.call.updated or request.get("library"))
     loading = {"package", "model_name", "device_index"} if as_exported else set()
     return await context.worker(
@@ -179,7 +179,7 @@ MOST_BYTES = 1 << 30  # of a package that is loaded four times
 
 
 class RepeatCall(Observation):
-    """Repeat a call that returned three times, each in a fresh load, the last with new memory filled."""
+    """Repeat a returned call three times, each in a fresh load, and the last with new memory filled."""
 
     name = "repeat_call"
     seconds = 5.0
@@ -189,7 +189,7 @@ class RepeatCall(Observation):
         plain, call = case.plain_run, case.call
         if plain is None or plain.failure != "none" or call is None:
             return 0.0
-        # A package on the CPU, whose memory the C library gives, and which is soon loaded and called again.
+        # A package on the CPU, whose memory the C library gives, and which is quick to load and call again.
         on_cpu = isinstance(case.workload, PackageWorkload) and case.device == "cpu"
         if not on_cpu or plain.finished.wall_s >= LONGEST_CALL_S or call.package.stat().st_size >= MOST_BYTES:
             return 0.0
@@ -200,7 +200,7 @@ class RepeatCall(Observation):
 
 
 class WatchRepeats(Observation):
-    """The same with every launch watched, to see where the outputs part."""
+    """Repeat the call with every launch watched, to see where the outputs part."""
 
     name = "watch_repeats"
     seconds = 14.0

@@ -63,7 +63,7 @@ class FindOrigin(Observation):
             return 0.0
         if not faults(case):
             return 0.0
-        # What is nearer to the root cause can be tried first: it would explain the bad value.
+        # A suspect nearer to the root cause can be tried first, because it would explain the bad value.
         deeper = any(each.level >= CausalLevel.STATE and untried(each, case) for each in open_suspects)
         return GUESSES if deeper else self.best
 
@@ -74,7 +74,7 @@ class FindOrigin(Observation):
         values, reached = await _values(sought, view, case, context)
         begun = reached.intersection(each.launch for each in sought)
         if case.device == "cpu" and begun:
-            # One kernel may be launched by many layers: the call ended in the last of these that began.
+            # Many layers may launch one kernel. The call ended in the last of these launches that began.
             sought = [each for each in sought if each.launch == max(begun)]
         for fault in sought[:MOST_FAULTS]:
             placed = _placed(fault, view, values)
@@ -85,7 +85,7 @@ class FindOrigin(Observation):
 
 
 def faults(case: DiagnosisState) -> list[Fault]:
-    """What went wrong, as far as it is one value of a launch; empty where an input itself is at fault."""
+    """The bad values of a launch that show what went wrong; empty if an input itself is at fault."""
     refused = operator_indices(case)
     direct = parts_of([*checked_inputs(case), *refused])
     if any(part in case.index_values and case.index_values[part].outside for part in direct):
@@ -104,12 +104,12 @@ def faults(case: DiagnosisState) -> list[Fault]:
 
 
 def _missed(case: DiagnosisState) -> list[Fault]:
-    """The access at a loaded index that a memory checker saw miss its tensor."""
+    """The access at a loaded index that a memory checker saw outside its tensor."""
     seen = case.located.fault if case.located is not None else None
     if seen is None or seen.launch is None or seen.missed is None:
         return []
     if seen.blame is not None and seen.blame.kind == "kernel":
-        return []  # the kernel is at fault itself, whatever it got
+        return []  # the kernel itself is at fault, whatever its inputs
     missed = seen.missed
     if missed.shape is None or not missed.stride or not any(part.kind == "index" for part in seen.parts):
         return []
@@ -120,7 +120,7 @@ def _missed(case: DiagnosisState) -> list[Fault]:
 async def _values(
     sought: Sequence[Fault], view: PackageView, case: DiagnosisState, context: Context
 ) -> tuple[ProbedValues, set[int]]:
-    """What the launches behind the faults read and wrote, and which began; nothing without probes."""
+    """What the launches behind the faults read and wrote, and which launches began; empty without probes."""
     launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
     try:
         seen = await dump_kernel_io(
@@ -137,7 +137,7 @@ async def _values(
 
 
 def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:
-    """The fault with its first element; None where no value is at fault."""
+    """The fault with its first element; None if no value is at fault."""
     if fault.kind != "value" or fault.element:
         return fault
     launch = view.wrapper.launches[fault.launch]
@@ -153,7 +153,7 @@ def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | No
 
 
 async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisState, context: Context) -> None:
-    """What would remove the bad value, and the corrected expression where that is at fault."""
+    """Find changes that remove the bad value, and correct the expression if it is at fault."""
     inputs = case.compiled_inputs
     leaves = [Leaf(place, each.path or each.name) for place, each in enumerate(inputs)]
 
@@ -166,23 +166,23 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
 
     made = as_given(origin, leaves) or kept_in_range(origin, leaves) or made_good(origin, leaves, seen)
     case.origin_changes = [made] if made is not None else []
-    # An index that is NaN, kept within its bound, would be as wrong as before.
+    # An index that is NaN would be just as wrong if kept within its bound.
     of_nan = origin.result == "index" and bool(origin.explanation)
     if not case.call_fails or of_nan:
         return
-    # Alone, a correction in the crashing kernel would be a guard at the crash site.
+    # Alone, a correction in the crashing kernel would only guard the crash site.
     elsewhere = origin.launch_index != origin.fault_launch
     if origin.correction is not None and (made is not None or elsewhere):
         case.origin_fix = await _made_if_possible(correct_expression(context, tried_call(case), origin), case)
         return
-    # No element of several is at fault by itself: the operation that left its domain is guarded first.
+    # With several elements, none is at fault alone: first guard the operation that left its domain.
     if made is None or (origin.operation is not None and origin.element_count > 1):
         edited = await _made_if_possible(_edit(origin, case, context), case)
         case.origin_changes = [*([edited] if edited is not None else []), *case.origin_changes]
 
 
 def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[Intervention]:
-    """The kernel edited, which is a matter of seconds."""
+    """The edit of the kernel, which takes seconds."""
     call, of_value = tried_call(case), origin.result != "index"
     if origin.operation is not None:
         return guard_operation(context, call, origin.operation)
@@ -193,7 +193,7 @@ def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[I
 
 
 async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisState) -> Intervention | None:
-    """The edit, unless its kernel cannot be changed so."""
+    """The edit, or None if its kernel cannot be changed in this way."""
     try:
         edited = await making
     except ProblemError as problem:
@@ -220,7 +220,7 @@ def as_given(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
 
 
 def kept_in_range(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
-    """The rows of an input whose sums leave the range of their type, kept so small that none can."""
+    """Clamp the rows of an input whose sums leave the range of their type, so that none does."""
     found = origin.overflow
     if found is None or found.bound is None or found.input_index >= len(leaves):
         return None
@@ -238,10 +238,10 @@ def kept_in_range(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None
 
 
 def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> Intervention | None:
-    """The call with the offending elements made the nearest good value, or a masked row given one element.
+    """Set the offending elements to the nearest good value, or let one element through in a masked row.
 
-    `leaves` are the inputs by their place, `tensor_of` gives the values of one. None where no element of an
-    input is known, or no value of it that is good.
+    `leaves` are the inputs by place, `tensor_of` gives the values of one. None if no offending input
+    element is known, or no good value for it.
     """
     condition = origin.condition
     elements = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
@@ -256,7 +256,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     leaf, tensor = leaves[place], tensor_of(place)
     if condition is None or condition.good is None:
         return _unmasked(leaf, blamed, tensor)
-    # One limit for the tensor where it changes these elements alone, else each element by itself.
+    # Use one limit for the tensor if it changes only these elements, else change each element separately.
     good, alike = condition.good, -1
     if tensor is not None and tensor.count <= MOST_COUNTED:
         alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
@@ -284,7 +284,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
 
 
 def _is_bad(text: str, condition: Condition) -> bool:
-    """Whether a value, as it is shown, is one for which the expression goes wrong."""
+    """Whether a value, as displayed, is one for which the expression goes wrong."""
     try:
         value = int(text) if text.lstrip("-").isdigit() else float(text)
     except ValueError:
@@ -296,14 +296,14 @@ def _is_bad(text: str, condition: Condition) -> bool:
 
 
 def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor | None) -> Intervention | None:
-    """One element of each row of a mask that lets nothing through set the other way round."""
+    """Flip one element of each row of a mask that lets nothing through."""
     bad = _BOOLEAN[elements[0].value]
     first = tuple(elements[0].index)
     if not first:
         return None
     axis, rows, known = len(first) - 1, [first], {tuple(each.index) for each in elements}
     if tensor is not None:
-        # The dimension along which the offending elements lie: all of its line are bad.
+        # The dimension along which the offending elements lie: all elements of the line are bad.
         closeness = {}
         for each in range(len(first)):
             line = list(_line(tensor, first, each))

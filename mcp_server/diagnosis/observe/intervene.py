@@ -1,4 +1,4 @@
-"""Making the failing call with one thing changed, and with its custom operators watched."""
+"""Makes the failing call with one thing changed, and with its custom operators watched."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from mcp_server.worker.events import CallFacts
 
 MAX_ROUNDS = 4
 MAX_TOGETHER = 6  # interventions of one round, which share a loaded package
-MAX_COMBINED = 6  # suspects that are removed together
-SHARE = 0.4  # of what the budget leaves, for one round
-OF_PROGRAM = ("actual",)  # of a request: what a replay is compared with
+MAX_COMBINED = 6  # suspects that are removed at the same time
+SHARE = 0.4  # of the remaining budget, for one round
+OF_PROGRAM = ("actual",)  # in a request: the reference outputs of a replay
 
 
 class TryInterventions(Observation):
-    """Remove the leading suspects, one at a time, and see whether the failure goes and comes back."""
+    """Remove the leading suspects, one at a time, and see whether the failure disappears and returns."""
 
     seconds = 4.0
     best = REMOVES
@@ -48,7 +48,7 @@ class TryInterventions(Observation):
         plain = case.plain_run
         if self.rounds >= MAX_ROUNDS or plain is None or case.call is None:
             return 0.0
-        # There is a call to make again that fails, or that is given what it was not compiled for.
+        # The call can be repeated, and fails or got inputs that it was not compiled for.
         if plain.failure == "none" and not _by_program(case) and not case.mismatches:
             return 0.0
         return self.best if _wanted(case, open_suspects) else 0.0
@@ -57,7 +57,7 @@ class TryInterventions(Observation):
         self._next_round(self.rounds + 1)
         wanted = _wanted(case, case.suspects)
         if _by_program(case):
-            # The call with the change, and again without it, by whether it changes its input.
+            # Judge the call with the change, and again without it, by whether the call changes its input.
             (tried, *_), number = wanted, self.rounds
             extra = {"changes": tried.changes, **tried.options.request()}
             after = await run_call(case, context, f"with-{number}", extra=extra, record=False)
@@ -70,10 +70,10 @@ class TryInterventions(Observation):
 
 
 def tried_call(case: DiagnosisState) -> TriedCall:
-    """The failing call, as the trials take it: with the reference of the program where it has one."""
+    """The failing call, as the trials take it, with the program's reference outputs if it has any."""
     assert case.call is not None
     symptom, actual = case.symptom, case.call.request.get("actual")
-    # `try-fix` takes neither a check nor two tolerances, and no call that needs what no file holds.
+    # `try-fix` takes no check, no second tolerance, and no call whose parts are not all in files.
     taken = not (symptom.check or symptom.rtol != symptom.atol or case.call.updated)
     arguments = call_arguments(case) if taken else {}
     words = package_words(arguments) if arguments else ()
@@ -83,7 +83,7 @@ def tried_call(case: DiagnosisState) -> TriedCall:
     seconds = limit_of(case, share=SHARE).seconds
     return TriedCall(
         request={name: value for name, value in case.call.request.items() if name not in OF_PROGRAM},
-        # Whole minutes, so that a job that is resumed asks for the same calls and takes them from before.
+        # Whole minutes, so that a resumed job asks for the same calls and reuses their results.
         timeout_s=math.ceil(seconds / 60) * 60.0,
         gpus=gpus_of(case.device, case.device_index),
         symptom=symptom if actual is None or symptom.judges else replace(symptom, expect=Path(str(actual))),
@@ -93,7 +93,7 @@ def tried_call(case: DiagnosisState) -> TriedCall:
 
 
 def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervention]:
-    """Interventions of the leading suspects that were not tried, then what removes several at once."""
+    """Untried interventions of the leading suspects, then those that remove several suspects at once."""
     found: dict[str, Intervention] = {}
     ends_well = case.runs["plain"].failure == "none" and not _by_program(case)
     for suspect in ranked(suspects, case):
@@ -106,10 +106,10 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
 
 
 def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Intervention]:
-    """All input changes that alone left the failure as it was, together: two causes can hide each other.
+    """Combine all input changes that alone left the failure unchanged: two causes can hide each other.
 
-    Once they remove it, each is left out in turn, from the fewest that do. None where one alone made it go
-    away, and no combination twice.
+    If together they remove it, each is left out in turn, starting from the fewest that suffice. Empty if one
+    change alone removed the failure. No combination is tried twice.
     """
     alone = [each for suspect in suspects for each in suspect.interventions if each.key in case.trials]
     effects = {each.key: case.trials[each.key].effect for each in alone}
@@ -131,23 +131,23 @@ def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Interven
 
 
 def _all_of(parts: Sequence[Intervention]) -> Intervention:
-    """These changes at once."""
+    """These changes as one intervention."""
     changes = listed([change_in_words(part.what).removeprefix("with ") for part in parts])
     made = together("+".join(sorted(part.key for part in parts)), f"the call with {changes}", parts)
     return replace(made, action=f"make the call with {changes}: none of these changes alone is enough")
 
 
 def _by_program(case: DiagnosisState) -> bool:
-    """Whether only an input that stays as it was shows that the call is wrong."""
+    """Whether only an input that the call failed to change shows that the call is wrong."""
     plain = case.plain_run
     return plain is not None and plain.failure in ("none", "differs") and bool(plain.left_alone)
 
 
 def judged(trial: Trial) -> Trial:
-    """The trial judged by what a call returns that does not fail; one that no expectation fits is open."""
+    """The trial judged by the return values of a call that does not fail; open if no expectation fits."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
-    if fails_by_values and cut is not None and cut.part:  # one with faults in it
+    if fails_by_values and cut is not None and cut.part:  # a combination that contains faults
         same = "the call with fewer elements gives for these what it gave before, wrong ones among them"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
@@ -167,7 +167,7 @@ def judged(trial: Trial) -> Trial:
 
 
 def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
-    """The trial of an aligned input, from three runs: whether the call then changes it, as the model does."""
+    """The trial of an aligned input, from three runs: does the call then change it, as the model does?"""
     trial = partial(Trial, intervention, before=seen_of(before), after=seen_of(after), again=seen_of(again))
     if after.failure not in ("none", "differs") or again.failure not in ("none", "differs"):
         return trial(effect=Effect.NOT_APPLICABLE, reason=f"the call fails then ({after.failure})")
@@ -179,14 +179,14 @@ def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen
 
 
 def seen_of(run: RunSeen) -> Seen:
-    """A run of the call that came back, as trials tell it."""
+    """A run of the call that returned, in the form of a trial's call."""
     if run.failure in ("none", "differs", "nonfinite"):
         return Seen("ok", CallFacts(run.label, "", "ok"))
     return Seen("raised", text=run.root.text if run.root else run.failure, family=run.family or "")
 
 
 class WatchOperators(Observation):
-    """Compare what each custom operator returns with its fake function; see whether a difference matters."""
+    """Compare each custom operator's results with its fake function; see whether a difference matters."""
 
     name = "watch_operators"
     seconds = 5.0
@@ -205,7 +205,7 @@ class WatchOperators(Observation):
         case.operators = watched.worker
         if watched.worker is None or not watched.worker.all(events.Operator):
             return
-        # The promises kept: whether the failure goes, else whether other values come back.
+        # With the promises kept, see whether the failure disappears, else whether other values are returned.
         if plain.failure != "none":
             trial = await try_intervention(context, tried_call(case), REPAIRED)
         else:
@@ -221,10 +221,10 @@ class WatchOperators(Observation):
 
 
 def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
-    """What the promises do to the model, where the package does not depend on them but diverges from it.
+    """The effect of the promises on the model, if the package does not depend on them but diverges from it.
 
-    Memory that an operator writes without saying so may be read by the model alone: the package, which was
-    told of no such write, computes that value again or has it elsewhere.
+    Perhaps only the model reads memory that an operator writes without declaring it: the package, unaware
+    of the write, computes that value again or stores it elsewhere.
     """
     compared = kept.last(events.Compared) if kept is not None else None
     if compared is None or not compared.equal:
@@ -234,7 +234,7 @@ def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
 
 
 def effect_on_values(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> Trial:
-    """Whether a call that does not fail returns other values once the promises are kept."""
+    """Whether a call that does not fail returns different values once the promises are kept."""
     before, after, again = (seen_of(run) for run in (plain, repaired, watched))
     trial = partial(Trial, REPAIRED, before=before, after=after, again=again)
     if repaired.failure != "none":

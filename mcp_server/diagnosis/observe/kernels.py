@@ -24,11 +24,11 @@ from mcp_server.package.problems import PackageError
 from mcp_server.package.prover import Finding, find_kernel_defects, narrow_arithmetic
 from mcp_server.runtime.context import Context
 
-LARGEST = 4 << 20  # bytes of a file that is searched
+LARGEST = 4 << 20  # size of a file that is searched
 
 
 class ReadUsersKernel(Observation):
-    """Find the user's Triton kernel that was not compiled, in the files with lines of the program."""
+    """Find the user's Triton kernel that failed to compile, in the files with lines of the program."""
 
     name = "read_users_kernel"
     seconds = 0.1
@@ -43,7 +43,7 @@ class ReadUsersKernel(Observation):
 
 
 def _refused(case: DiagnosisState) -> tuple[str, int] | None:
-    """The user's Triton kernel that could not be compiled, and the line in it, counted from its `def`."""
+    """The user's Triton kernel that could not be compiled, and its failing line, counted from its `def`."""
     for _, root in case.own_roots:
         if root.family.id == "triton_compile" and "function" in root.fields:
             line = root.fields.get("kernel_line", "")
@@ -52,9 +52,9 @@ def _refused(case: DiagnosisState) -> tuple[str, int] | None:
 
 
 def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
-    """Where the program defines that kernel; None if no file of it does, or several do.
+    """Where the program defines that kernel; None if no file of the program does, or several do.
 
-    Its files are the script, and those with lines of its model.
+    These files are the script, and the files with lines of its model.
     """
     pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
     script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
@@ -74,7 +74,7 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | No
 
 
 def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
-    """Lines of the program whose compile failed; none where it was not kept."""
+    """Lines of the program whose compile failed; empty if the program was not kept."""
     for compiled in reversed(case.captured.compiles):
         if compiled.exported is not None and compiled.exported.is_file():
             with contextlib.suppress(PackageError):
@@ -87,7 +87,7 @@ MOST_MENDED = 3
 
 
 class ReadKernels(Observation):
-    """Work out from the code and the sizes of the call what kernels do wrong."""
+    """Determine from the code and the sizes of the call what the kernels do wrong."""
 
     name = "read_kernels"
     seconds = 1.0
@@ -108,10 +108,10 @@ class ReadKernels(Observation):
 
 
 class MendKernels(Observation):
-    """Compile the kernels without the defects that were read in them.
+    """Compile the kernels without the defects found in their code.
 
-    Where only the exported program says that the call is wrong, it is made with them at once: that needs what
-    eager mode returns.
+    If only the exported program shows that the call is wrong, the call is made with the repaired kernels at
+    once, and compared with eager mode's outputs.
     """
 
     name = "mend_kernels"
@@ -140,11 +140,11 @@ class MendKernels(Observation):
 
 
 def _to_mend(case: DiagnosisState) -> list[Finding]:
-    """The defects that explain the failure and that a change of their kernel removes."""
+    """The defects that explain the failure and that can be removed by changing their kernel."""
     defects = case.kernel_defects or {}
     return [each for each in defects if each.kind in REPAIRS and explains(each.kind, case)][:MOST_MENDED]
 
 
 def _only_by_eager(case: DiagnosisState) -> bool:
-    """Whether only the exported program says that the call is wrong."""
+    """Whether only the exported program shows that the call is wrong."""
     return case.equals_eager is False and not case.call_fails and not case.symptom.judges

@@ -25,7 +25,7 @@ MOST_LAUNCHES = 10_000  # of one call; the detectors look at all of them
 
 
 class WatchLaunches(Observation):
-    """Rebuild the package with launch probes, and look at what every launch reads and writes."""
+    """Rebuild the package with launch probes, and look at the values that every launch reads and writes."""
 
     name = "watch_launches"
     seconds = 12.0
@@ -40,7 +40,7 @@ class WatchLaunches(Observation):
         possible = candidates(case)
         if any(source.producers for candidate in possible for source in candidate.sources):
             return LOCATES
-        # Launches that drop the error of a bad index, or an index assertion that no generated kernel has.
+        # Launches that drop the error of a bad index, or an index assertion that is in no generated kernel.
         launches = indexing_launches(case)
         asserted = index_error(case) is not None and not possible
         dropped = any(not launch.checked for launch in launches)
@@ -54,14 +54,14 @@ class WatchLaunches(Observation):
 
 HANG_LIMIT_S = 40.0
 SHORTEST_S = 15.0  # to import what the call needs, load the package and reach the launch
-REBUILD_S = 25.0  # of what the budget leaves, for the rebuild before it
-# Of the rest: on a busy machine a rebuild takes longer, and what is read then comes after the call.
+REBUILD_S = 25.0  # of the remaining budget, for the rebuild before the call
+# Of the rest: on a busy machine a rebuild takes longer, and reading the results comes after the call.
 SHARE = 0.6
-JOURNAL_BYTES = 4 << 20  # a loop without an end fills what it is given, and only its last turns count
+JOURNAL_BYTES = 4 << 20  # an endless loop fills any file, and only its last turns count
 
 
 class TraceLaunches(Observation):
-    """Run the instrumented package, waiting for each launch, and see which one does not come back."""
+    """Run the instrumented package, waiting for each launch, and see which launch does not return."""
 
     name = "trace_launches"
     seconds = 14.0
@@ -87,12 +87,12 @@ class TraceLaunches(Observation):
 
 
 def hang_limit(case: DiagnosisState) -> float:
-    """Seconds for a call that is known to hang: a trace that the budget cut short would be lost."""
+    """Seconds for a call that is known to hang. The trace would be lost if the budget cut it short."""
     return max(SHORTEST_S, min(HANG_LIMIT_S, (case.seconds_left - REBUILD_S) * SHARE))
 
 
 class LocateFault(Observation):
-    """Name the launch, the argument and the line of a bad access, also of one that is silent."""
+    """Name the launch, argument and line of a bad access, including a silent one."""
 
     name = "locate_fault"
     seconds = 20.0
@@ -108,14 +108,14 @@ class LocateFault(Observation):
             return self.best
         if silent_suspicion(case):
             return COMPARES
-        # A call without any suspicion, on a GPU or with indices that nobody checks: a small overrun shows
-        # neither as a fault nor as NaN, and a package alone has no reference for its numbers.
+        # A call without any suspicion, on a GPU or with unchecked indices: a small overrun shows neither as
+        # a fault nor as NaN, and a package alone has no reference for its numbers.
         by_package = isinstance(case.workload, PackageWorkload)
         if case.device != "cuda":
             return GUESSES if by_package and indexes_unchecked(case.package.kernel_text) else 0.0
         if by_package:
             return 0.0 if any(each.harmful and not each.weak for each in open_suspects) else GUESSES
-        # No compiler checks a kernel of the user's own, which may be what makes the numbers wrong.
+        # No compiler checks the user's own kernel, which may be the reason for the wrong numbers.
         return GUESSES if case.plain_diverges and own_code(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
@@ -128,7 +128,7 @@ class LocateFault(Observation):
 
 
 def _program_only(case: DiagnosisState) -> bool:
-    """Whether a program died of a bad access, or of a signal, and left no call that could show it again."""
+    """Whether a program died of a bad access or a signal, and left no call that could repeat the failure."""
     script, seen = case.script_run, case.capture
     if script is None or seen is None or not (seen.loads or case.host_package):
         return False
@@ -141,9 +141,9 @@ def _admits(run: RunSeen) -> bool:
 
 
 def _loud_suspicion(plain: RunSeen, case: DiagnosisState) -> bool:
-    """Whether the end of the call suggests a bad access: its text, its signal, or a lost assertion.
+    """Whether the end of the call suggests a bad access, by its text, its signal, or a lost assertion.
 
-    Not inside Python operators, which no checker sees into. A device assertion is lost if the process ends
+    Not inside Python operators, which no checker can see into. A device assertion is lost if the process ends
     before the device's output is read; under memcheck it is read after each kernel.
     """
     root, inside = plain.root, operator_inside(died(case), case)
@@ -157,8 +157,8 @@ def _loud_suspicion(plain: RunSeen, case: DiagnosisState) -> bool:
 
 
 def silent_suspicion(case: DiagnosisState) -> bool:
-    """Numbers that the exported program does not give, or that change with what new memory holds: without an
-    error, memory may be read wrongly.
+    """Whether outputs differ from the exported program's, or change with the content of new memory: memory
+    may then be read wrongly without an error.
     """
     sized = [m for m in case.mismatches if m.aspect in ("range", "relation")]
     unsure = any(m.severity != "fatal" or case.ended_well for m in sized)

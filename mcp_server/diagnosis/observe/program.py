@@ -1,4 +1,4 @@
-"""Running the user's program: once under the hook, then alone."""
+"""Runs the user's program, once under the hook and then alone."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from mcp_server.tools.capture import Capture, capture, workload_argv
 from mcp_server.tools.requests import failing_phase, plan_replay, run_request
 from mcp_server.worker.protocol import ReplayRequest
 
-# Shares of what the budget leaves.
+# Shares of the remaining budget.
 SHARE_OF_PROGRAM = 0.6  # the rest is for the call that was captured
 
 
-# Seconds after which a child prints every thread's stack: what a call that hangs is doing.
+# Seconds after which a child prints every thread's stack, to show what a hanging call is doing.
 STACKS = "AOTI_DEBUG_STACKS_AFTER"
 STACKS_AT = 0.85  # of the limit of the run
 PROVENANCE = "INDUCTOR_PROVENANCE"
@@ -47,7 +47,7 @@ OUT_OF_SIGHT = (
 
 
 def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, process: str = "") -> RunSeen:
-    """A finished child with its log read: of all its processes, or of one."""
+    """The result of a finished child with its log read, for all its processes or for one."""
     return RunSeen(label, finished, read_output(finished.output, process), worker)
 
 
@@ -65,7 +65,7 @@ class CaptureProgram(Observation):
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
         limit = limit_of(case, share=SHARE_OF_PROGRAM)
-        # A compile in this run also writes which model line each kernel comes from (torch >= 2.9).
+        # A compile in this run also records the model line of each kernel (torch >= 2.9).
         provenance = {} if PROVENANCE in case.workload.env else {PROVENANCE: "1"}
         case.may_be_a_host = await anyio.to_thread.run_sync(may_be_a_host, case.workload)
         recorder = await recording_environment(context, case.workload.env) if case.may_be_a_host else {}
@@ -99,7 +99,7 @@ class CaptureProgram(Observation):
 
 
 async def _take_from_host(case: DiagnosisState, context: Context, package: Path) -> None:
-    """The failing call of a host in another language, from what it recorded; a note where there is none."""
+    """Take the failing call of a host in another language from its recording; leave a note if none."""
     folder = recordings_of(context)
     if folder is None:
         return
@@ -118,14 +118,14 @@ async def _take_from_host(case: DiagnosisState, context: Context, package: Path)
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
-    """What failed or is suspect, as something that the worker can do again; None when it was not kept."""
+    """The failed or suspect call in a form that the worker can repeat; None if it was not kept."""
     phase = failing_phase(seen, ended_well=seen.finished.ok)
     try:
         request = plan_replay(seen, phase)
     except ProblemError:
         return None
     assert phase is not None, "what has a plan was captured"
-    # What the program compared the outputs with.
+    # The reference that the program compared the outputs with.
     later = [check for check in seen.assertions if check.pid == phase.pid and check.n > phase.n]
     file = next((check.file for check in later if check.file), None)
     if file is not None:
@@ -164,21 +164,21 @@ class RunAlone(Observation):
 
 OF_TORCH = re.compile(rb"aot_inductor|AOTIModel|AOTInductor|libtorch")
 STARTS_OTHERS = re.compile(rb"\b(?:subprocess|popen|execv|posix_spawn|os\.system)", re.IGNORECASE)
-MOST_TEXT = 1 << 24  # bytes of a program that are searched
+MOST_TEXT = 1 << 24  # size of a program that is searched
 SHELL_WORDS = re.compile(r"[\w./+@%-]+")
-MOST_WORDS = 1000  # of a shell script that are looked for as programs
+MOST_WORDS = 1000  # words of a shell script that are looked up as programs
 PACKAGE_NAME = re.compile(rb"[\w./+@%-]+\.pt2\b")
 
 
 def may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
-    """Whether a program is linked with torch, or the text of a script starts other programs."""
+    """Whether a program is linked with torch, or a script's text starts other programs."""
     if isinstance(workload, ScriptWorkload):
         return STARTS_OTHERS.search(_content(workload.script)) is not None
     return any(OF_TORCH.search(_content(program)) for program in _programs(workload))
 
 
 def _programs(workload: CommandWorkload) -> list[Path]:
-    """The file of the program, and the files beside a shell script that its words name."""
+    """The program's file, and the files next to a shell script that its words name."""
     name, folder = workload.argv[0], workload.cwd or here()
     file = folder / name if "/" in name else Path(shutil.which(name) or "")
     text = _content(file)
@@ -189,7 +189,7 @@ def _programs(workload: CommandWorkload) -> list[Path]:
 
 
 def _content(file: Path) -> bytes:
-    """The beginning of a file; empty where it cannot be read."""
+    """The beginning of a file; empty if it cannot be read."""
     try:
         with file.open("rb") as program:
             return program.read(MOST_TEXT)
@@ -198,10 +198,10 @@ def _content(file: Path) -> bytes:
 
 
 def named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
-    """The package that a program is started with, or that a host names, if it is only one."""
+    """The only package that a program is started with, or that a host names; None if there are several."""
     words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
     folders = [workload.cwd or here()]
-    # Also as the value of an option: --model=ranker.pt2.
+    # Also as an option value: --model=ranker.pt2.
     names = [word.rpartition("=")[2] for word in words if word.endswith(".pt2")]
     if not names and isinstance(workload, CommandWorkload):
         programs = _programs(workload)
@@ -212,13 +212,13 @@ def named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
 
 
 def put_back(case: DiagnosisState) -> list[str]:
-    """Restore the packages that runs of the program wrote over, and say what was done, a sentence for each.
+    """Restore the packages that runs of the program overwrote; return one sentence for each.
 
     The hook compiles with debug information, so that the package is a different build than the user's own run
-    writes. It keeps a copy of each file that is about to be written over (`events.Overwriting`).
+    writes. It keeps a copy of each file that is about to be overwritten (`events.Overwriting`).
 
-    A package that was not there before is left. Nothing is done for a job that is read again: its runs were
-    not made now, and the user's file may be newer.
+    A package that did not exist before is kept. Nothing is done when a finished job is read again: its runs
+    were not made now, and the user's file may be newer.
     """
     if case.capture is None or case.capture.finished.reused:
         return []
@@ -229,7 +229,7 @@ def put_back(case: DiagnosisState) -> list[str]:
 
 
 def _restored(file: CapturedOverwriting) -> str:
-    """What became of one file; empty where the run did not write it."""
+    """What happened to one file; empty if the run did not write it."""
     name = file.path.name
     if file.kept is None:
         if file.notice:

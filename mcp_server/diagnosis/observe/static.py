@@ -1,4 +1,4 @@
-"""What is known before the call is made: package, exported program, inputs, machine."""
+"""What is known before the call is made, from package, exported program, inputs and machine."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OpenPackage(Observation):
 
 
 def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
-    """The package of the failing call, and the model in it."""
+    """The package of the failing call, and the name of the model in it."""
     if case.call is not None:
         return case.call.package, case.call.request.get("model_name")
     if isinstance(case.workload, PackageWorkload):
@@ -68,7 +68,7 @@ def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
 
 
 class ReadExported(Observation):
-    """Read the program's parameters, fixed arguments and ranges; nothing is loaded."""
+    """Read the program's parameters, fixed arguments and ranges without loading it."""
 
     name = "read_exported"
     seconds = 0.1
@@ -136,7 +136,7 @@ class CompareInputs(Observation):
         case.leaves = described.leaves
         case.given = from_leaves(case.leaves, signature)
         place(case)
-        # The device of the load, as it is made again: the first where neither user nor program said.
+        # The device of the repeated load: the first device if neither user nor program named one.
         loaded_on = max(case.device_index, 0) if case.device == "cuda" else None
         found = [
             *compare_inputs(signature, case.given.tensors, device_index=loaded_on),
@@ -146,7 +146,7 @@ class CompareInputs(Observation):
 
 
 def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
-    """A compiled range may be tighter than the user's, which the exported program knows."""
+    """Judge the size by the user's range in the exported program: the compiled range may be tighter."""
     index, dim = mismatch.input_index, mismatch.dim
     if mismatch.aspect != "range" or index is None or dim is None:
         return mismatch
@@ -162,7 +162,7 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
         return mismatch
     (low, high), size = bounds, int(mismatch.got)
     if low == RAISED_LOWER and size < low and mismatch.severity != "fatal":
-        return mismatch  # export raises the bounds of Dim.DYNAMIC and Dim.AUTO to 2 by itself
+        return mismatch  # export itself raises the bounds of Dim.DYNAMIC and Dim.AUTO to 2
     note = f"{mismatch.sentence}; the exported program allows {low}..{high}"
     if (low is None or size >= low) and (high is None or size <= high):
         note = f"{note}, so that this is a false alarm"
@@ -171,7 +171,7 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
-    """Elements of inputs that a failed assertion of a kernel, or the check of an operator, saw."""
+    """Elements of inputs that a failed kernel assertion, or the check of an operator, saw."""
     found = parts_of([*checked_inputs(case), *operator_indices(case)])
     found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
     found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]
@@ -179,7 +179,7 @@ def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
 
 
 class LookAtIndices(Observation):
-    """Compare the elements of inputs that the kernel indexes with, or divides by, with what they may be."""
+    """Compare input elements that are used as indices or divisors with their allowed values."""
 
     name = "look_at_indices"
     seconds = 3.0
@@ -201,7 +201,7 @@ MACHINE_CATEGORIES = frozenset(
 
 
 class CheckMachine(Observation):
-    """Compile a probe, ask the interpreter, and compare the package with what is found."""
+    """Compile a probe, query the interpreter, and compare the package with the results."""
 
     name = "check_machine"
     seconds = 6.0

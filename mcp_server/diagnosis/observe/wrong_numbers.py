@@ -1,4 +1,4 @@
-"""Wrong numbers: each launch against its reference, then the program compiled in other ways."""
+"""Wrong numbers: compares each launch with its reference, then compiles the program in other ways."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class CompareLaunches(Observation):
-    """Find the launches that diverge, and tell errors from rounding, TF32, chance and unset memory.
+    """Find the launches that diverge, and distinguish errors from rounding, TF32, chance and unset memory.
 
-    Each launch that is wrong on right inputs is then done in eager mode, to see whether the failure goes.
+    Each launch that is wrong on correct inputs is then done in eager mode. Does the failure disappear?
     """
 
     name = "compare_with_eager"
@@ -45,7 +45,7 @@ class CompareLaunches(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.call.request.get("library") or "plain" not in case.runs:
             return 0.0
-        # A difference that nobody minds is not looked into.
+        # A difference that fails no check is not investigated.
         differs = case.plain_diverges
         if case.equals_eager is not None:
             minded = case.failed or case.judged_by_program
@@ -66,7 +66,7 @@ class CompareLaunches(Observation):
 
 
 class JudgeBySource(Observation):
-    """Compare each launch with what its own source says, as PyTorch: the reference of a package alone.
+    """Compare each launch with its own source, read as PyTorch: the only reference for a package alone.
 
     The kernels of launches that differ are compiled again from that source, to see whether the call then
     gives the outputs of the program.
@@ -95,12 +95,12 @@ class JudgeBySource(Observation):
         for name in list(kernels)[:MOST_TRIED]:
             try:
                 made = await compile_anew(context, call, name)
-            except ProblemError:  # an operator, or a kernel that nothing here compiles
+            except ProblemError:  # an operator, or a kernel that cannot be compiled here
                 continue
             case.trials[made.key] = await try_intervention(context, call, made)
 
 
-SHARE = 0.7  # of what the budget leaves; the workaround on the whole program comes after it
+SHARE = 0.7  # of the remaining budget; the workaround on the whole program comes after it
 # Public reports took 100 to 580 s (benchmarks/results.json). A default budget leaves less: then
 # the verdict gives `bisect` as the next step.
 
@@ -108,11 +108,11 @@ SHARE = 0.7  # of what the budget leaves; the workaround on the whole program co
 async def compiled_with(
     case: DiagnosisState, context: Context, options: Mapping[str, object] | None = None
 ) -> Bisected:
-    """The program as it is, and compiled with options: by default with all careful ones.
+    """The program compiled as it is, and with options: all careful ones by default.
 
-    Those take the compiles of a search, so that a failure which is not the compiler's is refused first.
+    The compiles are those of a search, so a failure that is not the compiler's is rejected first.
     """
-    # Both bring what few need.
+    # Both have heavy imports that few need.
     from mcp_server.tools.bisect import refuse_others_faults
     from mcp_server.tools.failing import failing_program
     from mcp_server.tools.switches import TIMED, switches_of, try_options
@@ -126,7 +126,7 @@ async def compiled_with(
 
 
 def effect_of(found: Bisected) -> Effect:
-    """What became of the failure with the options; nothing that came and went by itself says anything."""
+    """What the options did to the failure. An intermittent failure says nothing."""
     if found.workaround is not None:
         return Effect.GONE
     stayed = all(each.result == "same" for each in found.experiments)
@@ -134,7 +134,7 @@ def effect_of(found: Bisected) -> Effect:
 
 
 class EmulateCasts(Observation):
-    """Compile the program with intermediate results rounded as in eager mode, and once more as it is."""
+    """Compile the program with intermediate results rounded as in eager mode, and once more unchanged."""
 
     name = "emulate_precision_casts"
     seconds = 40.0
@@ -153,7 +153,7 @@ class EmulateCasts(Observation):
 
 
 class TrySwitches(Observation):
-    """Compile the program with careful options of the compiler until it does not fail, and again without."""
+    """Compile the program with careful compiler options until it does not fail, and again without them."""
 
     name = "try_switches"
     seconds = 90.0
@@ -172,7 +172,7 @@ class TrySwitches(Observation):
 
 
 def keep(case: DiagnosisState, suspect: Suspect, found: Bisected) -> None:
-    """What a search among the compiler's decisions found, with the trial of the workaround."""
+    """Keep the result of a search among the compiler passes, with the trial of the workaround."""
     case.bisected = suspect, found
     case.notes += found.notes if found.decisions else [*found.notes, found.summary]
     case.artifacts += [*found.reproduction, *([found.report] if found.report is not None else [])]
@@ -182,7 +182,7 @@ def keep(case: DiagnosisState, suspect: Suspect, found: Bisected) -> None:
 
 
 class BisectCompiler(Observation):
-    """Reduce the program and switch decisions of the compiler off until it gives eager's numbers."""
+    """Reduce the program and switch compiler passes off until it gives eager mode's numbers."""
 
     name = "bisect"
     seconds = 300.0
@@ -197,7 +197,7 @@ class BisectCompiler(Observation):
         return self.best if possible and suspected and not known else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        from mcp_server.tools.bisect import bisect  # brings what few need
+        from mcp_server.tools.bisect import bisect  # has heavy imports that few need
 
         suspect, workload = generated_suspect(case.suspects, case), case.workload
         assert suspect is not None and isinstance(workload, ScriptWorkload | ExportedWorkload)
