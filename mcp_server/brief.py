@@ -100,7 +100,8 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     if verdict.confirmed:
         yield from _confirmed(verdict.confirmed)
     for cause in verdict.causes[1:]:
-        yield Line("label", _bounded(cause.summary), "Then fix")
+        same = verdict.intervention is not None and cause.intervention == verdict.intervention
+        yield Line("label", _bounded(cause.summary), "Also" if same else "Then fix")
     proven = verdict.outcome == "fault" and verdict.confidence == "proven"
     if verdict.outcome != "no_fault" and not proven:
         told = verdict.summary.lower()

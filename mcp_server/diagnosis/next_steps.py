@@ -313,6 +313,12 @@ NEVER_REACHED = (
 )
 
 
+ALL_RETURNED = (
+    "The host exited with code 0, and its recorded call returns by itself, too. Say what is wrong with the "
+    "outputs: what they are to be (expect), or a command that judges them (check)."
+)
+
+
 MOST_SAID = 200  # characters of an error text
 FAILURES = {
     "exception": "raised an error{said}",
@@ -343,7 +349,7 @@ def open_question(case: DiagnosisState) -> str:
             f"the failing call with {argument('inputs')}."
         )
     if case.never_reached and case.ended_well:
-        return NEVER_REACHED
+        return ALL_RETURNED if case.taken is not None else NEVER_REACHED
     failed = next((run for run in (case.plain_run, case.script_run) if run and run.failure != "none"), None)
     if failed is None:
         return "No check found a cause."

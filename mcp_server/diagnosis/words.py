@@ -146,18 +146,19 @@ _LEAF = re.compile(r"args\[(?P<place>\d+)\]")
 
 
 def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
-    """`fix` of one positional argument in the line that makes the call, which has so many arguments.
+    """`fix` of positional arguments in the line that makes the call, which has so many arguments.
 
     As it is for anything else, and where the line has more than one such call.
     """
-    leaf = _LEAF.fullmatch(fix.before or "")
-    if leaf is None or fix.after is None:
-        return fix
-    changed = fix.after.removeprefix(f"{leaf[0]} = ")
-    if not changed.startswith(f"{leaf[0]}."):
-        return fix
-    after = _with_argument(line.strip(), int(leaf["place"]), arguments, changed.removeprefix(leaf[0]))
-    return fix.model_copy(update={"before": line.strip(), "after": after}) if after else fix
+    code = line.strip()
+    pairs = zip((fix.before or "").splitlines(), (fix.after or "").splitlines(), strict=False)
+    for before, after in pairs:
+        leaf, changed = _LEAF.fullmatch(before), after.removeprefix(f"{before} = ")
+        if leaf is None or not changed.startswith(f"{before}."):
+            return fix
+        code = _with_argument(code, int(leaf["place"]), arguments, changed.removeprefix(before))
+    changed_line = {"before": line.strip(), "after": code}
+    return fix.model_copy(update=changed_line) if code not in ("", line.strip()) else fix
 
 
 def _with_argument(line: str, place: int, arguments: int, method: str) -> str:

@@ -22,14 +22,25 @@ from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, GUARD, failing, from_eager, package_case, run, trial, worker_run
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    GUARD,
+    REFERENCE,
+    called,
+    failing,
+    from_eager,
+    package_case,
+    run,
+    trial,
+    worker_run,
+)
 
 X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
 
 
 CHANGES: tuple[tuple[GivenTensor, Category, Change], ...] = (
     (replace(X, dtype="float64"), "input_mismatch", Change("cast", input=0, dtype="float32")),
-    (replace(X, stride=(1, 8)), "input_mismatch", Change("restride", input=0, stride=(16, 1))),
+    (replace(X, stride=(1, 8)), "input_mismatch", Change("contiguous", input=0)),
     (replace(X, device="cuda:0"), "device_mismatch", Change("move", input=0, device="cpu")),
     (replace(X, shape=(8, 15)), "input_mismatch", Change("resize", input=0, dim=1, size=16)),
     (replace(X, shape=(65, 16)), "shape_out_of_range", Change("resize", input=0, dim=0, size=64)),
@@ -60,6 +71,44 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
     (found,) = input_mismatch.detect_contract(case)
     assert Instrument.EAGER in found.instruments
     assert "self.table(ids)" in found.guilty.model_locations[0].code
+
+
+def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zoo: ZooPackage) -> None:
+    """Where an operator of the exported program raises for it, its line is shown, and no Dim is advised."""
+    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6))))
+    (found,) = input_mismatch.detect_contract(case)
+    assert found.fix is not None and (found.fix.after or "").startswith("Dim('n', max=65)")
+    line = {"file": "rank.py", "line": 11, "function": "forward", "code": "torch.topk(s, self.k)"}
+    raised = {"event": "node_raised", "node": "topk", "op": "aten.topk.default", "stack": [line]}
+    case.interpreted = worker_run({**raised, "text": "selected index k out of range", "type": "RuntimeError"})
+    (found,) = input_mismatch.detect_contract(case)
+    assert found.fix is not None and (found.fix.before, found.fix.after) == (line["code"], None)
+    assert "rank.py:11: it cannot take 65" in found.fix.text
+
+
+def test_inputs_that_are_alike_are_tried_in_each_others_place(zoo: ZooPackage) -> None:
+    """Where the outputs are not the expected ones: proven if they are then, and not told otherwise."""
+    case = package_case(zoo("logarithm"), X, SCALE)
+    assert not list(input_mismatch.detect_exchanged(case)), "nobody said that the outputs are wrong"
+    case.runs["plain"] = run("plain", "", called(), REFERENCE)
+    (found,) = input_mismatch.detect_exchanged(case)
+    assert found.weak and found.intervention is not None
+    assert found.intervention.changes == (Change("permute", order=(1, 0)),)
+    for effect, sure in ((Effect.GONE, ["proven"]), (Effect.SAME, [])):
+        case.trials[found.intervention.key] = trial(found.intervention, effect)
+        assert [confidence(each, case) for each in input_mismatch.detect_exchanged(case)] == sure
+    other = package_case(zoo("logarithm"), X, replace(SCALE, dtype="float64"))
+    other.runs["plain"] = run("plain", "", called(), REFERENCE)
+    assert not list(input_mismatch.detect_exchanged(other))
+
+
+def test_inputs_of_one_wrong_dtype_are_cast_together(zoo: ZooPackage) -> None:
+    """A call that still fails over the other one would clear an input that is wrong."""
+    wide = [replace(each, dtype="float64") for each in (X, SCALE)]
+    found = list(input_mismatch.detect_contract(failing(package_case(zoo("logarithm"), *wide))))
+    tried = {each.intervention.key: each.intervention for each in found if each.intervention is not None}
+    (made,) = tried.values()
+    assert len(found) == 2 and made.changes == tuple(Change("cast", n, dtype="float32") for n in (0, 1))
 
 
 @pytest.mark.parametrize(("rows", "sure"), [(65, True), (1, False)])

@@ -126,6 +126,8 @@ def test_an_argument_is_changed_where_the_call_is_made(line: str, after: str | N
     fix = Fix(text="convert it", before="args[0]", after="args[0].to(torch.float32)")
     expected = fix.model_copy(update={"before": line, "after": after}) if after else fix
     assert at_call_site(fix, line, 2) == expected
+    both = Fix(text="", before="args[0]\nargs[1]", after="args[0] = args[0].half()\nargs[1] = args[1].half()")
+    assert at_call_site(both, "run(a, b)", 2).after == "run(a.half(), b.half())"
     assigned = fix.model_copy(update={"after": "args[0] = args[0].to(torch.float32)"})
     assert at_call_site(assigned, line, 2).after == (after or assigned.after)
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, environment
+from mcp_server.diagnosis.causes import concurrency, environment, shared_memory
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
-from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import by_changed_input
@@ -23,7 +22,7 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import LOG, capture, cuda_case, package_case, phase, run, worker_run
+from tests.diagnosis.support import LOG, called, capture, cuda_case, package_case, phase, run, worker_run
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
@@ -86,9 +85,29 @@ def aliasing(outcome: str) -> DiagnosisState:
 def test_an_output_that_changed_with_its_input() -> None:
     """The input that was written anew is guilty, at the line of the call whose output was kept."""
     case = aliasing("ok")
-    (found,) = detect_memory_log(case)
+    (found,) = shared_memory.detect_memory_log(case)
     assert (found.category, found.guilty.input_index) == ("concurrency", 0)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "possible"
+
+
+@pytest.mark.parametrize(
+    ("threads", "category"), [((1, 2, 1, 2), "concurrency"), ((1, 1, 2, 2), "wrong_output")]
+)
+def test_threads_that_share_the_state_of_a_load(
+    threads: tuple[int, ...], category: str, zoo: ZooPackage
+) -> None:
+    """A buffer that calls change is shared where threads take turns; one after the other may be meant."""
+    case = package_case(zoo("counter"))
+    output = {"shape": [4, 8], "sum": 320.0}
+    calls = [phase(n, load=1, thread=t, file="i.pt", outputs=[output]) for n, t in enumerate(threads, 3)]
+    case.capture = capture(calls=calls, loads=[phase(2, loader="L", package="a.pt2", stack=[LINE])])
+    case.runs |= {
+        "script": run("script", OWN_CHECK),
+        "plain": run("plain", "", called(shape=[4, 8], mean=1.0)),
+    }
+    (found,) = shared_memory.detect_kept_state(case)
+    assert (found.category, found.guilty.name) == (category, "seen")
+    assert ("2 threads take turns" in found.summary) == (category == "concurrency")
 
 
 def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:

@@ -191,6 +191,17 @@ def test_a_check_of_memory_names_the_outputs_that_are_kept() -> None:
         assert ("150 blocks of memory, 750 MB" in found.summary) == (kept == 150)
 
 
+def test_a_check_of_memory_names_the_loads_of_one_package() -> None:
+    """A loader for each request holds the weights as often, at the line of the load."""
+    case = checked(RAISED.replace("risk above 1", "grew by 728 MB"))
+    at = {"loader": "l", "package": "m.pt2", "bytes": 32_000_000, "stack": [{"file": "serve.py", "line": 4}]}
+    case.capture = capture(calls=[phase(1, **CALL)], loads=[phase(n, **at) for n in range(3, 15)])
+    (found,) = wrong_output.detect_own_check(case)
+    assert (found.category, found.guilty.name, confidence(found, case)) == ("cost", "m.pt2", "likely")
+    assert "m.pt2 (32 MB) was loaded 12 times" in found.summary
+    assert found.guilty.model_locations[0].line == 4
+
+
 @pytest.mark.parametrize("other", [{"equal": False}, {"outcome": "failed"}])
 def test_other_calls_clear_nothing(other: dict[str, Any]) -> None:
     """A package that diverges, or a call that raised, is looked at itself."""

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
 
 from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
-from mcp_server.diagnosis.components import component, first_line, leaf_of, lines_reading, name_of, seen
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, trial_in_words
+from mcp_server.diagnosis.components import (
+    component,
+    first_line,
+    leaf_of,
+    lines_reading,
+    name_of,
+    raising_lines,
+    seen,
+)
+from mcp_server.diagnosis.interventions.base import (
+    Effect,
+    Intervention,
+    Kind,
+    change_in_words,
+    trial_in_words,
+)
 from mcp_server.diagnosis.interventions.input import (
     Leaf,
     cast,
@@ -20,9 +36,9 @@ from mcp_server.diagnosis.interventions.input import (
 )
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, Evidence, Fix
+from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.package.mismatch import Mismatch
-from mcp_server.plurals import quoted
+from mcp_server.plurals import listed, quoted
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
 
@@ -81,6 +97,40 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         fix=Fix(text="pass what the guard asks for, or export with dynamic shapes that allow this call"),
         harmful=case.failed,
     )
+
+
+MOST_PAIRS = 3
+
+
+def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
+    """Two inputs of one dtype and shape in each other's place: exchanged, they give what is expected."""
+    tensors = case.given.tensors if case.given is not None else ()
+    if not case.plain_diverges or case.equals_eager is False or len(tensors) != len(case.compiled_inputs):
+        return
+    alike = [
+        (a, b)
+        for a, b in combinations(range(len(tensors)), 2)
+        if (tensors[a].dtype, tensors[a].shape) == (tensors[b].dtype, tensors[b].shape)
+    ]
+    names = [name_of(each) for each in case.compiled_inputs]
+    for first, second in alike[:MOST_PAIRS]:
+        order = list(range(len(tensors)))
+        order[first], order[second] = second, first
+        test = exchange(tuple(order), tuple(names))
+        trial = case.trials.get(test.key)
+        if trial is not None and trial.effect is not Effect.GONE:
+            continue
+        both = f"{names[first]} and {names[second]}"
+        yield Suspect(
+            category="input_mismatch",
+            guilty=component("call", "the call's inputs", case.call_locations, value=f"{both} exchanged"),
+            summary=f"{both} are in each other's place. Nothing refuses that: dtype and shape are the same.",
+            level=CausalLevel.CALL,
+            evidence=(seen("run", "the outputs differ from what is expected"),),
+            fix=Fix(text="pass the inputs in the order of the export"),
+            intervention=test,
+            weak=trial is None,
+        )
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
@@ -160,6 +210,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     # A program that succeeded accepted its outputs. The mismatch is then harmful only with a bad access, or
     # if a trial returned different values without the mismatch.
     harms = gone or fault is not None if case.ended_well or case.handled else sure
+    # The program has that size as a symbol, so an operator that raises is one that no other range helps.
+    refusing = raising_lines(case) if mismatch.aspect == "range" else []
     # No trial can clear or prove a size if the outputs differ from what the user expects for that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
     return Suspect(
@@ -170,18 +222,25 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
             input_index=index,
             dim=mismatch.dim,
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
-            model_locations=[*case.call_locations, *lines_reading(index, case)],
+            model_locations=[*case.call_locations, *(refusing or lines_reading(index, case))],
         ),
         summary=f"{mismatch.sentence[:1].upper()}{mismatch.sentence[1:]}.",
         level=CausalLevel.CALL,
         evidence=tuple(facts),
-        fix=mismatch.fix,
+        fix=_in_that_line(mismatch, refusing[0]) if refusing else mismatch.fix,
         intervention=test,
         parts=_last_part(mismatch, case),
         harmful=case.failed or harms,
         weak=not (sure or cured or open_size),
         observed=sure or cured,
     )
+
+
+def _in_that_line(mismatch: Mismatch, line: ModelLocation) -> Fix:
+    """What to do where the model itself cannot take a size: a wider `Dim` would not export, or raise."""
+    where = f"{Path(line.file).name}:{line.line}"
+    text = f"split or pad the batch to {mismatch.expected}, or change {where}: it cannot take {mismatch.got}"
+    return Fix(text=f"{text}. A wider Dim alone does not help", before=line.code)
 
 
 def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
@@ -193,14 +252,25 @@ def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
     return upper if above else None
 
 
+_ON_ALL = {"dtype": cast, "device": move, "device_index": move}
+
+
+def _on_all(aspect: str, case: DiagnosisState) -> Intervention | None:
+    """Every such input as it was compiled: the call may fail over one that is left."""
+    alike = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
+    leaves = [leaf_of(case.compiled_inputs[m.input_index or 0]) for m in alike]
+    parts = [_ON_ALL[aspect](leaf, m.expected) for leaf, m in zip(leaves, alike, strict=True)]
+    if not parts[1:]:
+        return parts[0] if parts else None
+    changes = listed([change_in_words(part.what).removeprefix("with ") for part in parts])
+    return together(aspect, f"the call with {changes}", parts)
+
+
 def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:
     """The call with this input changed to what the package was compiled for."""
     aspect, index = mismatch.aspect, mismatch.input_index
-    if aspect == "device_index":
-        # Put every input on the device of the load, because one elsewhere may end the call.
-        elsewhere = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
-        moves = tuple(move(leaf_of(case.compiled_inputs[m.input_index or 0]), m.expected) for m in elsewhere)
-        return together(aspect, f"every input on {elsewhere[0].expected}", moves) if moves else None
+    if aspect in _ON_ALL:
+        return _on_all(aspect, case)
     if aspect == "structure":
         # Put the leaves in the exported order, if only the order differs.
         want, got = mismatch.expected.split(", "), mismatch.got.split(", ")
@@ -209,11 +279,9 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
     if index is None or case.package is None:
         return None
     leaf = leaf_of(case.compiled_inputs[index])
-    if aspect == "dtype":
-        return cast(leaf, mismatch.expected)
-    if aspect == "device":
-        return move(leaf, mismatch.expected)
     if aspect == "stride":
+        if (mismatch.fix.after or "").endswith(".contiguous()"):
+            return contiguous(leaf)
         parts = [part.strip() for part in mismatch.expected.strip("()[]").split(",") if part.strip()]
         known = all(part.lstrip("-").isdigit() for part in parts)
         return with_strides(leaf, tuple(map(int, parts))) if known else contiguous(leaf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mcp_server.diagnosis.components import (
     agreement,
@@ -151,8 +152,8 @@ ROWS = (
         summary="Input {place} ({name}) was written while the call that reads it ran, and not by the "
         "package: another thread changes the tensor.",
         fact="in-place operations on input {place} between the begin and the end of a call in {thread}",
-        fix="give the call a tensor that nobody else writes",
-        after="pass tensor.clone(), or hold a lock around the call and the writes",
+        fix="fill a tensor of its own for each thread or call, or hold one lock from the write to the end of "
+        "the call; a copy that is made at the call comes too late",
         holds=lambda event, case: case.failed and _by_others(event, case),
     ),
     _Row(
@@ -221,24 +222,38 @@ def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:
     lines = [*case.lines_in_place[:1], *case.call_locations]
     named = ", ".join(names[:MOST_NAMED])
     numbers = f"the values of output {other.output} sum to {other.in_program:.6g} in the program"
+    threads = _taking_turns(case)
+    shared = f" {counted(threads, 'thread')} take turns on one load of it." if threads else ""
+    once = "load the package once for each thread, or " if threads else ""
     yield Suspect(
-        category="wrong_output",
+        category="concurrency" if threads else "wrong_output",
         guilty=component("constant", names[0], lines, value="changed by each call"),
         summary=f"The package keeps {counted(len(names), 'buffer')} of the model ({named}), which each call "
-        "changes: the outputs depend on the calls before. Made alone, this call gives different numbers.",
+        f"changes: the outputs depend on the calls before. Made alone, this call gives different numbers."
+        f"{shared}",
         level=CausalLevel.STATE,
         evidence=(
             seen("capture", f"{numbers}, and to {other.alone:.6g} when the call is made alone"),
             seen("inspect_package", f"launches write {named}"),
         ),
         fix=Fix(
-            text=f"make {named} an input and an output of the model, so that the caller keeps the state; if "
-            "the calls are meant to be independent, do not change it in forward"
+            text=f"{once}make {named} an input and an output of the model, so that the caller keeps the "
+            "state; if the calls are meant to be independent, do not change it in forward"
         ),
         harmful=case.failed or case.symptom.judges or case.symptom.seen == "wrong-output",
         observed=True,
         only_in_program=True,
     )
+
+
+def _taking_turns(case: DiagnosisState) -> int:
+    """How many threads call the load of the suspect call by turns; 0 where each ends before the next."""
+    call = case.suspect_call
+    own = [c for c in case.calls if call is not None and (c.pid, c.load) == (call.pid, call.load)]
+    own.sort(key=lambda each: each.t)
+    threads = len({each.thread for each in own})
+    turns = sum(first.thread != second.thread for first, second in pairwise(own))
+    return threads if threads <= turns else 0
 
 
 def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:

@@ -33,7 +33,7 @@ from mcp_server.package.assertion import Division, divisions
 from mcp_server.package.provenance import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.package.terms.linear import affine
-from mcp_server.plurals import counted
+from mcp_server.plurals import counted, listed
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
 
@@ -54,10 +54,15 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
         if tensor is None:
             continue
         condition, value = error.fields["condition"], error.fields.get("value")
-        assumed = f"{value} where {condition} is assumed" if value else f"not as assumed ({condition})"
+        ends = limits(condition)
+        words = [
+            f"at {side} {ends[end]}" for side, end in (("least", "low"), ("most", "high")) if end in ends
+        ]
+        bound = listed(words) or condition
+        assumed = f"{value}, where {bound} is assumed" if value else f"not as assumed ({bound})"
         item = next((i for i in case.package.inputs if i.name == tensor), None)
         if item is not None:
-            ends, fact = limits(condition), f"the value that is checked is read from {item.label}"
+            fact = f"the value that is checked is read from {item.label}"
             kept = keep_in_range(leaf_of(item), ends.get("low", -LARGEST), ends.get("high", LARGEST))
             yield Suspect(
                 category="shape_out_of_range",
@@ -65,7 +70,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
                 summary=f"The value of {item.label} is used as a size, and it is {assumed}.",
                 level=CausalLevel.CALL,
                 evidence=(said(error), seen("inspect_package", fact)),
-                fix=Fix(text=f"pass a value that keeps {condition}, or export with a wider range"),
+                fix=Fix(text=f"pass a value of {bound}, or export with a wider range"),
                 intervention=kept if ends else None,
             )
         # A launch computed the value itself, or a tensor with this length.
@@ -78,7 +83,10 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
                 summary=f"A size that launch {number} ({kernel}) makes of data{depends} is {assumed}.",
                 level=CausalLevel.BAD_VALUE,
                 evidence=(said(error), seen("inspect_package", fact)),
-                fix=Fix(text=f"check the data for {condition} before the call, or allow it at export"),
+                fix=Fix(
+                    text=f"pass data that give {bound}, or widen the bound where the model states it "
+                    "(torch._check, the size of a buffer) and export again"
+                ),
             )
         return
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.components import (
@@ -20,6 +19,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.kernel import anew, eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.captured import CapturedLoad
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.plurals import counted, listed, quoted
@@ -254,8 +254,13 @@ _OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
 
 
 def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """A failed check of memory, and the outputs that the program still holds."""
-    end = case.captured.ends[-1] if case.captured.ends else None
+    """A failed check of memory, and the outputs or the loaders that the program still holds."""
+    loads, end = _loads(case), case.captured.ends[-1] if case.captured.ends else None
+    if (end is None or end.kept_outputs < SEVERAL) and len(loads) >= SEVERAL:
+        path, size = loads[0].package.name, loads[-1].bytes / 1e6
+        fact = f"{path} ({size:.3g} MB) was loaded {len(loads)} times: each loader has weights of its own"
+        found = _costs(suspect, "memory", LOAD_ONCE, fact)
+        return replace(found, guilty=component("script", path, loads[-1].stack[:1]))
     if end is None or end.kept_outputs < SEVERAL:
         return _costs(
             suspect,
@@ -271,8 +276,7 @@ def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """A failed check of time, with the loads of one package if they took longer than its calls."""
-    path = next((load.package for load in case.captured.loads), Path())
-    loads = [load for load in case.captured.loads if load.package == path and load.seconds is not None]
+    loads = [load for load in _loads(case) if load.seconds is not None]
     loading = sum(load.seconds or 0.0 for load in loads)
     calling = sum(call.seconds or 0.0 for call in case.calls)
     if len(loads) < SEVERAL or loading < calling:
@@ -280,10 +284,18 @@ def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
             suspect, "time", "find what takes the time: diagnose with symptom slow, slow-load or slow-build"
         )
     calls = counted(len(case.calls), "call")
-    fact = f"{len(loads)} loads of {path.name} took {loading:.2g} s, and {calls} {calling:.2g} s"
-    fix = "load the package once, before the first request, and call that loader each time"
-    found = _costs(suspect, "time", fix, fact)
-    return replace(found, guilty=component("script", path.name, loads[-1].stack[:1]))
+    path = loads[0].package.name
+    fact = f"{len(loads)} loads of {path} took {loading:.2g} s, and {calls} {calling:.2g} s"
+    found = _costs(suspect, "time", LOAD_ONCE, fact)
+    return replace(found, guilty=component("script", path, loads[-1].stack[:1]))
+
+
+LOAD_ONCE = "load the package once, before the first request, and call that loader each time"
+
+
+def _loads(case: DiagnosisState) -> list[CapturedLoad]:
+    """The loads of the package that was loaded first."""
+    return [load for load in case.captured.loads if load.package == case.captured.loads[0].package]
 
 
 def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:

@@ -47,6 +47,17 @@ TABLE.error(
     fix="use torch.where or torch.cond for the branch, or, if the condition always has the same result, assert it with torch._check",
 )
 TABLE.error(
+    "branch_alias",
+    r"(?P<name>\w+) might be (?P<what>aliasing the input or the output|modifying the input)!",
+    "compile_failure",
+    "A branch of torch.cond, or a body of another control flow operator, returns or writes what it was given.",
+    "RuntimeError: cond_false might be aliasing the input or the output!",
+    guide=SHAPES_GUIDE,
+    stage="export",
+    names=Naming("{name}", kind="script"),
+    fix="return a copy in that branch (x.clone()), and write into a copy",
+)
+TABLE.error(
     "export_unsupported",
     (
         r"torch\._dynamo\.exc\.(?P<kind>Unsupported|UserError|TorchRuntimeError|InternalTorchDynamoError)(?:: (?P<detail>.*))?",
