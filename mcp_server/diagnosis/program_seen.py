@@ -27,7 +27,7 @@ from mcp_server.tools.capture import Capture
 from mcp_server.tools.requests import failing_phase
 from mcp_server.worker import events
 
-# Runs that are what the user did, as opposed to experiments.
+# Runs of what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
 
 
@@ -41,19 +41,19 @@ class Surroundings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class OtherOutput:
-    """An output whose values sum up to another number `in_program` than when the call is made `alone`."""
+    """An output whose values sum to a different number `in_program` than when the call is made `alone`."""
 
     output: int
     in_program: float
     alone: float
 
 
-SAME_SUM = 1e-4  # of the largest value, for each element: more than rounding makes
+SAME_SUM = 1e-4  # of the largest value, for each element: more than rounding causes
 
 
 @dataclass
 class ProgramSeen:
-    """The workload and its runs. `runs` also has those of its call, by label."""
+    """The workload and its runs. `runs` also contains those of its call, by label."""
 
     workload: Workload | None
     log: LogFacts | None = None
@@ -63,11 +63,11 @@ class ProgramSeen:
     capture: Capture | None = None
     may_be_a_host: bool = False  # the program may call a package from a process that is not Python
     host_package: Path | None = None  # the one package among the arguments of that process, or of the program
-    taken: TakenCall | None = None  # from a recording
+    taken: TakenCall | None = None  # the recording that the call comes from
 
     @property
     def captured(self) -> Captured:
-        """What the capture hook recorded; nothing where no program ran under it."""
+        """The recording of the capture hook; empty if no program ran under it."""
         return self.capture if self.capture is not None else Captured()
 
     @property
@@ -94,13 +94,13 @@ class ProgramSeen:
 
     @property
     def outputs_nonfinite(self) -> bool:
-        """Whether NaN or infinities came out of a call, seen without probes."""
+        """Whether a call returned NaN or infinities, seen without probes."""
         infinite = any(out.inf for run in self.runs.values() for out in run.outputs)
         return self.outputs_nan or infinite or (self.suspect_call is not None and self.suspect_call.nonfinite)
 
     @property
     def outputs_nan(self) -> bool:
-        """Whether NaN came out of a call, seen without probes."""
+        """Whether a call returned NaN, seen without probes."""
         call = self.suspect_call
         called = any(out.nan for run in self.runs.values() for out in run.outputs)
         return called or (call is not None and any(leaf.nan for leaf in call.outputs))
@@ -111,18 +111,18 @@ class ProgramSeen:
 
     @property
     def plain_run(self) -> RunSeen | None:
-        """The call by itself, made again as it was."""
+        """The run of the call alone, made again unchanged."""
         return self.runs.get("plain")
 
     def failure_of(self, run: str) -> Failure | None:
-        """How the run of that label failed; None where it was not made."""
+        """How the run with that label failed; None if it was not made."""
         return self.runs[run].failure if run in self.runs else None
 
     @property
     def loader_words(self) -> str:
-        """What the loader, or the system, said when it refused the package; empty where no load failed.
+        """The text with which the loader or the system rejected the package; empty if no load failed.
 
-        Of the call made again, else of the program's own load.
+        It comes from the call made again, else from the program's own load.
         """
         plain = self.plain_run
         if plain is not None and plain.worker is not None:
@@ -135,7 +135,7 @@ class ProgramSeen:
 
     @property
     def loads(self) -> bool:
-        """Whether the loader took the package, in the call made again or in the program."""
+        """Whether the loader accepted the package, in the repeated call or in the program."""
         plain, load = self.plain_run, self.suspect_load
         if plain is not None and plain.worker is not None and plain.worker.phases("loaded"):
             return True
@@ -143,19 +143,19 @@ class ProgramSeen:
 
     @property
     def call_fails(self) -> bool:
-        """Whether the call by itself, made again, fails or diverges from the reference."""
+        """Whether the call alone, made again, fails or diverges from the reference."""
         return self.failure_of("plain") not in (None, "none")
 
     @property
     def plain_diverges(self) -> bool:
-        """Whether the call, made as it was, gives what the script found wrong."""
+        """Whether the unchanged call returns what the script found wrong."""
         return self.plain_run is not None and self.plain_run.differs
 
     @property
     def otherwise_alone(self) -> OtherOutput | None:
-        """The first output that the call, made alone in a fresh process, gives otherwise than in the program.
+        """The first output that differs between the call alone in a fresh process and the program.
 
-        None if there is none, or if the sums of the outputs are not known.
+        None if there is none, or if the sums of the outputs are unknown.
         """
         call, plain = self.suspect_call, self.plain_run
         pairs = (
@@ -184,7 +184,7 @@ class ProgramSeen:
         return {"env": workload.env, "python": workload.python, "cwd": workload.cwd} if workload else {}
 
     def surroundings_with(self, below: Mapping[str, str], above: Mapping[str, str]) -> Surroundings:
-        """The same with more variables: some that the workload overrides, and some that override its own."""
+        """The surroundings with more variables: those `below` the workload's own, and those `above` them."""
         env = self.workload.env if self.workload else {}
         return {**self.surroundings, "env": {**below, **env, **above}}
 
@@ -195,12 +195,12 @@ class ProgramSeen:
 
     @property
     def logs(self) -> list[tuple[str, LogFacts]]:
-        """Every log with the name of where it came from, the user's own first."""
+        """Every log with the name of its source, the user's own first."""
         own = [(self.log_source, self.log)] if self.log else []
         return own + [(run.label, run.log) for run in self.runs.values() if not self._fails_otherwise(run)]
 
     def _fails_otherwise(self, run: RunSeen) -> bool:
-        """Whether the program hung inside of a call, and this run of the call alone failed in another way."""
+        """Whether the program hung inside a call, but this run of the call alone failed in another way."""
         script = self.script_run
         hung = script is not None and script.failure == "timeout" and run is not script
         inside = hung and any(call.outcome == "unfinished" for call in self.captured.calls)
@@ -226,12 +226,12 @@ class ProgramSeen:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the user's program ran to a good end, under the hook and, where that was tried, alone."""
+        """Whether the user's program succeeded, under the hook and, if tried, also without it."""
         return {self.failure_of("script"), self.failure_of("alone")} - {None} == {"none"}
 
     @property
     def fails_only_alone(self) -> bool:
-        """Whether the program fails without the hook, and succeeded under it, which waits for each call."""
+        """Whether the program fails without the hook but succeeds under it, where each call is waited for."""
         return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property
@@ -243,7 +243,7 @@ class ProgramSeen:
 
     @property
     def own_check(self) -> bool:
-        """Whether the program failed over a check of its own, which raised or ended it with `sys.exit`."""
+        """Whether a check of the program's own failed, by raising or by ending it with `sys.exit`."""
         script = self.script_run
         if script is None or script.failure != "exception":
             return False
@@ -251,12 +251,12 @@ class ProgramSeen:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether what the user saw is that memory did not suffice."""
+        """Whether the user saw that memory did not suffice."""
         return any(root.candidates[:1] == ("out_of_memory",) for _, root in self.own_roots)
 
     @property
     def failing_phase(self) -> Phase | None:
-        """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there."""
+        """Where the program failed inside AOTInductor, else the call to suspect."""
         seen = self.capture
         return failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
 
@@ -276,7 +276,7 @@ class ProgramSeen:
 
     @property
     def only_compiled(self) -> bool:
-        """Whether what failed is a compile: of the program given, or the one that ended a script."""
+        """Whether the failure is a compile: of the given program, or the one that ended a script."""
         if isinstance(self.workload, ExportedWorkload):
             return self.log_source == "compile"
         phase = self.failing_phase
@@ -284,6 +284,6 @@ class ProgramSeen:
 
     @property
     def never_reached(self) -> bool:
-        """Whether a program ran in which no Python process that could be seen used a package."""
+        """Whether a program ran in which no visible Python process used a package."""
         seen = self.capture
         return seen is not None and not (seen.processes or seen.compiles or seen.loads or seen.calls)

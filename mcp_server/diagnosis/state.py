@@ -24,16 +24,16 @@ from mcp_server.tools.machine import Problem
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker import events
 
-if TYPE_CHECKING:  # `bisect` brings what few need
+if TYPE_CHECKING:  # `bisect` has heavy imports that few need
     from mcp_server.tools.switches import Bisected
     from mcp_server.worker.protocol import InputSlice
 
-HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
+HANGING_S = 45.0  # long enough to call it a hang, for a call that did not end in the program either
 
 
 @dataclass(frozen=True)
 class UsersKernel:
-    """A kernel in a file of the user's; `line` counts from 1, `code` is its text."""
+    """A kernel in a file of the user; `line` counts from 1, `code` is its text."""
 
     name: str
     file: Path
@@ -45,16 +45,16 @@ class UsersKernel:
 class DiagnosisState(CallSeen):
     """The growing record. Causes read it; only observations write to it.
 
-    None, or empty, is what was not looked at.
+    A field that is None or empty was not looked at.
     """
 
     budget_s: float = 300.0
     clock: Clock = field(default_factory=Clock)
-    unfit: ProblemError | None = None  # why expectation or check cannot be used: the diagnosis ends with it
+    unfit: ProblemError | None = None  # why expectation or check cannot be used; it ends the diagnosis
     kernel_io: KernelIO | None = None
     with_eager: ComparedWithEager | None = None
     by_source: Comparison | None = None  # with the package read as PyTorch, launch by launch
-    bisected: tuple[Suspect, Bisected] | None = None  # what the compiler was suspected of, and what came out
+    bisected: tuple[Suspect, Bisected] | None = None  # the suspected compiler fault, and the result
     interpreted: WorkerRun | None = None
     operators: WorkerRun | None = None
     repeated: WorkerRun | None = None
@@ -63,7 +63,7 @@ class DiagnosisState(CallSeen):
     located: LocatedFault | None = None
     users_kernel: UsersKernel | None = None
     problems: tuple[Problem, ...] = ()
-    kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each
+    kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each defect
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
     origin: Origin | None = None
     origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
@@ -72,16 +72,16 @@ class DiagnosisState(CallSeen):
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
-    cut_short: list[str] = field(default_factory=list)  # what the budget ended, or left no time for
+    cut_short: list[str] = field(default_factory=list)  # steps that the budget ended, or left no time for
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    put_back: list[str] = field(default_factory=list)  # what became of files that the program wrote over
+    put_back: list[str] = field(default_factory=list)  # what happened to files that the program overwrote
     refused: list[ProblemError] = field(default_factory=list)  # of observations that could not do their job
     artifacts: list[Artifact] = field(default_factory=list)
 
     @property
     def wrong_launches(self) -> list[WrongLaunch]:
-        """The launches that computed something else than the exported program, on right inputs."""
+        """The launches that computed something different from the exported program, on correct inputs."""
         return self.with_eager.every_launch.wrong if self.with_eager is not None else []
 
     def eager_events(self, kind: type[E]) -> list[E]:
@@ -89,7 +89,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def compared_with_program(self) -> events.Compared | None:
-        """How the outputs of the call compare with the exported program's; None: nobody looked."""
+        """How the outputs of the call compare with the exported program's; None if they were not compared."""
         return self.interpreted.last(events.Compared) if self.interpreted is not None else None
 
     def differs_in(self, run: str) -> bool | None:
@@ -102,7 +102,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def reads_unset(self) -> bool:
-        """Whether the outputs, else the same in each call, change with what new memory holds."""
+        """Whether the outputs, otherwise the same in each call, change with the content of new memory."""
         return self.differs_in("second") is False and bool(self.differs_in("filled"))
 
     @property
@@ -116,7 +116,7 @@ class DiagnosisState(CallSeen):
             return True
         if not self.ended_well:
             return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
-        # A program may end well, though a call that it took for good fails when it is made again.
+        # A program may succeed although a call that it accepted fails when made again.
         call = self.suspect_call
         if call is None or call.outcome != "ok" or not self.call_fails:
             return False
@@ -124,7 +124,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def rounding(self) -> events.Rounding | None:
-        """How the outputs compare with the program in float64, where rounding explains what differs."""
+        """How the outputs compare with the program in float64, if rounding explains the differences."""
         found = self.interpreted.last(events.Rounding) if self.interpreted is not None else None
         return found if found and all(each.within for each in found.outputs) else None
 
@@ -132,14 +132,14 @@ class DiagnosisState(CallSeen):
     def equals_eager(self) -> bool | None:
         """Whether the call gives what its exported program gives, NaN included, except for rounding.
 
-        None: nobody looked.
+        None if they were not compared.
         """
         compared = self.compared_with_program
         return compared.equal or self.rounding is not None if compared is not None else None
 
     @property
     def nan_accepted(self) -> bool:
-        """Whether the user expects NaN, or eager gives it and the program took it; never as a symptom."""
+        """Whether NaN is expected, or eager mode gives it and the program accepted it; never as a symptom."""
         if self.symptom.seen == "nan" or not self.outputs_nonfinite:
             return False
         plain = self.plain_run
@@ -147,14 +147,14 @@ class DiagnosisState(CallSeen):
 
     @property
     def handled(self) -> bool:
-        """Whether the suspect call raised, and the program went on and succeeded all the same."""
+        """Whether the suspect call raised, but the program continued and succeeded."""
         return self.suspect_call is not None and self.suspect_call.outcome == "failed" and not self.failed
 
     @property
     def healthy(self) -> bool:
-        """Whether the workload ran to a good end, and nothing that was tried says otherwise.
+        """Whether the workload succeeded, and nothing that was tried says otherwise.
 
-        A program that never reached AOTInductor is no evidence for a package, however well it ends.
+        A program that never reached AOTInductor is no evidence for a package, even if it succeeds.
         """
         ran = self.own_run is not None and not self.only_loaded and not self.never_reached
         return ran and not self.failed

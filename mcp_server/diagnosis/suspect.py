@@ -11,7 +11,7 @@ from mcp_server.model import Category, Component, Evidence, Fix
 
 
 class CausalLevel(IntEnum):
-    """How near to the root cause a suspect is; of two that hold, the deeper one explains the other.
+    """How near to the root cause a suspect is. If two hold, the deeper one explains the other.
 
     A bad call explains bad values, bad values explain a bad address, a bad address explains a later error.
     """
@@ -25,7 +25,7 @@ class CausalLevel(IntEnum):
 
 
 class Instrument(Enum):
-    """What made an observation, by the steps whose evidence it is."""
+    """The means of an observation, with the steps whose evidence it provides."""
 
     PACKAGE_READER = ("open_package", "inspect_package")
     INPUT_READER = ("look_at_indices",)
@@ -43,7 +43,7 @@ class Instrument(Enum):
     LOG = ("read_log", "run", "run_alone", "script", "read_source", "intervention", "note")
 
 
-# A step that no instrument names is an instrument of its own.
+# A step that no instrument lists is its own instrument.
 INSTRUMENTS = {step: instrument for instrument in Instrument for step in instrument.value}
 
 
@@ -51,9 +51,9 @@ INSTRUMENTS = {step: instrument for instrument in Instrument for step in instrum
 class Suspect:
     """One possible cause.
 
-    `summary` is the mechanism in a sentence, `evidence` what was observed of it. `observed` says that an
+    `summary` is the mechanism in a sentence, `evidence` the observations of it. `observed` says that an
     instrument saw the mechanism itself in the failing call; else it was inferred. `intervention` would remove
-    it, and `parts` are others that must remove it as well: what one leaves out of the call may be at fault.
+    the cause, and all `parts` must remove it too, because one may leave out the faulty part of the call.
     `refusal` is the row of the closed table (`refusals`) by which it needs none. `weak` marks one that
     only lists candidates; `settle` says what would tell whether it holds. `only_in_program` marks what a call
     that is made again by itself is free of: threads, streams, earlier calls, memory that others write.
@@ -77,29 +77,29 @@ class Suspect:
 
     @property
     def key(self) -> str:
-        """Which cause this is: suspects of one key are one cause, seen in several ways."""
+        """The identity of the cause: suspects with the same key are one cause, seen in several ways."""
         return f"{self.category}:{self.guilty.kind}:{self.guilty.name}"
 
     @property
     def instruments(self) -> frozenset[Instrument | str]:
-        """What has seen it."""
+        """The instruments that have seen it."""
         return frozenset(INSTRUMENTS.get(each.step, each.step) for each in self.evidence)
 
     @property
     def interventions(self) -> tuple[Intervention, ...]:
-        """All that have to remove it: the first one, and the parts."""
+        """All interventions that must remove it: the first one, and the parts."""
         return (self.intervention, *self.parts) if self.intervention is not None else ()
 
     @property
     def leaves_out(self) -> bool:
-        """Whether removing it leaves out parts of the call: another suspect may lie in these."""
+        """Whether removing it omits parts of the call, in which another suspect may lie."""
         return self.intervention is not None and self.intervention.leaves_out
 
 
 WRONG_ARCHITECTURE = "the system refuses the code: it is for another architecture"
 
-# Direct refusals. The loader, the linker, the compiler or the operating system refuses, and its words name
-# the component. No intervention can add to that. Nothing belongs here that a later failure merely suggests.
+# Direct rejections. The loader, linker, compiler or operating system rejects something, and its text names
+# the component. No intervention can add to this. Causes that a later failure only suggests stay out.
 # Of each: the slugs of a package that cannot be read, or of a fatal defect (package/problems.py), and the
 # families of the error text in a run of ours.
 _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

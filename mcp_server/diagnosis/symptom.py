@@ -1,4 +1,4 @@
-"""How a run ended, and what the user sees of the workload: a call that returns may still be wrong."""
+"""How a run ended, and what the user sees of the workload. A call that returns may still be wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Seen = Literal["wrong-output", "nan", "crash", "hang", "memory"]
 
 @dataclass(frozen=True)
 class Symptom:
-    """What is seen, and what the outputs are to be.
+    """What the user sees, and the expected outputs.
 
     `expect` is a file with one tensor for each output, compared with `rtol` and `atol` (None: the dtype's).
     They are about the call of a package, or about that of a program that failed, else its last one.
@@ -36,12 +36,12 @@ class Symptom:
 
     @property
     def judges(self) -> bool:
-        """Whether it says which outputs are right."""
+        """Whether it says which outputs are correct."""
         return self.expect is not None or bool(self.check)
 
     @property
     def infinities(self) -> bool:
-        """Whether an infinite output is a failure, too."""
+        """Whether an infinite output is also a failure."""
         return self.seen == "nan"
 
     def request(self) -> dict[str, object]:
@@ -52,9 +52,9 @@ class Symptom:
 
 @dataclass(frozen=True)
 class RunSeen:
-    """One run: of the user's program, or of the call in our worker. `label` says under what.
+    """One run of the user's program, or of the call in our worker. `label` names its conditions.
 
-    With `infinities` an infinite output is a failure, too.
+    With `infinities`, an infinite output is also a failure.
     """
 
     label: str
@@ -73,13 +73,13 @@ class RunSeen:
 
     @property
     def outputs(self) -> list[TensorFacts]:
-        """Facts of each output of the last call that came back; empty when none did."""
+        """Facts of each output of the last call that returned; empty if none did."""
         called = self.last(events.Called)
         return called.outputs if called is not None else []
 
     @property
     def failure(self) -> Failure:
-        """How the run failed, as far as its end tells."""
+        """How the run failed, as far as its end shows."""
         ending = self.finished.ending
         if ending in ("timeout", "out_of_memory", "signal"):
             return ending
@@ -106,7 +106,7 @@ class RunSeen:
 
     @property
     def differs(self) -> bool:
-        """Whether the outputs have the shapes of the script's own reference, and other values."""
+        """Whether the outputs have the shapes of the script's own reference, but different values."""
         compared = self.last(events.ComparedExpected)
         if compared is None or compared.equal:
             return False
@@ -114,12 +114,12 @@ class RunSeen:
 
     @property
     def left_alone(self) -> list[int]:
-        """Inputs that the call should change and did not, at addresses at which the package copies them."""
+        """Inputs that the call should have changed but did not, at addresses that make the package copy."""
         return [each.input for each in self._looked_at if each.misaligned and not each.changed]
 
     @property
     def changed(self) -> list[int]:
-        """Inputs that the call should change and did."""
+        """Inputs that the call should have changed and did."""
         return [each.input for each in self._looked_at if each.changed]
 
     @property
@@ -133,7 +133,7 @@ class RunSeen:
 
 
 def misfit(what: str, expect: Path | None = None) -> ProblemError:
-    """The error about an expectation that cannot be one of this call's outputs."""
+    """The error about an expectation that does not fit this call's outputs."""
     return ProblemError(
         f"the expectation does not fit the outputs of the call: {what}",
         value=str(expect) if expect is not None else None,
@@ -142,9 +142,9 @@ def misfit(what: str, expect: Path | None = None) -> ProblemError:
 
 
 def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
-    """Raise `ProblemError` where the expectation or the check cannot be one of this call's outputs."""
+    """Raise `ProblemError` if the expectation or the check does not fit this call's outputs."""
     compared = run.last(events.ComparedExpected)
-    # A replay reports the program's own comparison under the same name: that fits by its making.
+    # A replay reports the program's own comparison under the same name, which always fits.
     if compared is not None and compared.given and compared.layout:
         expected, given = compared.counts
         what = f"the call gives {given} tensors, the expectation has {expected}"

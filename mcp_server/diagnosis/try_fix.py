@@ -1,4 +1,4 @@
-"""`try_fix`: a failing call without, with and again without a change, and what came of it."""
+"""`try_fix`: a failing call without a change, with it, and again without it, and the result."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ElementChange, NeededElement, OutputChange
 
 Outcome = Literal["fixed", "passes", "harmful", "changed", "same", "no_failure", "not_applicable"]
-SHOWN = 8  # elements that are listed of each kind
+SHOWN = 8  # elements of each kind that are listed
 
 
 class ElementShown(Record):
-    """One element that came out otherwise."""
+    """One element that differed."""
 
     where: str
     before: str
@@ -48,7 +48,7 @@ class ElementShown(Record):
 
 
 class InputShown(Record):
-    """What the change did to one input: how many of its elements, or how its layout."""
+    """What the change did to one input: the number of changed elements, or the change of layout."""
 
     input: str
     changed: int
@@ -58,7 +58,7 @@ class InputShown(Record):
 
 
 class NeededShown(Record):
-    """The fewest of the changed elements with which the call comes back."""
+    """The fewest of the changed elements with which the call returns."""
 
     needed: int
     changed: int
@@ -68,7 +68,7 @@ class NeededShown(Record):
 class TriedFix(Record):
     """The result. `fixed`: the failure went with the change, came again without it, and nothing else changed.
 
-    `passes`: it went, and what else changes is not known. `harmful`: elements changed that were not at fault.
+    `passes`: it disappeared; other changes are unknown. `harmful`: elements changed that were not at fault.
     `changed`: another failure is left. `enough` are the fewest changed elements that do the same, and
     `enough_constants` the fewest constants. `compared_with` says what the outputs were compared with; empty
     when nothing came back to compare with.
@@ -137,10 +137,10 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: TryArgumen
 async def _intervention(
     context: Context, call: TriedCall, asked: TryArguments, known: tuple[CompiledInput, ...]
 ) -> Intervention:
-    """All that was asked for as one intervention."""
+    """All requested changes as one intervention."""
 
     def place_of(name: str) -> int:
-        """The input of that number, path (`args[1]`) or name. Raises `ProblemError`."""
+        """The input with that number, path (`args[1]`) or name. Raises `ProblemError`."""
         for item in known:
             if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
                 return item.index
@@ -190,7 +190,7 @@ async def _intervention(
 
 
 def with_variables(env: Mapping[str, str]) -> Intervention:
-    """The call with environment variables set, in a process of its own."""
+    """The call with environment variables set, in its own process."""
     settings = [f"{name}={value}" for name, value in env.items()]
     return Intervention(
         key=f"environment:{','.join(settings)}",
@@ -249,7 +249,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
 def _elements(
     changes: Sequence[ElementChange | NeededElement], names: Mapping[int, str]
 ) -> list[ElementShown]:
-    """The first of these elements, those of several inputs with the name of theirs."""
+    """The first of these elements, labelled with the input's name if they are of several inputs."""
     shown = []
     for each in changes[:SHOWN]:
         of = names.get(each.input, str(each.input)) if isinstance(each, NeededElement) else ""
@@ -270,7 +270,7 @@ def _outcome(trial: Trial) -> Outcome:
 
 
 def _summary(outcome: Outcome, trial: Trial) -> str:
-    """What came of it, a short sentence for each call."""
+    """The result, with a short sentence for each call."""
     after, effects = trial.after.describe(), trial.side_effects
     as_is = f"As is, the call {trial.before.describe()}."
     model = trial.intervention.kind is Kind.SOURCE and outcome in ("passes", "fixed")

@@ -49,18 +49,18 @@ from mcp_server.worker.events import ComparedExpected
 ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
 
 
-# What a suspect takes from the first view that has it.
+# Fields for which the first view that has a value wins.
 OF_ANY_VIEW = ("crashing", "fix", "intervention", "refusal", "observed", "harmful")
 
 
 def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
-    """One suspect per cause: the most specific view of it, with the evidence of all that saw it."""
+    """One suspect per cause: its most specific view, with the evidence of all views."""
     views: dict[str, list[Suspect]] = {}
     for suspect in suspects:
         views.setdefault(suspect.key, []).append(suspect)
     found = []
     for of_one_cause in views.values():
-        # All at once: joined in pairs, the result would depend on which detector came first.
+        # All at once. If joined in pairs, the result would depend on the order of the detectors.
         joined, *others = sorted(of_one_cause, key=_detail, reverse=True)
         for other in others:
             joined = replace(
@@ -74,15 +74,15 @@ def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 
 def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
-    """How much a view of a cause says: a log's view is the least specific, and names no launch."""
+    """How specific a view of a cause is. A view from a log is the least specific, and names no launch."""
     from_log_alone = suspect.instruments == {Instrument.LOG}
     return not suspect.weak, not from_log_alone, suspect.level, suspect.guilty.launch_index is not None
 
 
 def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
-    """What came of the interventions that would remove it, as far as they were tried.
+    """The results of the interventions that would remove it, as far as they were tried.
 
-    One that leaves the failure as it was alone, and not with others, counts with those.
+    If one leaves the failure unchanged alone, but not combined with others, the combination counts.
     """
     found = [case.trials[each.key] for each in suspect.interventions if each.key in case.trials]
     joint = _joint(case) if any(trial.effect is Effect.SAME for trial in found) else None
@@ -93,7 +93,7 @@ def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
 
 
 def _joint(case: DiagnosisState) -> Trial | None:
-    """The trial of the fewest changes that remove the failure together, where none can be left out."""
+    """The trial of the fewest changes that together remove the failure, if none can be left out."""
     tried = {frozenset(key.parts or (key.key,)) for key in (t.intervention for t in case.trials.values())}
     together = (
         t for t in case.trials.values() if t.effect is Effect.GONE and t.proves and t.intervention.parts
@@ -116,24 +116,24 @@ def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     script, plain = case.script_run, case.plain_run
     if not suspect.only_in_program or script is None or plain is None or script.failure != plain.failure:
         return False
-    # The call by itself fails as the program did: nothing around it is needed for that.
+    # The call alone fails as the program did, so nothing around it is needed for the failure.
     same = script.family is None or plain.family is None or script.family == plain.family
     return same and plain.failure not in ("none", "differs", "timeout")
 
 
 def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
-    """Whether the failure went with it and came back with it, or the system itself named it."""
+    """Whether the failure disappeared and returned with it, or the system itself named it."""
     trials = trials_of(suspect, case)
     decided = trials and not untried(suspect, case) and all(_decides(trial) for trial in trials)
-    # A smaller call may have succeeded for needing less memory alone.
+    # A smaller call may have succeeded only because it needs less memory.
     memory = suspect.leaves_out and suspect.category != "out_of_memory" and case.ran_out_of_memory
-    # A log alone is no refusal that was seen here.
+    # A log alone is not a rejection that was seen here.
     reproduced = case.log is None or bool(case.runs) or case.package_error is not None
     return (bool(decided) and not memory) or (suspect.refusal in REFUSALS and reproduced)
 
 
 def _decides(trial: Trial) -> bool:
-    """Whether the failure went with the change and came back; how a process dies may differ by itself."""
+    """Whether the failure disappeared with the change and returned. How a process dies may vary."""
     by_values = trial.after.failure == "differs"
     definite = trial.effect is Effect.GONE or trial.before.ended == "raised" or by_values
     return trial.proves and definite and not trial.intervention.hides
@@ -149,10 +149,10 @@ def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
 
 
 def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
-    """Those that are no bystanders, the best first.
+    """The suspects that are not bystanders, the best first.
 
-    Harmful ones come before harmless ones, and weak ones last. Proven causes come first; of the others the
-    one nearest to the root cause, then the surest.
+    Harmful ones come before harmless ones, and weak ones last. Proven causes come first, then suspects
+    nearest to the root cause, then the surest.
     """
 
     def rank(suspect: Suspect) -> tuple[bool, bool, bool, bool, int, int, int]:
@@ -172,7 +172,7 @@ def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
 
 
 def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledOut]:
-    """What is out of order and does no harm here, each with the run that cleared it."""
+    """Irregularities that are harmless here, each with the run that cleared it."""
     found = []
     for suspect in (each for each in merged(suspects) if is_bystander(each, case)):
         same = (trial for trial in trials_of(suspect, case) if trial.effect is Effect.SAME)
@@ -192,7 +192,7 @@ MOST_NAMED = 3  # of the user's own kernels and operators
 
 
 def health_summary(case: DiagnosisState) -> str:
-    """What was tried without finding a fault, and what could not be."""
+    """What was tried without finding a fault, and what could not be tried."""
     outputs = "finite outputs"
     if case.outputs_nan and case.equals_eager:
         outputs = "NaN in its outputs, as in those of its exported program,"
@@ -216,7 +216,7 @@ def health_summary(case: DiagnosisState) -> str:
     if compared(case):
         agrees = " Its outputs are those of the exported program." if case.equals_eager else ""
         return f"{sentences[0]}{agrees}"
-    # What is known of outputs without a reference, and what nobody can know.
+    # What is known of outputs without a reference, and what cannot be known.
     if case.differs_in("second"):
         sentences.append("It returns different outputs each time because it draws random numbers.")
     elif case.differs_in("second") is False:
@@ -227,7 +227,7 @@ def health_summary(case: DiagnosisState) -> str:
         sentences.append(
             f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
         )
-    # The package has arguments that are no tensors as they were at export, and does not look at them.
+    # The package's non-tensor arguments keep their values from the export, and are not checked.
     fixed = [
         f"{path} = {leaf.value}"
         for path, leaf in case.named_leaves
@@ -240,14 +240,14 @@ def health_summary(case: DiagnosisState) -> str:
 
 
 def health_evidence(case: DiagnosisState) -> list[Evidence]:
-    """What speaks for health, run by run."""
+    """The evidence for health, run by run."""
     found = []
     if case.only_loaded:
         return [seen("run", "the package loads")]
     for label, run in case.runs.items():
         if run.failure == "none":
             outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
-            # What a program printed nobody has judged.
+            # Nobody has judged what the program printed.
             program = label in ("script", "alone", "command")
             ended = "exited with code 0" if program else "the call returned"
             found.append(seen(label, f"{ended} after {run.finished.wall_s:.1f} s{outputs}"))
@@ -282,10 +282,10 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     guilty = placed(best.guilty, case)
     rank = f"Rank {case.failed_rank.rank}: " if case.failed_rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
-    # Of a proven cause nothing is left to find, except the compiler's decision behind a wrong launch.
+    # Nothing is left to find for a proven cause, except the compiler pass behind a wrong launch.
     decided = reduction(best, case) if causes and may_be_decided(best) else []
     steps = decided if causes else next_steps(best, case)
-    # A symptom is the failure itself, in other words.
+    # A symptom only restates the failure.
     others = (s for s in order[1:] if not s.weak and s.level is not CausalLevel.SYMPTOM)
     explained = [s for s in others if s.level < best.level]
     return Verdict(
@@ -317,7 +317,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 
 
 def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[str]:
-    """What a reader may miss in the verdict: why it is not proven, what is left, and lines of the model."""
+    """What a reader may miss in the verdict: why it is not proven, what is left, and model lines."""
     best, others = order[0], order[1:]
     if outcome == "fault" and case.workload is not None and confidence(best, case) != "proven":
         yield f"Not proven: {_why_not_proven(best, case)}."
@@ -355,15 +355,15 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
-    """The trial that says most of a suspect: one that removed the failure, else the last one made."""
+    """The most informative trial of a suspect: one that removed the failure, else the last one made."""
     last = next(iter(sorted(trials_of(suspect, case), key=lambda trial: trial.proves)[-1:]), None)
     return last.record() if last is not None else None
 
 
 def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
-    """All proven causes, those that have to be fixed first before the others.
+    """All proven causes, starting with those that must be fixed first.
 
-    Lines, summary and trial of the first one are left out, as the verdict has them: an agent pays for every
+    The lines, summary and trial of the first cause are omitted: the verdict has them, and an agent pays for
     word.
     """
     causes = [
@@ -382,7 +382,7 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
 
 
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
-    """What to ship: the change that ran where that is one, else what the suspect advises."""
+    """What to ship: the change that ran if it can be shipped, else the suspect's advice."""
     trial, advice = removing(suspect, case), suspect.fix
     if trial is None or trial.intervention.hides:
         return advice
@@ -398,7 +398,7 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
 
 
 def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
-    """The fix in the line of the program that makes the call, where it is one of an argument."""
+    """The fix in the program line that makes the call, if it changes an argument."""
     lines, places = case.call_locations, [each.path or "" for each in case.compiled_inputs]
     if fix is None:
         return None
@@ -409,7 +409,7 @@ def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
 
 
 def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:
-    """The change that removed the failure, and what then happened; None where nothing did."""
+    """The change that removed the failure, and the result; None if no change did."""
     trial = removing(suspect, case)
     if trial is None or trial.intervention.hides:
         return None
@@ -425,18 +425,18 @@ def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:
     )
 
 
-TWICE = 2  # calls as they are, where the failure came each time
+TWICE = 2  # unchanged calls, if the failure came each time
 
 
 def _as_it_is(trial: Trial, call: Seen) -> str:
-    """How a call without the change ended; of several how many failed."""
+    """How an unchanged call ended; if there were several, how many failed."""
     if trial.calls > TWICE:
         return f"failed {trial.failed} times of {trial.calls} ({call.describe()})"
     return "returned the values that are in question" if call.failure == "none" else call.describe()
 
 
 def _came_back(trial: Trial) -> str:
-    """How the call with the change ended, with what matters about its outputs."""
+    """How the call with the change ended, and what matters about its outputs."""
     described = trial.after.describe()
     if trial.calls > TWICE:
         return f"did not fail once in that way; the chance of that is {trial.chance:.2%}"
@@ -447,7 +447,7 @@ def _came_back(trial: Trial) -> str:
 
 
 def removing(suspect: Suspect, case: DiagnosisState) -> Trial | None:
-    """The trial that shows the cause: the failure went with the change, and came back without it."""
+    """The trial that shows the cause: the failure disappeared with the change, and returned without it."""
     return next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
 
 
@@ -458,14 +458,14 @@ def _worded(trial: Trial, suspect: Suspect) -> Intervention:
 
 
 def _misread(trial: Trial, suspect: Suspect) -> bool:
-    """Whether the failing call read the bytes of a whole input as others, so that all it gave was wrong."""
+    """Whether the failing call misread the bytes of a whole input, so that all its outputs were wrong."""
     return suspect.category == "input_mismatch" and trial.intervention.keeps_values
 
 
 def _side_effects(trial: Trial, suspect: Suspect) -> str:
-    """What the change did to the elements of the outputs that were not at fault; empty if nobody can tell."""
+    """What the change did to output elements that were not at fault; empty if this is unknown."""
     effects = trial.side_effects
-    if trial.before.failure == "none":  # the other values are what was wanted
+    if trial.before.failure == "none":  # the different values are intended
         return ""
     if effects.layout:
         return f"an output has another layout then ({effects.layout})"
@@ -479,9 +479,9 @@ def _side_effects(trial: Trial, suspect: Suspect) -> str:
 
 
 def placed(party: Component, case: DiagnosisState) -> Component:
-    """The guilty party, with the user's line that failed if it has no lines of its own.
+    """The guilty party. If it has no lines of its own, add the user's line that failed.
 
-    Each line once: a comprehension has two frames at one line.
+    Each line appears once: a comprehension has two frames at one line.
     """
     lines = party.model_locations or case.failing_locations or case.call_locations
     return party.model_copy(update={"model_locations": list(dict.fromkeys(lines))})
@@ -501,13 +501,13 @@ def _without_fault(
     outcome: Outcome, suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 ) -> Verdict:
     healthy = outcome == "no_fault"
-    # A program that succeeded was content with its numbers; a package alone has nobody to say so.
+    # A program that succeeded accepted its numbers. For a package alone, nothing says whether they are right.
     judged = compared(case) or not isinstance(case.workload, PackageWorkload)
     unknown = ""
     if case.workload is None and case.log is not None and case.log.root is None:
-        # The program may have succeeded, or said it elsewhere.
+        # The program may have succeeded, or reported it elsewhere.
         unknown = f"No known error in the {counted(case.log.lines, 'line')} of the log. "
-    # The summary says what could not be observed where nothing ran.
+    # If nothing ran, the summary says what could not be observed.
     told = case.only_loaded or (case.refused and not case.runs)
     evidence = [
         *(_bad_ends(case) if not healthy else ()),
@@ -532,7 +532,7 @@ def _without_fault(
 
 
 def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:
-    """How the user's own runs ended, where that was badly."""
+    """How the user's own runs ended, if they ended badly."""
     ends = [(label, case.runs[label].finished) for label in OWN_RUNS if label in case.runs]
     for label, ended in ends:
         how = f"died with {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
@@ -542,7 +542,7 @@ def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:
 
 
 def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
-    """The suspect that stands out, what would settle it, and which other categories are open."""
+    """The leading suspect, what would settle it, and which other categories are possible."""
     unseen = unseen_symptom(case)
     if unseen:
         return f"{unseen} What stands out: {order[0].summary}"
@@ -555,7 +555,7 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
 
 
 def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
-    """What supports the verdict, then which call and rank it was, then the trials, each once."""
+    """The evidence for the verdict, then the examined call and rank, then the trials, each once."""
     found = list({e.fact: e for e in (*best.evidence, *_around(case))}.values())
     for trial in trials_of(best, case):
         found.append(Evidence(step="intervention", fact=trial_in_words(trial), command=trial.command))
@@ -565,7 +565,7 @@ def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
 
 
 def _around(case: DiagnosisState) -> Iterator[Evidence]:
-    """Which call was examined, where its operators come from, and which process of a launcher failed."""
+    """The examined call, the source of its operators, and the failed process of a launcher."""
     yield from checked_call(case)
     yield from operators_from(case)
     if case.failed_rank:
@@ -574,7 +574,7 @@ def _around(case: DiagnosisState) -> Iterator[Evidence]:
 
 
 def checked_call(case: DiagnosisState) -> list[Evidence]:
-    """The number of the call among those of its process, where the check named it and it is the suspect."""
+    """The number of the call in its process, if the check named it and it is the suspect call."""
     call = case.captured.refused
     calls = [each for each in case.calls if call is not None and each.pid == call.pid]
     if call is None or call is not case.suspect_call or len(calls) == 1:

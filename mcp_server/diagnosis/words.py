@@ -13,7 +13,7 @@ from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
 
-# What a reader knows a failure by. Outputs and inputs tell more: `headline_of`.
+# The usual name of a failure. Outputs and inputs tell more: `headline_of`.
 HEADLINES: dict[Category, str] = {
     "device_mismatch": "wrong device",
     "input_mismatch": "inputs do not fit the package",
@@ -66,7 +66,7 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
 
 
 def _non_finite(case: DiagnosisState) -> str:
-    """What the first output with such values holds, one with NaN before others; empty where none was seen."""
+    """The non-finite values of the first output that has any, preferring NaN; empty if none were seen."""
     outputs = case.plain_run.outputs if case.plain_run is not None else []
     with_nan = [place for place, each in enumerate(outputs) if each.nan]
     infinite = [place for place, each in enumerate(outputs) if each.inf]
@@ -91,7 +91,7 @@ OF_MODEL: frozenset[Category] = frozenset({"index_out_of_bounds", "nan_or_inf", 
 
 
 def eager_of(category: Category, case: DiagnosisState) -> Eager:
-    """Whether the model fails in the same way in eager mode, as far as its exported program was run."""
+    """Whether the model also fails in eager mode, as far as its exported program was run."""
     plain = case.failure_of("plain")
     if case.interpreted is None or category not in OF_MODEL:
         return "not_known"
@@ -106,7 +106,7 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
     return "not_known"
 
 
-# What would be wrong if a change that only confirms were shipped, by how the worker makes it.
+# Why a change that only confirms must not be shipped, by how the worker makes it.
 NOT_SHIPPED = {
     "elements": "Do not ship that: the values were made up to show the cause.",
     "resize": "Do not ship that: rows were left out or repeated to show the cause.",
@@ -117,7 +117,7 @@ GENERATED = "That was done in a copy of the generated code, which the next compi
 
 
 def not_for_shipping(tried: Intervention) -> str:
-    """Why a change that removed the failure is not the fix; empty where it is."""
+    """Why a change that removed the failure is not the fix; empty if it is the fix."""
     if tried.not_for_shipping or not tried.is_experiment:
         return tried.not_for_shipping
     made = next((NOT_SHIPPED[each.change] for each in tried.changes if each.change in NOT_SHIPPED), "")
@@ -128,7 +128,7 @@ MOST_LINES = 12
 
 
 def lines_of(party: Component | None, case: DiagnosisState) -> list[str]:
-    """The launch of a component, where it is read and short; a verdict does without it otherwise."""
+    """The lines of a component's launch, if they are known and short; empty otherwise."""
     number = party.launch_index if party is not None else None
     if number is None or case.view is None:
         return []
@@ -148,7 +148,7 @@ _LEAF = re.compile(r"args\[(?P<place>\d+)\]")
 def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
     """`fix` of positional arguments in the line that makes the call, which has so many arguments.
 
-    As it is for anything else, and where the line has more than one such call.
+    Unchanged for any other fix, and if the line has more than one such call.
     """
     code = line.strip()
     pairs = zip((fix.before or "").splitlines(), (fix.after or "").splitlines(), strict=False)
@@ -162,7 +162,7 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
 
 
 def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
-    """The line with `method` called on that argument of its only call with so many; empty if unsure."""
+    """The line with `method` called on that argument of its only call with that many; empty if unsure."""
     try:
         calls = [each for each in ast.walk(ast.parse(line)) if _takes(each, arguments)]
     except (SyntaxError, ValueError, RecursionError):
@@ -179,7 +179,7 @@ def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
 
 
 def _takes(node: ast.AST, arguments: int) -> bool:
-    """Whether a node is a call with so many positional arguments and nothing else."""
+    """Whether a node is a call with that number of positional arguments and nothing else."""
     if not isinstance(node, ast.Call) or node.keywords or len(node.args) != arguments:
         return False
     return arguments > 0 and not any(isinstance(each, ast.Starred) for each in node.args)

@@ -1,7 +1,7 @@
-"""From a bad value to where it was computed: expression, elements of the inputs, and when it goes wrong.
+"""From a bad value to where it was computed: expression, input elements, and when the expression goes wrong.
 
-`find.find_origin` works on values that a run with launch probes has left (`ProbedValues`), or on the code
-alone. What it finds is an `Origin`.
+`find.find_origin` works on the values saved by a run with launch probes (`ProbedValues`), or on the code
+alone. It returns an `Origin`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mcp_server.model import Record
 
 
 class Operand(Record):
-    """A tensor that the expression reads, by a letter (`name`); `label` is its name for a person."""
+    """A tensor that the expression reads. `name` is its letter, `label` its name for a person."""
 
     name: str
     label: str

@@ -35,14 +35,14 @@ TINY_32 = 1.1754943508222875e-38
 
 
 def between(low: Scalar | None, high: Scalar | None, dtype: str) -> Interval:
-    """What a value may be, both ends included, and no NaN; None stands for the limit of the type."""
+    """The allowed values, both ends included, without NaN. None means the limit of the type."""
     limit = limits(dtype)
     return Interval(limit.low if low is None else low, limit.high if high is None else high)
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A term, its element that is varied, and the known values of its other elements.
+    """A term, its varied element, and the known values of its other elements.
 
     `at` evaluates the term with another value of the element. Values of the element are counted by their
     rank (`ordinal`), in which neighbours differ by one.
@@ -68,7 +68,7 @@ class Question:
 
 
 def good_ranges(question: Question) -> list[tuple[int, int]] | None:
-    """The ranks of the element for which the term is good, as ranges that do not touch; None when unknown."""
+    """The ranks of the element for which the term is good, as disjoint ranges; None if unknown."""
     found: list[tuple[int, int]] = []
     try:
         for low, high, way in _pieces(question):
@@ -83,7 +83,7 @@ def good_ranges(question: Question) -> list[tuple[int, int]] | None:
 
 
 def _pieces(question: Question) -> Iterator[tuple[int, int, int]]:
-    """Pieces of the element's domain on which the term rises, falls or stays. Raises `UnknownValue`."""
+    """Pieces of the element's domain on which the term is monotone. Raises `UnknownValue`."""
     queue = [question.ends]
     for _ in range(_PIECES):
         if not queue:
@@ -101,7 +101,7 @@ def _pieces(question: Question) -> Iterator[tuple[int, int, int]]:
 
 
 def _middle(low: int, high: int) -> int:
-    """Where to split: at zero first, then where the magnitudes part, since small numbers matter most."""
+    """Where to split: first at zero, then between magnitudes, since small numbers matter most."""
     if low < 0 <= high:
         return -1
     sign = 1 if low >= 0 else -1
@@ -138,7 +138,7 @@ def _good_part(question: Question, low: int, high: int, way: int) -> tuple[int, 
 
 @dataclass(frozen=True)
 class _Points:
-    """The questions at all points of the loops that read the element; a good value is good at every point."""
+    """The questions at all loop points that read the element. A good value is good at every point."""
 
     questions: Sequence[Question]
 
@@ -158,7 +158,7 @@ class _Points:
         return min(values) if min(values) < self.questions[0].allowed.low else max(values)
 
     def ranges(self) -> list[tuple[int, int]] | None:
-        """The ranks that are good at the first, the second and the last point; others are verified later."""
+        """The ranks that are good at the first, second and last point. Others are verified later."""
         found: list[tuple[int, int]] | None = None
         for question in dict.fromkeys((*self.questions[:2], self.questions[-1])):
             good = good_ranges(question)
@@ -172,9 +172,9 @@ class _Points:
 
 
 def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> Condition | None:
-    """When the expression is bad, around the offending value (None: what is good at all), if verified.
+    """When the expression is bad, around the offending value (None: all good values), if this is verified.
 
-    `questions` has one for each point of the loops that reads the element, the faulty point first.
+    `questions` has one for each loop point that reads the element, the faulty point first.
     """
     points = _Points(questions)
     good = points.ranges()
@@ -187,7 +187,7 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> C
     above = min((start for start, _ in good if start > rank), default=None)
     first = ends[0] if below is None else below + 1
     last = ends[1] if above is None else above - 1
-    # Verified: good just outside, and bad at places all over the inside.
+    # Verified: good just outside, and bad at points throughout the inside.
     outside = [each for each in (below, above) if each is not None]
     step = max(1, (last - first) // _SAMPLES)
     inside = {first, rank, last, *range(first, last, step)}
@@ -199,7 +199,7 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> C
     good_value = from_ordinal(nearest, dtype)
     tiny = TINY.get(dtype, TINY_32)
     if is_float(dtype) and 0 < abs(good_value) < tiny:
-        # The nearest normal number in place of a denormal one, which `torch.set_flush_denormal` takes for 0.
+        # Use the nearest normal number instead of a denormal one, which `set_flush_denormal` treats as 0.
         normal = math.copysign(tiny, good_value)
         good_value = normal if points.good(ordinal(normal, dtype)) else good_value
     text = f"{_what(points, (first, rank, last))} for {_where(name, low, high)}"
@@ -209,7 +209,7 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> C
 
 
 def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
-    """What the expression is on the bad side, in words; one number if it is the same everywhere."""
+    """The value of the expression on the bad side, in words; one number if it is constant there."""
     values = [points.value(rank) for rank in ranks]
     allowed = points.questions[0].allowed
     undefined = [value for value in values if value != value]
@@ -250,7 +250,7 @@ def condition_of(
 ) -> Condition | None:
     """When the first expression is bad, as one element of an input varies and the others stay.
 
-    The others are the same at other points of the loops. `blamed` counts the failing points by element.
+    At other loop points, the other elements stay too. `blamed` counts the failing points by element.
     """
     main = expressions[0]
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
@@ -306,11 +306,11 @@ def condition_at(
         return None
 
 
-_QUIET = frozenset({"where", "cast"})  # pass on what others made
+_QUIET = frozenset({"where", "cast"})  # pass on values that other operations made
 
 
 def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | None:
-    """The innermost operation that made NaN or an infinity of finite values, or NaN of values without NaN.
+    """The innermost operation that made NaN or infinity from finite values, or NaN from values without NaN.
 
     NaN is preferred to an infinity, which may be a mask. In a reduction, the first point at which its
     body is NaN or infinite is examined, and the evaluator returned is that point's.
@@ -334,7 +334,7 @@ def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | No
 
 
 def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
-    """The first point of a reduction at which its body is NaN, else infinite."""
+    """The first point of a reduction at which its body is NaN, else the first at which it is infinite."""
     infinite: Evaluator | None = None
     result = value_of(fold, evaluator)
     try:
@@ -376,14 +376,14 @@ def operator_of(expression: Expression) -> str:
 
 
 def explained(expression: Expression) -> str:
-    """Says which operation first gave a non-finite value, and the mask behind it; empty if none did."""
+    """Say which operation first gave a non-finite value, and which mask caused it; empty if none did."""
     made = culprit_at(expression.term, expression.evaluator())
     if made is None:
         return ""
     found, evaluator = made
     given = [value_of(argument, evaluator) for argument in found.args]
     text = f"{applied_text(found, evaluator)} is {shown(evaluator.value(found))}"
-    # An infinite operand of the NaN, and the operation that made it infinite.
+    # An infinite operand behind the NaN, and the operation that made it infinite.
     operands = zip(found.args, given, strict=True)
     infinite = next((term for term, v in operands if v is not None and math.isinf(v)), None)
     source = culprit_at(infinite, evaluator) if infinite is not None else None
@@ -400,14 +400,14 @@ def explained(expression: Expression) -> str:
 
 
 def applied_text(term: Apply, evaluator: Evaluator) -> str:
-    """An operation with the values of its operands: `acos(-1.0000001)`, `0 / 0`."""
+    """An operation with its operands' values: `acos(-1.0000001)`, `0 / 0`."""
     given = [exactly(evaluator.value(argument), argument.dtype) for argument in term.args]
     sign = SIGNS.get(term.op)
     return f"{given[0]} {sign[0]} {given[1]}" if sign else f"{term.op}({', '.join(given)})"
 
 
 def exactly(value: Scalar, dtype: str) -> str:
-    """A value with as many digits as tell it from its neighbours, and no sign before 0."""
+    """A value with enough digits to distinguish it from its neighbours, and no sign before 0."""
     if not isinstance(value, float) or not math.isfinite(value):
         return shown(value)
     short = (f"{value + 0.0:.{digits}g}" for digits in range(7, 18))
@@ -415,7 +415,7 @@ def exactly(value: Scalar, dtype: str) -> str:
 
 
 def _masked(expression: Expression, found: Apply) -> str:
-    """`args[1][0] to [5], all 6 that decide it, are False`: a mask with one value throughout; else empty."""
+    """For a constant mask: `args[1][0] to [5], all 6 that decide it, are False`; otherwise empty."""
     masks = (each.parameter for each in parts(found) if isinstance(each, Element) and each.dtype == "bool")
     leaves = {name: expression.leaves[name] for name in masks if name in expression.leaves}
     for tensor, names in by_tensor(leaves, expression.walker).items():

@@ -1,8 +1,8 @@
-"""The elements of inputs and constants behind a value, also where an operator computed it from them.
+"""The elements of inputs and constants behind a value, even if an operator computed it from them.
 
-Operators outside of the generated code have no expression. Of some it is known which elements a result is
-made of, and the launch probes have seen those. A sum that is too large for its type is computed again from
-them in double precision, so that it is known how large it is, and how large they may be.
+Operators outside the generated code have no expression. For some it is known which elements produce a result,
+and the launch probes have saved those. A sum that is too large for its type is computed again from them in
+double precision, to find its size and the allowed size of the elements.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import parts, uncast
 from mcp_server.package.terms.term import Apply, Element, Fold
 
-# Operators whose result depends on the element at its place, on those up to it, or on a row and a column.
+# Operators whose result depends on the element in the same place, on all up to it, or on a row and a column.
 POINTWISE = frozenset({"bucketize"})
 RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -62,7 +62,7 @@ def offending(expression: Expression) -> Iterator[OffendingElement]:
 
 
 def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
-    """The leaf itself, or the elements from which an operator computed it, where they are known.
+    """The leaf itself, or the elements from which an operator computed it, if they are known.
 
     The largest elements of a sum come first.
     """
@@ -101,7 +101,7 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """One element of a matrix product; `at` is its index, the last two of which are row and column."""
+    """One element of a matrix product; `at` is its index, which ends in row and column."""
 
     made: Produced
     at: tuple[int, ...]
@@ -114,14 +114,14 @@ class Product:
         return min(self.left.tensor.shape[-1], _MOST_ADDENDS)
 
     def factors(self) -> list[tuple[float, tuple[int, ...], tuple[int, ...]]]:
-        """The products that are added up, the largest first, with the indices of their factors."""
+        """The added products, the largest first, with the indices of their factors."""
         *batch, row, column = self.at
         places = [((*batch, row, k), (*batch, k, column)) for k in range(self.inner)]
         found = [(self.left.value(a) * self.right.value(b), a, b) for a, b in places]
         return sorted(found, key=lambda each: -abs(each[0]))
 
     def heaviest_column(self) -> float | None:
-        """The largest sum of magnitudes of a column of the second factor."""
+        """The largest sum of magnitudes in a column of the second factor."""
         *batch, rows, columns = self.right.tensor.shape
         if rows * columns > _MOST_WEIGHTS or batch:
             return None
@@ -130,7 +130,7 @@ class Product:
 
 
 def product_at(walker: Walker, made: Produced) -> Product | None:
-    """The matrix product that made an element, where its operands were seen."""
+    """The matrix product that made an element, if its operands were saved."""
     result = walker.values.tensor(made.launch.index, made.argument, "after")
     at = result.index(made.offset) if result is not None else None
     if operator_name(made.launch) not in PRODUCTS or at is None or len(at) < 2:
@@ -152,7 +152,7 @@ def product_at(walker: Walker, made: Produced) -> Product | None:
 
 
 def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
-    """The elements of the factors behind one element of a product: those of the largest addends first."""
+    """The factors' elements behind one element of a product, starting with those of the largest addends."""
     product = product_at(walker, made)
     if product is None:
         return
@@ -172,13 +172,13 @@ def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
             yield Leaf(source, matrix.value(index), known)
 
 
-_SHORT = ("float16", "bfloat16", "float32")  # the types that a sum may be too large for
+_SHORT = ("float16", "bfloat16", "float32")  # the types for which a sum may be too large
 _MOST_ELEMENTS = 1 << 14
 _MOST_ROWS = 64
 
 
 def overflow_of(walker: Walker, source: Source) -> Overflow | None:
-    """The sum or number that is too large for its type, if that is why the value `source` is infinite."""
+    """The sum or number that is too large for its type, if it made the value `source` infinite."""
     try:
         if isinstance(source, Produced):
             return _of_product(walker, source)

@@ -25,12 +25,12 @@ from mcp_server.plurals import listed
 _DEEPEST = 12
 _LARGEST = 400
 _INLINED = 2000
-MOST_INPUTS = 3  # of the model, behind an operand
+MOST_INPUTS = 3  # number of model inputs behind an operand
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """An element at which the expression ends: where it comes from, and its value."""
+    """An element at which the expression ends: its source, and its value."""
 
     source: Source
     value: Scalar | None
@@ -48,7 +48,7 @@ class Leaf:
 
 @dataclass
 class Expression:
-    """A term whose elements are leaves. `leaves` maps their parameter names to what they are."""
+    """A term whose elements are leaves. `leaves` maps parameter names to leaves."""
 
     term: Term
     leaves: dict[str, Leaf]
@@ -57,7 +57,7 @@ class Expression:
     names: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The expression, tensors named by letters, or by index where several elements of one are read."""
+        """The expression with letters for tensors, indexed if it reads several elements of one tensor."""
         return say(self.term, lambda each: self.names.get(each.parameter, each.parameter), self.atens)
 
     def evaluator(self, changed: dict[str, Scalar] | None = None) -> Evaluator:
@@ -77,12 +77,12 @@ class Expression:
         return Evaluator({}, {}, read)
 
     def value_with(self, term: Term, name: str, value: Scalar) -> Scalar:
-        """The value of a term where the leaf `name` has this value."""
+        """The value of a term if the leaf `name` has this value."""
         return self.evaluator({name: value}).value(term)
 
 
 class Closing:
-    """Puts what a launch loads in terms of what other launches computed, back to inputs and operators."""
+    """Expresses what a launch loads by what other launches computed, back to inputs and operators."""
 
     def __init__(self, walker: Walker) -> None:
         self.walker = walker
@@ -122,7 +122,7 @@ class Closing:
             return self._closed(inner, depth + 1)
         if inner is not None:
             return self._inside(launch, element, evaluator)
-        # The expression that computed it if that is short, else a leaf.
+        # The expression that computed it if it is short, else a leaf.
         place = Place(launch, argument_of(launch, element.parameter), offset)
         value = self.walker.element(launch, element, offset)
         source = self.walker.back(place).source if value is not None else self.walker.source(place)
@@ -164,7 +164,7 @@ def _number(term: Term, evaluator: Evaluator) -> Number | None:
 
 
 def by_tensor(leaves: dict[str, Leaf], walker: Walker) -> dict[str, list[str]]:
-    """The names of leaves, by the tensors that they are elements of."""
+    """The names of leaves, grouped by their tensors."""
     tensors: dict[str, list[str]] = {}
     for name, leaf in leaves.items():
         tensors.setdefault(tensor_of(leaf, walker), []).append(name)
@@ -172,7 +172,7 @@ def by_tensor(leaves: dict[str, Leaf], walker: Walker) -> dict[str, list[str]]:
 
 
 def _names(expression: Expression) -> dict[str, str]:
-    """A letter for each tensor; with the index where several of its elements are read."""
+    """A letter for each tensor, with the index if several of its elements are read."""
     tensors = by_tensor(expression.leaves, expression.walker)
     letters = dict(zip(tensors, "xyzuvwabcdefg", strict=False))
     found = {}
@@ -190,7 +190,7 @@ def _names(expression: Expression) -> dict[str, str]:
 
 
 def tensor_of(leaf: Leaf, walker: Walker) -> str:
-    """The tensor that a leaf is an element of, for a person."""
+    """A readable name for the tensor that a leaf is an element of."""
     match leaf.source:
         case Given(name=name):
             return label_of(name, walker)
@@ -200,7 +200,7 @@ def tensor_of(leaf: Leaf, walker: Walker) -> str:
 
 
 def label_of(name: str, walker: Walker) -> str:
-    """`args[1]` for an input, `layers.7.bias.weight` for a constant."""
+    """Return `args[1]` for an input, `layers.7.bias.weight` for a constant."""
     package = walker.view.package
     inputs = (item.path or item.label for item in package.inputs if item.name == name)
     constants = (constant.fqn for constant in package.constants if constant.name == name)
@@ -208,14 +208,14 @@ def label_of(name: str, walker: Walker) -> str:
 
 
 def index_text(leaf: Leaf) -> str:
-    """`[2, 17]`; empty for a scalar, and `[...]` where the index is not known."""
+    """The index such as `[2, 17]`; empty for a scalar, and `[...]` if the index is unknown."""
     if leaf.index is None:
         return "[...]"
     return f"[{', '.join(map(str, leaf.index))}]" if leaf.index else ""
 
 
 def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
-    """The tensors that an expression reads, by the letters that stand for them."""
+    """The tensors that an expression reads, by their letters."""
     found = []
     for tensor, (name, *more) in by_tensor(expression.leaves, expression.walker).items():
         leaf = expression.leaves[name]
@@ -223,20 +223,20 @@ def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
         made_by = _made_by(launch, expression.walker.view) if launch is not None else ""
         called = expression.names[name].partition("[")[0]
-        if called.isidentifier():  # the call of an operator says itself what it reads
+        if called.isidentifier():  # the call of an operator already names what it reads
             found.append(Operand(name=called, label=label, made_by=made_by))
     return found
 
 
 def _made_by(launch: Launch, view: PackageView) -> str:
-    """Names the launch, and the model inputs that it depends on if they are few."""
+    """The name of the launch, and the model inputs that it depends on if they are few."""
     inputs = [view.label(name) for name in view.flow_of(launch).backward_from(launch.index).inputs]
     given = f" from {listed(inputs)}" if 0 < len(inputs) <= MOST_INPUTS else ""
     return f"made by launch {launch.index} ({operator_label(launch, view)}){given}"
 
 
 def shown(value: Scalar | None) -> str:
-    """A value for a person; `?` when it was not seen."""
+    """A readable value; `?` if it was not seen."""
     if value is None:
         return "?"
     return f"{value:.7g}" if isinstance(value, float) else str(value)

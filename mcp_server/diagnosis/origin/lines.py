@@ -1,6 +1,6 @@
-"""A line of the model as a careful engineer would write it, where an operation in it left its domain.
+"""A model line as a careful engineer would write it, if an operation in it left its domain.
 
-`guarded_line` keeps any operand in its domain. Some lines have an idiom that says more: `torch.xlogy(p, p)`
+`guarded_line` keeps any operand in its domain. Some lines have a clearer idiom: `torch.xlogy(p, p)`
 for `p * p.log()`, `torch.log_softmax` for the logarithm of a softmax, a divisor with a name of its own.
 """
 
@@ -20,7 +20,7 @@ _ZERO_TIMES_INFINITY = "0 * -inf"  # in the explanation of an origin
 
 @dataclass(frozen=True)
 class Idiom:
-    """The line as it is and as it should be, and what that does in words."""
+    """The original line, the corrected line, and a description of the change."""
 
     before: str
     after: str
@@ -28,7 +28,7 @@ class Idiom:
 
 
 def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
-    """The idiom for a line of one statement whose operation `op` is at fault; None where there is none."""
+    """The idiom for a line of one statement whose operation `op` is at fault; None if there is none."""
     line = line.strip()
     tree = _parsed(line)
     if tree is None or len(tree.body) != 1:
@@ -49,9 +49,9 @@ def _parsed(line: str) -> ast.Module | None:
 
 @dataclass
 class _Rewriter(ast.NodeTransformer):
-    """Puts the idiom in place of each expression that has one. `zero`: the NaN was 0 times an infinity.
+    """Replaces each expression that has an idiom. `zero`: the NaN was 0 times an infinity.
 
-    `texts` has what each idiom does, `first` the statements before the line.
+    `texts` says what each idiom does, `first` has the statements before the line.
     """
 
     op: str
@@ -65,7 +65,7 @@ class _Rewriter(ast.NodeTransformer):
     def _idiom(self, node: ast.AST) -> ast.expr | None:
         match node:
             case ast.BinOp(left=left, op=ast.Mult(), right=right) if self.op == "log":
-                # `a * b.log()` is 0 in the limit of a = b = 0, and NaN as it is written.
+                # `a * b.log()` has the limit 0 at a = b = 0, but gives NaN as written.
                 for factor, logarithm in ((left, right), (right, left)):
                     operand = _operand(logarithm, self.op)
                     same = operand is not None and ast.unparse(factor) == ast.unparse(operand)
@@ -101,7 +101,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
 
 
 def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
-    """An operation of a model: as it is, with its operand kept in the domain, and that change in words."""
+    """An operation of a model unchanged, with its operand kept in the domain, and the change in words."""
     domain = DOMAINS[op]
     x = operand or ("n" if domain.nonzero else "x")
     code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
@@ -115,7 +115,7 @@ def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
 
 
 def _in_domain(domain: Domain) -> str:
-    """`above 0`, `at 0 or above`, `within -1..1`."""
+    """The domain in words: `above 0`, `at 0 or above`, `within -1..1`."""
     words = domain.words()
     if math.isinf(domain.high):
         return words if domain.is_open else f"at {words}"
@@ -123,7 +123,7 @@ def _in_domain(domain: Domain) -> str:
 
 
 def _kept(x: str, domain: Domain) -> str:
-    """`torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`; an open end is the next number inside."""
+    """The guarded operand: `torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`. Open ends exclude the limit."""
     if domain.nonzero:
         return f"torch.where({x} == 0, 1, {x})"
     low, high = f"{domain.low:g}", f"{domain.high:g}"
@@ -135,7 +135,7 @@ def _kept(x: str, domain: Domain) -> str:
 
 
 def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
-    """All lines in which operation `op` can leave its domain: as they are, and guarded.
+    """All lines in which operation `op` can leave its domain, unchanged and guarded.
 
     None if one of them cannot be guarded, or if no line has the operation.
     """
@@ -150,7 +150,7 @@ def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
 
 
 def may_leave_domain(line: str, op: str) -> bool:
-    """Whether a line of the model has this operation, on an operand that is not clamped where it stands."""
+    """Whether a model line has this operation on an operand that is not clamped in place."""
     operand = _only_operand(line.strip(), op)
     if operand is not None:
         return not _is_kept(operand, DOMAINS[op])
@@ -184,7 +184,7 @@ def may_compute(line: str, op: str) -> bool:
 
 
 def guarded_line(line: str, op: str) -> str:
-    """A line of the model with the operand of its only operation `op` kept in the domain; empty if unsure."""
+    """The model line with the operand of its only operation `op` kept in the domain; empty if unsure."""
     domain, line = DOMAINS[op], line.strip()
     operand = _only_operand(line, op)
     if operand is None or not line.isascii():
@@ -199,7 +199,7 @@ def guarded_line(line: str, op: str) -> str:
 
 
 def operand_text(line: str, op: str) -> str:
-    """The operand of `op` in a line, as written there; empty unless it calls `op` exactly once."""
+    """The operand of `op` as written in the line; empty unless it calls `op` exactly once."""
     operand = _only_operand(line.strip(), op, ast.Call)
     return ast.unparse(operand) if operand is not None else ""
 
@@ -215,7 +215,7 @@ _MOVES = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "transp
 
 
 def _is_kept(operand: ast.expr, domain: Domain) -> bool:
-    """Whether an operand is clamped to the domain where it stands: `count.clamp(min=1)[:, None]`."""
+    """Whether an operand is clamped to the domain in place: `count.clamp(min=1)[:, None]`."""
     match operand:
         case ast.Subscript(value=inner):
             return _is_kept(inner, domain)
@@ -233,7 +233,7 @@ def _is_kept(operand: ast.expr, domain: Domain) -> bool:
 
 
 def _operand(node: ast.AST | None, op: str) -> ast.expr | None:
-    """The operand that decides whether a node that is this operation is defined."""
+    """The operand that decides whether the operation of a node is defined; None for another operation."""
     match node:
         case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
             return right

@@ -53,7 +53,7 @@ _NEAR = 3
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """The launch's layer: from the weights of `tables`, else those it reads, else its neighbours' weights."""
+    """The launch's layer: from the weights of `tables`, else of those it reads, else of its neighbours."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
     if own:
@@ -65,13 +65,13 @@ def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> s
 
 
 def _owner(fqn: str) -> str:
-    """`layers.7` of `layers.7.bias.weight`; the module of the weight where nothing is numbered."""
+    """Return `layers.7` for `layers.7.bias.weight`; the weight's module if nothing is numbered."""
     match = _LAYER.match(fqn)
     return match[1] if match else fqn.rpartition(".")[0] or fqn
 
 
 def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
-    """The variables that a checked index addresses."""
+    """The variables that a checked index indexes."""
     program = read_program(view.wrapper.kernels[launch.kernel])
     if program.check_at(check.line) is None:
         return []
@@ -80,12 +80,12 @@ def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
 
 
 _HOPS = 8
-_LEAVES, _DEEPEST = 64, 3  # of what an operand is computed from
+_LEAVES, _DEEPEST = 64, 3  # limits for the values from which an operand is computed
 
 
 @dataclass(frozen=True)
 class Outside:
-    """An operation of a launch, at a point of its loops where an operand lies outside of its domain."""
+    """An operation of a launch, at a loop point where an operand is outside its domain."""
 
     launch: Launch
     applied: Apply
@@ -94,12 +94,12 @@ class Outside:
 
     @property
     def operand(self) -> Term:
-        """The operand that decides."""
+        """The operand that decides whether the operation is defined."""
         return self.applied.args[self.domain.operand]
 
 
 def outside_of(walker: Walker, computed: Computed) -> Outside | None:
-    """The operation whose operands outside of its domain made NaN, or the infinity behind the NaN."""
+    """The operation with operands outside its domain that made NaN, or the infinity behind the NaN."""
     at = computed
     for _ in range(_HOPS):
         made = culprit_at(at.term, at.evaluator)
@@ -110,7 +110,7 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
             if domain is not None:
                 return Outside(at.launch, found, evaluator, domain)
             operands = [(term, evaluator) for term in found.args]
-        else:  # arithmetic with an infinity that was stored before
+        else:  # arithmetic with an infinity that was stored earlier
             operands = list(islice(leaves(at.term, at.evaluator), _LEAVES))
         stored = ((term, place) for term, place in operands if math.isinf(place.value(term)))
         infinite, evaluator = next(stored, (None, at.evaluator))
@@ -139,10 +139,10 @@ def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
 
 
 def operation_of(walker: Walker, found: Outside) -> Operation:
-    """The operation in the terms of a model: with its values, and with its operand kept in the domain."""
+    """The operation in the terms of the model, with its values, and with its operand kept in the domain."""
     term, domain, op = uncast(found.operand), found.domain, found.applied.op
     label = ""
-    if isinstance(term, Element):  # of an input or constant, which has a name
+    if isinstance(term, Element):  # an element of an input or constant, which has a name
         target = argument_of(found.launch, term.parameter).target or ""
         label = label_of(target, walker) if label_of(target, walker) != target else ""
     code, guarded, action = guarded_code(op, label)
@@ -159,18 +159,18 @@ def operation_of(walker: Walker, found: Outside) -> Operation:
 
 
 _BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", "cos", "erf"})
-_LARGEST = 1 << 31  # an end beyond it is the type's, not the expression's
+_LARGEST = 1 << 31  # a larger limit comes from the type, not the expression
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
-    """Why an index out of its bound is the fault of its expression; empty where its operands may be at fault.
+    """Why the expression is at fault for an index out of bounds; empty if its operands may be at fault.
 
-    `made_here` is the tensor that is indexed, if the model computes it.
+    `made_here` is the indexed tensor, if the model computes it.
     """
     above = value > allowed.high
     applied = [each for each in parts(unwrapped(term)) if isinstance(each, Apply)]
     if not any(each.op != "cast" for each in applied):
-        return ""  # an element of an input as it is
+        return ""  # an unchanged element of an input
     if any(each.op in _BOUNDING for each in applied):
         span = Bounds({}).of(term)
         end = span.high if above else span.low
@@ -208,7 +208,7 @@ def wrapped(expression: Expression) -> tuple[Apply, str] | None:
 def correction_of(
     view: PackageView, source: Computed, expression: Expression, value: Scalar, allowed: Interval
 ) -> Correction | None:
-    """The edit of a C++ kernel: the value kept at the end of the range that was missed."""
+    """The edit of a C++ kernel that keeps the value at the end of the range it missed."""
     kernel = view.wrapper.kernels.get(source.launch.kernel)
     if kernel is None or kernel.kind != "cpp":
         return None

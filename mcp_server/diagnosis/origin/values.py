@@ -1,7 +1,7 @@
 """Values of tensors as launch probes saved them, one element at a time.
 
-A file holds the elements in row-major order of the tensor that an argument of a launch was; a kernel counts
-elements from its pointer, by strides.
+A file holds the elements of a launch argument's tensor in row-major order. A kernel counts elements from its
+pointer, by strides.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Tensor:
         return sum(i * stride for i, stride in zip(index, self.stride, strict=True))
 
     def index(self, offset: int) -> tuple[int, ...] | None:
-        """The index that lies at an offset from the pointer; None when no element does."""
+        """The index at an offset from the pointer; None if no element is there."""
         return index_at(offset, self.shape, self.stride)
 
     def value(self, index: tuple[int, ...]) -> Scalar | None:
-        """The element at an index; None when it lies outside, or is not known."""
+        """The element at an index; None if it is outside, or unknown."""
         place = 0
         for i, size in zip(index, self.shape, strict=True):
             if not 0 <= i < size:
@@ -77,7 +77,7 @@ class Tensor:
             yield self.unraveled(place)
 
     def unraveled(self, place: int) -> tuple[int, ...]:
-        """The index of a place in row-major order."""
+        """The index for a place in row-major order."""
         found = []
         for size in reversed(self.shape):
             place, i = divmod(place, size)
@@ -87,9 +87,9 @@ class Tensor:
 
 @dataclass
 class ProbedValues:
-    """What `dump_kernel_io` saved (`save=True`) of a failing call. Of a repeated launch, the last run counts.
+    """What `dump_kernel_io` saved (`save=True`) of a failing call. The last run of a repeated launch counts.
 
-    `launches` is None without probes: only what follows from the code is known.
+    `launches` is None without probes: only conclusions from the code are then known.
     """
 
     launches: Iterable[LaunchValues] | None = None
@@ -118,7 +118,7 @@ class ProbedValues:
         return Tensor(shape, stride, self._read[path].element, seen.dtype.removeprefix("torch."))
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
-        """The values of a launch's scalar arguments, by parameter: as seen, else numbers of the wrapper."""
+        """A launch's scalar arguments by parameter: the values seen, else the numbers in the wrapper."""
         found: dict[str, int] = {}
         for argument in launch.arguments:
             known = self._seen.get((launch.index, argument.name, "before"))
@@ -150,7 +150,7 @@ class _File:
             return "", b""
 
     def element(self, place: int) -> Scalar | None:
-        """The element at a place in row-major order; None when the file does not have it."""
+        """The element at a place in row-major order; None if the file does not have it."""
         dtype, data = self._content
         code = "<" + _CODES.get(dtype, "B")
         size = struct.calcsize(code)

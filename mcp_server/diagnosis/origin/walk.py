@@ -1,4 +1,4 @@
-"""Back from a value through the launches that only carry it, to the one that computed it or to an input.
+"""Traces a value back through the launches that only carry it, to the launch that computed it or to an input.
 
 A kernel carries a value where its term chooses one of the loaded elements: a copy, a cast that keeps the
 value, `where`, a minimum, a gather. A NaN is followed through arithmetic as well, and an infinity through
@@ -29,7 +29,7 @@ _SEARCHED = 1 << 18  # elements of a tensor
 _FOLDED = 4096  # points of a reduction
 
 # Operators whose first result holds values of an input, by their names in the wrapper's shims
-# (`aoti_torch_cpu_sort_stable`), torch 2.8 to 2.15. Their other results (places) are computed.
+# (`aoti_torch_cpu_sort_stable`), torch 2.8 to 2.15. Their other results (positions) are computed.
 _SUFFIX = re.compile(r"(?:_out|_default|_Tensor|_dim|_values|_src|_stable|_int|_self|_using_ints)+$")
 _CARRIERS = re.compile(
     r"as_strided|cat|clone|concat|constant_pad_nd|contiguous|copy_?|cummax|cummin|diagonal|embedding|expand"
@@ -41,22 +41,22 @@ _CARRIERS = re.compile(
 
 
 def operator_name(launch: Launch) -> str:
-    """`sort` for the shim `aoti_torch_cpu_sort_stable`."""
+    """Return `sort` for the shim `aoti_torch_cpu_sort_stable`."""
     return _SUFFIX.sub("", shim_operator(launch.callee or launch.kernel)).strip("_")
 
 
 def operator_label(launch: Launch, view: PackageView) -> str:
-    """The operator for a person: `pricing::tier` where the proxy executor calls it."""
+    """A readable operator name: `pricing::tier` if the proxy executor calls it."""
     return view.package.proxy_target(launch.proxy_index) or operator_name(launch)
 
 
 def is_carrier(launch: Launch) -> bool:
-    """Whether an operator outside of the generated code only moves values."""
+    """Whether an operator outside the generated code only moves values."""
     return _CARRIERS.fullmatch(operator_name(launch)) is not None
 
 
 class AddedUpError(UnknownValue):
-    """What is at a place is a sum that atomic additions made of finite values."""
+    """The value at a place is a sum that atomic additions made from finite values."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Produced:
-    """An element that an operator outside of the generated code made."""
+    """An element made by an operator outside the generated code."""
 
     launch: Launch
     argument: Argument
@@ -88,7 +88,7 @@ class Produced:
 
 @dataclass(frozen=True)
 class Given:
-    """An element of an input or a constant, or of memory that nothing has set. `index` is None if unknown."""
+    """An element of an input or constant, or of unset memory. `index` is None if unknown."""
 
     kind: str
     name: str
@@ -116,7 +116,7 @@ class Walker:
         self._scalars: dict[int, Mapping[str, int]] = {}
 
     def program(self, launch: Launch) -> Program | None:
-        """The program of a launch's kernel; None for an operator outside of the generated code."""
+        """The program of a launch's kernel; None for an operator outside the generated code."""
         kernel = self.view.wrapper.kernels.get(launch.kernel)
         return read_program(kernel) if kernel and kernel.source else None
 
@@ -130,10 +130,10 @@ class Walker:
         return self._scalars[launch.index]
 
     def element(self, launch: Launch, element: Element, offset: int) -> Scalar | None:
-        """What a launch loads, from memory or from what it stored above; None when that is not known."""
+        """The element that a launch loads, from memory or from its own earlier store; None if unknown."""
         key = (launch.index, element.parameter, offset, element.line)
         if key not in self._elements:
-            self._elements[key] = None  # a store that needs itself is not known
+            self._elements[key] = None  # a store that depends on itself is unknown
             inner = self.stored(launch, element.parameter, offset, element.line)
             if inner is not None:
                 self._elements[key] = value_of(inner.term, inner.evaluator)
@@ -165,9 +165,9 @@ class Walker:
         return None
 
     def _added(self, launch: Launch, store: Store, offset: int) -> Computed | None:
-        """The first value that is not finite of those added up at an offset; None where none is added.
+        """The first value that is not finite among those added up at an offset; None if none is added.
 
-        Raises `AddedUpError` where all of them are finite.
+        Raises `AddedUpError` if all of them are finite.
         """
         every, complete = places(used(store.index, store.ranges), self.scalars(launch))
         points = (self.evaluator(launch, place) for place in every)
@@ -182,7 +182,7 @@ class Walker:
         return None
 
     def back(self, start: Computed | Place) -> Walked:
-        """Where a value was computed. Ends where something is not known."""
+        """Trace a value back to where it was computed, stopping at anything unknown."""
         at: Computed | Place = start
         carriers: list[int] = []
         for _ in range(_HOPS):
@@ -236,7 +236,7 @@ class Walker:
         return None
 
     def _loaded(self, at: Computed) -> tuple[Element, int] | None:
-        """The element that a term passes on as it is, with its offset; None when it computes a new value."""
+        """The element that a term passes on unchanged, with its offset; None if it computes a new value."""
         term, evaluator = at.term, at.evaluator
         for _ in range(_HOPS):
             if isinstance(term, Element):
@@ -265,7 +265,7 @@ class Walker:
         return isinstance(source, Given) and source.kind == "input"
 
     def source(self, place: Place) -> Source:
-        """What last wrote the element that a launch reads; else its input, constant or unset memory."""
+        """The last write to the element that a launch reads; else its input, constant or unset memory."""
         flow = self.view.flow_of(place.launch)
         name = place.argument.target or ""
         offset = _base_offset(flow, place.argument) + place.offset
@@ -282,7 +282,7 @@ class Walker:
         return Given(kind, root.name if root else name, index, place)
 
     def _written(self, step: Step, flow: Dataflow, name: str, offset: int) -> Source | None:
-        """What a step left at an offset of the storage of `name`; None when it did not write there."""
+        """The value a step left at an offset of the storage of `name`; None if it did not write there."""
         if not isinstance(step.node, Launch):
             return None
         storage = flow.body.buffers[name].storage
@@ -323,7 +323,7 @@ def argument_of(launch: Launch, parameter: str) -> Argument:
 
 
 def _base_offset(flow: Dataflow, argument: Argument) -> int:
-    """Where an argument's pointer lies in its storage, in elements; 0 when the wrapper does not say."""
+    """The offset of an argument's pointer in its storage, in elements; 0 if the wrapper does not say."""
     buffer = flow.body.buffers.get(argument.target or "")
     start = buffer.offset if buffer else None
     if argument.view is not None:
@@ -332,7 +332,7 @@ def _base_offset(flow: Dataflow, argument: Argument) -> int:
 
 
 def value_of(term: Term, evaluator: Evaluator) -> Scalar | None:
-    """The value of a term; None when it is not known."""
+    """The value of a term; None if it is unknown."""
     try:
         return evaluator.value(term)
     except UnknownValue:
@@ -359,7 +359,7 @@ def _is_linear(term: Term) -> bool:
 
 
 def _same_value(a: Scalar | None, b: Scalar | None) -> bool:
-    """Equal, or both NaN; an unknown value is like no other."""
+    """Whether values are equal, or both NaN. An unknown value equals no other."""
     if a is None or b is None:
         return False
     return a == b or (a != a and b != b)
@@ -376,7 +376,7 @@ def _matches(seen: Scalar | None, value: Scalar, *, exactly: bool) -> bool:
 
 
 def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] | None) -> tuple[bool, int]:
-    """How far a matching element is from the result at `index`: by its value, then by its place."""
+    """How far a matching element is from the result at `index`: first by value, then by place."""
     here, shared = tensor.unraveled(place), 0
     if index is not None and len(here) == len(index):
         shared = sum(a == b for a, b in zip(here, index, strict=True))
@@ -409,7 +409,7 @@ def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None
 
 
 def leaves(term: Term, evaluator: Evaluator) -> Iterator[tuple[Element, Evaluator]]:
-    """The elements behind a term, those of a reduction at every point of its loops."""
+    """The elements behind a term. Those of a reduction come from every point of its loops."""
 
     def visit(each: Term, at: Evaluator, seen: set[int]) -> Iterator[tuple[Element, Evaluator]]:
         if id(each) in seen:
