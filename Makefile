@@ -6,6 +6,8 @@ MADE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/aoti-debug/dev-$(shell printf %s 
 export AOTI_DEBUG_MADE := $(MADE)
 export MYPY_CACHE_DIR := $(MADE)/mypy
 export RUFF_CACHE_DIR := $(MADE)/ruff
+# Hundreds of processes of the tests import the same modules: each would compile all of them again.
+unexport PYTHONDONTWRITEBYTECODE
 # An environment that somebody made in the folder is used, too.
 VENV ?= $(if $(wildcard .venv/.installed),.venv,$(MADE)/venv)
 BIN := $(VENV)/bin
