@@ -73,7 +73,7 @@ def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: ZooPack
     ("model", "expected"),
     [
         ("plugin", {"decomposed tanh", "custom operators"}),
-        ("select", {"sorting"}),
+        pytest.param("select", {"sorting"}, marks=thorough),
         ("ranker", set()),
         ("norms", set()),
     ],

@@ -20,7 +20,10 @@ from tests.zoo.names import thorough
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param("cpu", marks=thorough), pytest.param("cuda", marks=pytest.mark.gpu)],
+)
 def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """silent.pt2, with its calls and what is right for them next to it."""
     if request.param == "cpu":

@@ -18,7 +18,7 @@ from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, ZooPackage, compiled_once
 from tests.served import served
 from tests.support.tools import BY_NAME, tool
-from tests.zoo.names import thorough
+from tests.zoo.names import nightly, thorough
 
 CHECK = """import sys, torch
 scores = torch.load(sys.argv[1], weights_only=True)[0]
@@ -51,7 +51,7 @@ def checking(directory: Path, condition: str) -> tuple[str, ...]:
     return (sys.executable, str(script))
 
 
-@pytest.mark.parametrize("right", ["", "other-right"], ids=["nothing expected", "other values expected"])
+@pytest.mark.parametrize("right", ["other-right", *nightly("")])
 def test_a_number_that_the_code_does_not_have_is_possible(scaled: Path, tmp_path: Path, right: str) -> None:
     """The argument, its value and the literals that may stand for it; never "no fault"."""
     found = verdict(tmp_path, scaled, "other", expecting(scaled, right) if right else Symptom())

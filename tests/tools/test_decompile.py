@@ -148,7 +148,7 @@ def test_a_launch_that_differs_is_named_and_no_other(
 
 
 @pytest.mark.parametrize(
-    "name, statement", [("branch", "        else:"), *nightly(("loop", "        while True:"))]
+    "name, statement", [("loop", "        while True:"), *nightly(("branch", "        else:"))]
 )
 def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: str, statement: str) -> None:
     """A branch and a loop agree; the launches of the branch that was not taken are said not to have run."""
