@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._inductor.package import load_package
 from torch.utils import _pytree
 
 from mcp_server import brief
@@ -142,9 +141,9 @@ def test_what_the_calls_returned_is_what_they_return(case: Case) -> None:
     counted = RETURNED.search(run.before)
     if counted is None:
         with pytest.raises(RuntimeError):
-            case.outputs(load_package(str(case.package)))
+            case.outputs(torch._inductor.aoti_load_package(str(case.package)))
         return
-    outputs = case.outputs(load_package(str(case.package)))
+    outputs = case.outputs(torch._inductor.aoti_load_package(str(case.package)))
     nan = [int(each.isnan().sum()) for each in outputs]
     assert nan[int(counted["output"])] == int(counted["count"])
     assert case.found.headline == f"NaN in output {next(place for place, count in enumerate(nan) if count)}"
