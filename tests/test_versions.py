@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server import versions
 from tests.conftest import ROOT
-from tests.releases.report import MARKED, PAGE, Tried, failures, keep, kept, section, table
+from tests.releases.report import MARKED, PAGE, Area, Tried, failures, keep, kept, section, table
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,9 +49,10 @@ def test_the_readme_says_what_was_kept() -> None:
 
 def test_areas_are_tried_one_at_a_time(tmp_path: Path) -> None:
     """A later run replaces its own areas alone; what fails is counted and told."""
-    file = tmp_path / "releases.json"
-    keep(Tried("2.9.0", "3.10.1", {"steps": {"a": "", "b": ""}}), file)
-    keep(Tried("2.9.1", "3.10.1", {"texts": {"c": "", "d": "read as none"}}), file)
+    file = tmp_path / "results.json"
+    file.write_text("{}")
+    keep(Tried("2.9.0", "3.10.1", {"steps": Area.of({"a": "", "b": ""})}), file)
+    keep(Tried("2.9.1", "3.10.1", {"texts": Area.of({"c": "", "d": "read as none"})}), file)
     keep(Tried("2.10.0", "3.10.1", {}), file)
     old, new = kept(file)
     assert (old.torch, old.cell("steps"), old.cell("texts")) == ("2.9.1", "2 of 2", "1 of 2")

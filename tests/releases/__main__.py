@@ -2,7 +2,7 @@
 
 Compiles the zoo with the torch of PYTHON, reads, rebuilds and runs it, takes every kind of step, diagnoses
 bad calls and failing programs, provokes every error of `provoke`, and compares the flag table. Prints a line
-for each thing tried; `--keep` writes what held to `benchmarks/releases.json`, and `--table` writes the table
+for each thing tried; `--keep` writes what held to `benchmarks/results.json`, and `--table` writes the table
 of docs/releases.md from there.
 
 | torch | differs | how it is met |
@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.releases.checks import Steps, Texts, scripts
 from tests.releases.flags import Flags
 from tests.releases.packages import Packages
-from tests.releases.report import AREAS, MARKED, PAGE, Tried, keep, section
+from tests.releases.report import AREAS, MARKED, PAGE, Area, Tried, keep, section
 from tests.releases.trial import Outcome, Release, Trials
 
 
@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("python", type=Path, nargs="?", help="an interpreter that has the torch to try")
     parser.add_argument("--directory", type=Path, help="keeps the packages")
     parser.add_argument("--only", nargs="+", choices=AREAS, default=list(AREAS))
-    parser.add_argument("--keep", action="store_true", help="write what held to benchmarks/releases.json")
+    parser.add_argument("--keep", action="store_true", help="write what held to benchmarks/results.json")
     parser.add_argument("--table", action="store_true", help="write the table of docs/releases.md from there")
     given = parser.parse_args()
     if given.table or given.python is None:
@@ -70,10 +70,10 @@ def main() -> int:
         return 0
     release = Release(given.python, given.directory or Path(tempfile.mkdtemp()))
     print(f"torch {release.torch}, Python {release.python_version}", flush=True)
-    areas = {area: tried(trials(release, area)) for area in given.only}
+    areas = {area: Area.of(tried(trials(release, area))) for area in given.only}
     if given.keep:
         print(keep(Tried(release.torch, release.python_version, areas)))
-    return int(any(why for outcomes in areas.values() for why in outcomes.values()))
+    return int(any(area.failed for area in areas.values()))
 
 
 if __name__ == "__main__":

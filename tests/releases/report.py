@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import benchmarks
+from benchmarks import RESULTS
 
 ROOT = Path(__file__).resolve().parents[2]
-HELD = ROOT / "benchmarks" / "releases.json"
 PAGE = ROOT / "docs" / "releases.md"
 MARKED = re.compile(r"(?<=<!-- releases:begin -->\n).*?(?=<!-- releases:end -->)", re.DOTALL)
 AREAS = {
@@ -22,40 +24,54 @@ AREAS = {
 
 
 @dataclass(frozen=True)
+class Area:
+    """How many things were tried, and by name why some did not hold."""
+
+    tried: int
+    failed: Mapping[str, str]
+
+    @classmethod
+    def of(cls, outcomes: Mapping[str, str]) -> Area:
+        """Of a reason by name, which is empty where the thing held."""
+        return cls(len(outcomes), {name: why for name, why in outcomes.items() if why})
+
+
+@dataclass(frozen=True)
 class Tried:
-    """One release: each area's trials, with "" for one that held or the reason for one that did not."""
+    """One release, by area."""
 
     torch: str
     python: str
-    areas: Mapping[str, Mapping[str, str]]
+    areas: Mapping[str, Area]
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> Tried:
+        areas = {name: Area(**area) for name, area in kept["areas"].items()}
+        return cls(kept["torch"], kept["python"], areas)
 
     @property
     def release(self) -> str:
         return ".".join(self.torch.split(".")[:2])
 
     def cell(self, area: str) -> str:
-        trials = self.areas.get(area)
-        if trials is None:
-            return "not run"
-        return f"{sum(not why for why in trials.values())} of {len(trials)}"
+        found = self.areas.get(area)
+        return f"{found.tried - len(found.failed)} of {found.tried}" if found else "not run"
 
 
-def keep(tried: Tried, path: Path = HELD) -> Path:
+def keep(tried: Tried, path: Path = RESULTS) -> Path:
     """Write the release into the file, with areas that were not tried this time as they were."""
     releases = {one.release: one for one in kept(path)}
     before = releases[tried.release].areas if tried.release in releases else {}
     areas = {area: {**before, **tried.areas}[area] for area in AREAS if area in {**before, **tried.areas}}
     releases[tried.release] = replace(tried, areas=areas)
-    lines = (f"{json.dumps(one.release)}: {json.dumps(asdict(one))}" for one in _sorted(releases))
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # a line for each release
+    benchmarks.keep("releases", {one.release: asdict(one) for one in _sorted(releases)}, path)
     return path
 
 
-def kept(path: Path = HELD) -> list[Tried]:
+def kept(path: Path = RESULTS) -> list[Tried]:
     """Every release that was tried, the oldest first."""
-    if not path.exists():
-        return []
-    return _sorted({name: Tried(**one) for name, one in json.loads(path.read_text()).items()})
+    found = benchmarks.kept("releases", path)
+    return _sorted({name: Tried.read(one) for name, one in found.items()})
 
 
 def table(tried: list[Tried]) -> str:
@@ -67,7 +83,7 @@ def table(tried: list[Tried]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def section(path: Path = HELD) -> str:
+def section(path: Path = RESULTS) -> str:
     """What the page says between its marks: the table, then what did not hold."""
     tried = kept(path)
     wrong = [f"- torch {line}" for line in failures(tried)]
@@ -79,9 +95,8 @@ def failures(tried: list[Tried]) -> list[str]:
     return [
         f"{one.release}, {area}: {name}: {why}"
         for one in tried
-        for area, trials in one.areas.items()
-        for name, why in trials.items()
-        if why
+        for area, found in one.areas.items()
+        for name, why in found.failed.items()
     ]
 
 
