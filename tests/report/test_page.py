@@ -6,7 +6,9 @@ import html
 import json
 import os
 import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 import anyio
@@ -22,7 +24,6 @@ from mcp_server.report.redact import Redactor, clean_text
 from mcp_server.server.app import make_server, verdict_page
 from mcp_server.server.tools import VERDICT_TOOLS, VERDICT_URI
 from tests.report.samples import Page, rewritten
-from tests.support.browser import CHROMIUM, browsed
 
 # The report: valid HTML that loads nothing, in which no observed text acts.
 
@@ -167,6 +168,36 @@ def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
 
 
 # The report in a real browser, where there is one: Chromium, headless.
+
+
+# The page, loaded by a real browser.
+
+CHROMIUM = os.environ.get("AOTI_DEBUG_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update")
+
+
+def browsed(directory: Path, text: str, *options: str) -> str:
+    """What the browser prints after it has loaded `text`; as root it has no sandbox."""
+    file = directory / "report.html"
+    file.write_text(text)
+    root = ("--no-sandbox",) if os.geteuid() == 0 else ()
+    profile = f"--user-data-dir={directory / 'profile'}"
+    argv = [
+        CHROMIUM,
+        "--headless",
+        *root,
+        *QUIET,
+        profile,
+        "--enable-logging=stderr",
+        *options,
+        file.as_uri(),
+    ]
+    done = subprocess.run(
+        [str(word) for word in argv], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    return done.stdout
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")

@@ -1,4 +1,4 @@
-"""The pinned list of tools. `python -m tests.server.snapshot` writes it anew after a wanted change."""
+"""The pinned list of tools by default: `python -m tests.server.snapshot` writes it anew after a change."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ def text_of(listed: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    GOLD.write_text(text_of(tools()))
+    GOLD.write_text(text_of(tools("core")))
