@@ -30,7 +30,7 @@ from mcp_server.operations.workload import LAUNCHER_VARIABLE
 from mcp_server.package import dataflow, kernels, wrapper
 from tests.conftest import ROOT, ZooPackage
 from tests.support.command import CLI, environment
-from tests.support.stdio import Speaker, serving
+from tests.support.servers import Speaker, serving
 from tests.zoo.names import THOROUGH, nightly, thorough
 
 # Exit codes say what a script that calls `aoti-debug` wants to know: docs/cli.md has the table.

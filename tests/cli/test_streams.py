@@ -23,7 +23,7 @@ from mcp_server.server.standard_streams import LossyStream
 from tests.conftest import ROOT
 from tests.server.small_disk import SmallDisk, small_disk
 from tests.support.command import CLI, environment
-from tests.support.stdio import serving
+from tests.support.servers import serving
 from tests.zoo.names import THOROUGH, nightly, thorough
 
 # Streams that are full, closed or read by nobody, and signals: a real process, as a shell starts it.

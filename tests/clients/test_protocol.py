@@ -20,7 +20,7 @@ import yaml
 from mcp_server.operations.table import CORE
 from tests.clients.conftest import Clients
 from tests.conftest import ROOT
-from tests.support.http import serving
+from tests.support.servers import serving_on_http
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -35,7 +35,7 @@ SUITES = {
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_conformance_suite(suite: str, clients: Clients, tmp_path: Path) -> None:
     """Nothing fails but what the baseline lists."""
-    with serving(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
+    with serving_on_http(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
         check(clients, suite, url, *LACKING["suites"][suite]["reasons"])
 
 

@@ -22,8 +22,8 @@ from mcp import Client
 from mcp_server.errors import ProblemError
 from mcp_server.server.http import TOKEN_VARIABLE, read_token
 from tests.server.clients import ERAS, Era, data_of
-from tests.support.http import COMMAND, serving
 from tests.support.processes import HELLO, call, left, wait_for
+from tests.support.servers import COMMAND, serving_on_http
 from tests.zoo.names import nightly
 
 # The server on HTTP: who is let in, what is refused, and that it ends with its jobs.
@@ -37,7 +37,7 @@ def open_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real server on loopback without a token."""
     state = tmp_path_factory.mktemp("open") / "state"
     command = [*COMMAND, "serve", "--http", "--port", "0"]
-    with serving(command, AOTI_DEBUG_STATE=str(state)) as (_, url):
+    with serving_on_http(command, AOTI_DEBUG_STATE=str(state)) as (_, url):
         yield url
 
 
@@ -50,7 +50,7 @@ def guarded_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     file.chmod(0o600)
     command = [*COMMAND, "serve", "--http", "--port", "0", "--host", "0.0.0.0"]
     options = ["--token-file", str(file), "--allow-host", "gpu-box.example"]
-    with serving([*command, *options], AOTI_DEBUG_STATE=str(folder / "state")) as (_, url):
+    with serving_on_http([*command, *options], AOTI_DEBUG_STATE=str(folder / "state")) as (_, url):
         yield url.replace("0.0.0.0", "127.0.0.1")
 
 
@@ -203,7 +203,7 @@ def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_signal_ends_server_and_jobs(tmp_path: Path, number: signal.Signals) -> None:
     """With a call in flight the server is gone at once, and the job's processes with it."""
     ids = tmp_path / "ids"
-    with serving(["-m", "tests.server.sample", str(tmp_path / "state"), "--http"]) as (server, url):
+    with serving_on_http(["-m", "tests.server.sample", str(tmp_path / "state"), "--http"]) as (server, url):
         session = httpx2.post(url, json=HELLO, headers=JSON).headers["mcp-session-id"]
         waiting = http.client.HTTPConnection(url.split("/")[2])
         with closing(waiting):
@@ -232,7 +232,7 @@ IMPATIENT = (
 def impatient_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that waits for a second."""
     command = ["-c", IMPATIENT, "serve", "--http", "--port", "0"]
-    with serving(command, AOTI_DEBUG_STATE=str(tmp_path_factory.mktemp("impatient"))) as (_, url):
+    with serving_on_http(command, AOTI_DEBUG_STATE=str(tmp_path_factory.mktemp("impatient"))) as (_, url):
         yield url
 
 
@@ -272,7 +272,7 @@ def test_a_job_belongs_to_its_session(tmp_path: Path, shared: bool) -> None:
     """Another session is not told of it, cannot read or stop it; with --share-jobs it can."""
     option = ["--share-jobs"] if shared else []
     command = [*COMMAND, "serve", "--http", "--port", "0", *option]
-    with serving(command, AOTI_DEBUG_STATE=str(tmp_path / "state")) as (_, url):
+    with serving_on_http(command, AOTI_DEBUG_STATE=str(tmp_path / "state")) as (_, url):
         mine, other = session_of(url), session_of(url)
         arguments = {"script": str(tmp_path / "slow.py"), "wait_s": 0, "python": sys.executable}
         (tmp_path / "slow.py").write_text("print('SECRET-OF-A', flush=True)\nimport time\ntime.sleep(60)\n")

@@ -23,7 +23,7 @@ from tests.jobs.support import all_dead, appears
 from tests.package.archives import write
 from tests.package.made_wrapper import make_wrapper
 from tests.support.processes import HELLO, call, greeted, left, say, server_with_job
-from tests.support.stdio import serving
+from tests.support.servers import serving
 from tests.zoo.names import THOROUGH, nightly
 
 SOON_S = 15.0  # a server that waits for its jobs takes minutes

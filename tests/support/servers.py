@@ -1,9 +1,10 @@
-"""A server and the other end of its pipes."""
+"""A server in a process of its own, and the other end of its pipes or its port."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 
 from tests.conftest import ROOT
 from tests.support.processes import HELLO
+
+COMMAND = ["-c", "from mcp_server.cli.main import main; main()"]
 
 
 class Speaker:
@@ -84,5 +87,21 @@ def serving(
             assert speaker.hear()["id"] == 1
             speaker.write('{"jsonrpc":"2.0","method":"notifications/initialized"}')
             yield speaker
+        finally:
+            server.kill()
+
+
+@contextmanager
+def serving_on_http(argv: list[str], **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process on a free port, and its URL."""
+    with subprocess.Popen(
+        [sys.executable, *argv], cwd=ROOT, env={**os.environ, **env}, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stderr is not None
+            said = server.stderr.readline()
+            url = re.search(r"http://\S+/mcp$", said)
+            assert url, said
+            yield server, url[0]
         finally:
             server.kill()
