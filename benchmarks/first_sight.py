@@ -23,7 +23,6 @@ class First:
     program: str
     form: str
     needs: str
-    stands_for: str
     answer: str
     category_right: bool
     outcome: str = ""
