@@ -257,6 +257,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     """What to change in the model or the inputs. The change that ran only confirms it."""
     numbered = any(part.isdigit() for part in origin.layer.split("."))
     where = f"layer {origin.layer}" if numbered else f"launch {origin.launch_index}"
+    if origin.advice:
+        return Fix(text=origin.advice)
     if origin.narrow:
         return Fix(text=f"compute it in 64 bits: convert what is {origin.narrow} with .long() before it")
     if case.origin_fix is not None:

@@ -236,6 +236,14 @@ class HalfSum(nn.Module):
         return total - total.roll(1, 0)
 
 
+class Spread(nn.Module):
+    """A deviation as the root of a difference; of a row of one number rounding decides its sign."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(-1)
+        return torch.sqrt((x * x).mean(-1) - mean * mean)
+
+
 def _row_scaled(tensor: torch.Tensor, row: int, by: float) -> torch.Tensor:
     changed = tensor.clone()
     changed[row] *= by
@@ -268,6 +276,7 @@ _IDS = torch.randint(1, 14, (4, 12), generator=_generator(4))
 _STEPS = torch.tensor([0, 5, 31, 60])
 _AGES = torch.tensor([20.0, 33.0, 47.0, 29.0])
 
+_STUCK = torch.linspace(1003.1, 1777.7, 32)[:, None].expand(-1, 100).contiguous()
 _X9 = torch.linspace(0, 1, 9)
 _HALVES = (torch.arange(4 * 96) % 96 + 1).reshape(4, 96).half()
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
@@ -285,6 +294,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "beats": (Beats, (_X9,), (_X9,)),
     "half_sum": (HalfSum, (_HALVES,), (_row_scaled(_HALVES, 3, 64),)),
     "windows": (Windows, (_X2,), (_X2,)),
+    "spread": (Spread, (torch.rand(32, 100, generator=_generator(7)),), (_STUCK,)),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }
 

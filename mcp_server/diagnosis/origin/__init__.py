@@ -101,7 +101,7 @@ class Origin(Record):
     one first. `elements` are at most 16 of `element_count`. `of_model` says why the expression is at fault
     and not the elements; `correction` is what would make it right, where the source of the kernel shows
     that. `operator` is the one that made a value that is not finite of finite ones, or
-    whose result the type `narrow` does not hold.
+    whose result the type `narrow` does not hold. `advice` is what to write in place of the expression.
     """
 
     launch_index: int | None
@@ -122,5 +122,6 @@ class Origin(Record):
     narrow: str = ""
     overflow: Overflow | None = None
     of_model: str = ""
+    advice: str = ""
     correction: Correction | None = None
     carriers: list[int] = Field(default_factory=list)

@@ -19,6 +19,7 @@ from mcp_server.diagnosis.origin.condition import (
 from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of, operands, shown
 from mcp_server.diagnosis.origin.of_model import (
+    UNCANCELLED,
     Outside,
     correction_of,
     layer_of,
@@ -26,7 +27,9 @@ from mcp_server.diagnosis.origin.of_model import (
     outlier_of,
     outside_of,
     read_by,
+    sums_nothing,
     tables_of,
+    undecided,
     why_of_model,
     wrapped,
 )
@@ -298,6 +301,14 @@ class _Finder:
                 of_model = why_of_model(expression.term, value, allowed, self._made_here(bound))
                 if of_model:
                     correction = correction_of(self.view, source, expression, value, allowed)
+        advice = ""
+        if isinstance(source, Computed) and self.fault.high is None and check is None and finite(value):
+            # The kernel made something else of the same operands, in another order of rounding.
+            by_rounding, value = undecided(self.walker, source), self._recorded(start)
+            if by_rounding is not None:
+                (left, explanation), advice = by_rounding, UNCANCELLED
+        if left is not None and left.domain.nonzero and sums_nothing(self.walker, left):
+            explanation += ": the divisor is a sum of no elements"
         if left is not None and not found:  # what the operand outside of its domain is computed from
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
             found, read = list(offending(behind)), read or operands(behind)
@@ -323,13 +334,22 @@ class _Finder:
             condition=when,
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
-            operation=operation_of(self.walker, left) if left is not None else None,
+            operation=operation_of(self.walker, left, seen=not advice) if left is not None else None,
             operator=operator,
             narrow=narrow,
             overflow=too_large,
             of_model=of_model,
+            advice=advice,
             correction=correction,
         )
+
+    def _recorded(self, start: Computed | Place | Produced) -> Scalar | None:
+        """The faulty value as it was seen; None where it is computed from what lies further back."""
+        argument = next((a for a in self.launch.tensors if a.target == self.fault.buffer), None)
+        if argument is None or not isinstance(start, Computed):
+            return None
+        tensor = self.walker.values.tensor(self.launch.index, argument, self.fault.when)
+        return tensor.at(tensor.offset(self.fault.element)) if tensor is not None else None
 
     def _made_here(self, bound: _Bound) -> str:
         """The indexed tensor if the call computed it; empty for an input or a constant."""

@@ -35,6 +35,7 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.terms.accesses import indexed_by
 from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.evaluate import (
+    DOMAINS,
     FUNCTIONS,
     Domain,
     Evaluator,
@@ -138,8 +139,8 @@ def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
     return Expression(start.term, closing.leaves, (), walker, names)
 
 
-def operation_of(walker: Walker, found: Outside) -> Operation:
-    """The operation in the terms of the model, with its values, and with its operand kept in the domain."""
+def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operation:
+    """The operation in the terms of a model: with its values, and with its operand kept in the domain."""
     term, domain, op = uncast(found.operand), found.domain, found.applied.op
     label = ""
     if isinstance(term, Element):  # an element of an input or constant, which has a name
@@ -154,7 +155,7 @@ def operation_of(walker: Walker, found: Outside) -> Operation:
         code=code,
         guarded_code=guarded,
         action=action,
-        value=exactly(found.evaluator.value(term), term.dtype),
+        value=exactly(found.evaluator.value(term), term.dtype) if seen else "",
     )
 
 
@@ -335,3 +336,53 @@ class _Tried:
             good=from_ordinal(inside, self.dtype),
             usual=usual,
         )
+
+
+UNCANCELLED = (
+    "compute it without the difference: a variance as torch.var(x, correction=0), not as mean(x²) - mean². "
+    "A clamp or an epsilon hides the lost digits"
+)
+
+
+def sums_nothing(walker: Walker, found: Outside) -> bool:
+    """Whether the operand outside of its domain is a sum of no elements: nothing was selected, say."""
+    try:
+        source = walker.back(Computed(found.launch, found.operand, found.evaluator)).source
+        term = uncast(source.term) if isinstance(source, Computed) else None
+        return (
+            isinstance(source, Computed)
+            and isinstance(term, Fold)
+            and term.kind == "sum"
+            and next(source.evaluator.places(term.ranges), None) is None
+        )
+    except UnknownValue:
+        return False
+
+
+_EPSILON = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_FLOAT32 = 2.0**-23
+_STEPS = 256  # of rounding, in sums and products before the difference
+
+
+def undecided(walker: Walker, computed: Computed) -> tuple[Outside, str] | None:
+    """An operation whose operand is a difference of which rounding decides the sign, and that in words."""
+    for each in parts(computed.term):
+        domain = DOMAINS.get(each.op) if isinstance(each, Apply) else None
+        if not isinstance(each, Apply) or domain is None or domain.operand >= len(each.args):
+            continue
+        source = walker.back(Computed(computed.launch, each.args[domain.operand], computed.evaluator)).source
+        term = uncast(source.term) if isinstance(source, Computed) else None
+        if not isinstance(source, Computed) or not isinstance(term, Apply) or term.op != "sub":
+            continue
+        first, second = (value_of(part, source.evaluator) for part in term.args)
+        if first is None or second is None or not _nearly_equal(first, second, term.dtype):
+            continue
+        numbers = " and ".join(exactly(value, term.dtype) for value in (first, second))
+        why = f"the argument of {each.op} is the difference of {numbers}: rounding decides its sign"
+        return Outside(computed.launch, each, computed.evaluator, domain), why
+    return None
+
+
+def _nearly_equal(first: Scalar, second: Scalar, dtype: str) -> bool:
+    largest = max(abs(first), abs(second))
+    return largest > 0 and abs(first - second) <= _STEPS * _EPSILON.get(dtype, _FLOAT32) * largest
