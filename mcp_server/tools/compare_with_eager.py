@@ -1,4 +1,4 @@
-"""`compare_with_eager`: a package beside its exported program, and the launches that are wrong."""
+"""`compare_with_eager`: compares a package with its exported program, and finds the wrong launches."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from mcp_server.worker.protocol import MadeBy, ReplayRequest, Step
 
 
 class Repeats:
-    """The runs of one call: `first` and `second` as they are, `filled` with unset memory set to NaN.
+    """The runs of one call: `first` and `second` unchanged, `filled` with unset memory set to NaN.
 
-    `filled_again` is there when the first two differ.
+    `filled_again` exists if the first two differ.
     """
 
     def __init__(self, done: WorkerRun) -> None:
@@ -45,7 +45,7 @@ class Repeats:
         self.anything_filled = bool(done.phases("filled"))
 
     def same(self, one: str, other: str) -> bool | None:
-        """Whether two runs gave the same outputs; None when one did not come back."""
+        """Whether two runs gave the same outputs; None if one did not return."""
         if one not in self.outputs or other not in self.outputs:
             return None
         return self.outputs[one] == self.outputs[other]
@@ -65,7 +65,7 @@ class Repeats:
     def reads_unset(self) -> bool | None:
         """Whether filling unset memory changes steady outputs, or steadies outputs that differ.
 
-        None without probes, and where outputs differ for another reason too.
+        None without probes, or if outputs also differ for another reason.
         """
         steady = self.same("first", "second")
         if steady is None or not any(event.run == "filled" for event in self.written):
@@ -200,7 +200,7 @@ def updates_of(request: ReplayRequest) -> tuple[Step, ...]:
 async def _request(
     context: Context, pair: Pair, flows: LaunchFlows, tolerance: float
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
-    """The worker's request with notes and variables; without probes when the package cannot be rebuilt."""
+    """The worker's request with notes and variables; without probes if the package cannot be rebuilt."""
     workload, model = pair.workload, flows.model
     request: dict[str, object] = {
         **package_request(workload),
@@ -215,7 +215,7 @@ async def _request(
     notes: list[str] = []
     try:
         rebuilt = await with_probes(context, workload)
-        # In branches and loops a name may stand for other memory, so it is not filled there.
+        # In branches and loops a name may refer to other memory, so it is not filled there.
         straight = {launch.index for launch in model.wrapper.launches if not launch.context}
         unset = {launch: names for launch, names in unset_arguments(model).items() if launch in straight}
         request.update(package=rebuilt.package, nodes=flows.nodes, unset=unset)
@@ -252,7 +252,7 @@ WHY: dict[Kind, str] = {
 
 
 def _kind(outputs: Sequence[OutputCompared], repeats: Repeats, judged: EveryLaunch) -> Kind | None:
-    """Why outputs differ; None where they agree, and where eager is no reference."""
+    """Why outputs differ; None if they agree, or if eager mode is no reference."""
     differs = any(one.agreement in ("differs", "layout") for one in outputs)
     if not differs or not repeats.steady_eager:
         return None
@@ -295,7 +295,7 @@ def _conclude(
         how = f"{equal} bit for bit, {rounded} except for rounding"
     all_of_them = "the output agrees" if len(outputs) == 1 else f"all {len(outputs)} outputs agree"
     agree = f"{all_of_them} with eager {how}"
-    # NaN that eager has too comes from the model or from the inputs.
+    # NaN that eager mode also gives comes from the model or its inputs.
     nans = [
         f"{found.non_finite} of {found.elements} elements of output {each.index}"
         for each in outputs
@@ -306,7 +306,7 @@ def _conclude(
 
 
 def _unfinished(done: WorkerRun, update: str) -> str:
-    """Which of the two sides did not come to its end."""
+    """Say which of the two sides did not finish."""
     failed = done.last(events.Failed)
     why = quoted(failed.text if failed is not None else "", 200)
     if failed is not None and failed.during == "loading_exported":

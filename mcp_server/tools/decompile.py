@@ -55,7 +55,7 @@ class Decompiled(Record):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What running both said; `error` is the program's or, if that ran, the package's."""
+    """The result of running both; `error` is the program's or, if the program ran, the package's."""
 
     outcome: Literal["written", "agrees", "differs", "program_failed", "package_failed"] = "written"
     outputs: tuple[OutputVerified, ...] = ()
@@ -124,7 +124,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Written:
-    """A program on disk with its weights, and why a weight is missing, by its name in the wrapper."""
+    """A program on disk with its weights, and the reasons for missing weights, by name in the wrapper."""
 
     view: PackageView
     program: PytorchProgram
@@ -171,7 +171,7 @@ async def decompile(
 async def write(
     context: Context, workload: PackageWorkload, folder: Path, launches: Sequence[int] = ()
 ) -> Written:
-    """Write the program into a folder; of `launches` alone where there are some. Raises `ProblemError`."""
+    """Write the program into a folder, limited to `launches` if any are given. Raises `ProblemError`."""
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     if not view.package.wrapper_text:
         raise ProblemError(
@@ -203,7 +203,7 @@ def _summary(path: Path, program: PytorchProgram) -> str:
 
 
 def new_folder(path: Path) -> Path:
-    """A folder that is not there yet, or empty. Raises `ProblemError`."""
+    """A new or empty folder. Raises `ProblemError`."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ProblemError("the folder is not empty", value=str(path), allowed="a new folder")
     if not os.access(path.parent if not path.exists() else path, os.W_OK):
@@ -212,7 +212,7 @@ def new_folder(path: Path) -> Path:
 
 
 async def schemas_of(context: Context, view: PackageView, workload: PackageWorkload) -> Mapping[str, Schema]:
-    """The operators that the package calls, as the installed torch declares them; few without a torch."""
+    """The package's operators as the installed torch declares them; few without torch."""
     nodes = [*view.wrapper.launches, *(view.wrapper.folding.launches if view.wrapper.folding else ())]
     shims = {shim_operator(each.callee) for each in nodes if each.kind in ("extern", "fallback_shim")}
     if not shims - COMMON.keys():
@@ -227,9 +227,9 @@ async def schemas_of(context: Context, view: PackageView, workload: PackageWorkl
 async def compare(
     context: Context, workload: PackageWorkload, written: Written, save: Path | None = None
 ) -> Comparison:
-    """The outputs of both for the same inputs, and each launch where the package can be given probes.
+    """Compare the outputs of both for the same inputs, and each launch if the package can be given probes.
 
-    The program's outputs are saved where `save` says.
+    The program's outputs are saved to `save`.
     """
     files = {"program": str(written.path), "weights": str(written.weights or ""), "save": str(save or "")}
     request = {**run_request(workload), **files}
@@ -257,7 +257,7 @@ async def compare(
 
 
 def asked(launch: WrittenLaunch) -> LaunchAlone:
-    """A launch as the worker makes it by itself."""
+    """A launch in the form that the worker makes alone."""
     alone = launch.alone
     assert alone is not None, "only of a launch that was read"
     takes = {name: (place.variable, place.turn) for name, place in alone.takes.items()}
@@ -265,7 +265,7 @@ def asked(launch: WrittenLaunch) -> LaunchAlone:
 
 
 def _by_launch(written: PytorchProgram, seen: Sequence[LaunchVerified]) -> tuple[LaunchVerified, ...]:
-    """Each launch of the program; of one that ran several times the worst."""
+    """Each launch of the program; for a launch that ran several times, the worst run."""
     worst: dict[int, LaunchVerified] = {}
     for each in sorted(seen, key=lambda each: RANKS.index(each.agreement)):
         worst.setdefault(each.launch, each)

@@ -1,4 +1,4 @@
-"""What a comparison of a package with its exported program in eager mode says."""
+"""The result of comparing a package with its exported program in eager mode."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Kind = Literal["error", "tf32", "nondeterministic", "uninitialised"]
 
 
 class WrongLaunch(Record):
-    """A launch that stored wrong values though it read right ones: `difference` is of `argument`.
+    """A launch that stored wrong values from correct inputs: `difference` is about `argument`.
 
-    `suspects` are launches before it that were not judged, and whose values it reads: then it may be one of
-    them. `constant` is one that it reads and that is not the program's. `tf32`: no more than TF32 explains.
+    `suspects` are earlier unjudged launches whose values it reads, and which may be at fault instead.
+    `constant` is one that it reads and that differs from the program's. `tf32`: TF32 explains the difference.
     """
 
     launch: int
@@ -33,7 +33,7 @@ class WrongLaunch(Record):
 
 
 class LeftLaunch(Record):
-    """A launch that is not read, or not judged, and why."""
+    """A launch that could not be read or judged, and the reason."""
 
     launch: int
     kernel: str
@@ -43,7 +43,7 @@ class LeftLaunch(Record):
 class EveryLaunch(Record):
     """Each launch judged by itself: after every launch the program's values of what it wrote were copied in.
 
-    `outputs_right`: whether the outputs are right with the wrong launches corrected. `plan` names what is
+    `outputs_right`: whether the outputs are correct with the wrong launches corrected. `plan` names what is
     needed to make the call with launches done in eager mode, and `eager_outputs` what eager mode returns.
     """
 
@@ -66,7 +66,7 @@ class Changed(Record):
 
 
 class ComparedWithEager(Record):
-    """The outcome.
+    """The result of the comparison.
 
     `kind`: why outputs differ from eager's, as far as that was seen; None where they agree or were not
     compared. `every_launch` judges each launch on right inputs.

@@ -1,4 +1,4 @@
-"""Every launch of a call judged by itself, on right inputs."""
+"""Every launch of a call judged alone, on correct inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcp_server.tools.divergence import EveryLaunch, LeftLaunch, WrongLaunch
 from mcp_server.worker.events import Closeness, ConstantDiffers, JudgedOutputs, LaunchJudged
 from mcp_server.worker.protocol import LaunchFlow
 
-RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
+RETURNED, ELSEWHERE = -1, -2  # special readers of a tensor: the caller; a step that is no launch
 SHOWN = 24
 NAMED = 3  # launches that a summary names
 NO_PROBES = "No launch was judged by itself: the package cannot be rebuilt with probes"
@@ -32,7 +32,7 @@ NO_NODES = (
 
 @dataclass(frozen=True)
 class LaunchFlows:
-    """Who reads what each launch writes. Of launches outside branches and loops, which run once in a call."""
+    """The readers of each launch's results, for launches that run once: outside branches and loops."""
 
     model: PackageView
 
@@ -59,9 +59,9 @@ class LaunchFlows:
 
     @cached_property
     def of(self) -> dict[int, LaunchFlow]:
-        """For the worker, by launch."""
+        """The flow of each launch, for the worker."""
         found = {n: self._flow(step) for n, step in self.straight.items()}
-        several: set[tuple[int, str]] = set()  # what comes from several launches in parts
+        several: set[tuple[int, str]] = set()  # values made in parts by several launches
         for writer, step, name in self.edges:
             reader, number, storage = step.launch, writer.launch, self._storage(name)
             if reader is None or reader not in found:
@@ -78,7 +78,7 @@ class LaunchFlows:
         return found
 
     def _flow(self, step: Step) -> LaunchFlow:
-        """Who reads what a launch writes; an argument that is written, too, may only take its memory."""
+        """The readers of a launch's results. An argument that is also written may only provide its memory."""
         readers: dict[int, set[int]] = {}
         maybe: dict[int, set[int]] = {}
         own = {use.name for use in step.writes}
@@ -98,7 +98,7 @@ class LaunchFlows:
 
     @cached_property
     def _read_from(self) -> dict[int, list[tuple[Step, str]]]:
-        """Who reads what a step writes, and under which name, by the number of that step."""
+        """The readers of what a step writes, with the name they use, by step number."""
         found: dict[int, list[tuple[Step, str]]] = {}
         for writer, reader, name in self.edges:
             found.setdefault(writer.order, []).append((reader, name))
@@ -114,7 +114,7 @@ class LaunchFlows:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The launches of one call by what the worker found of the tensors that they stored."""
+    """The launches of one call, by the worker's findings about the tensors they stored."""
 
     flows: LaunchFlows
     constants: Sequence[ConstantDiffers]
@@ -133,7 +133,7 @@ class Judgement:
 
     @cached_property
     def unjudged(self) -> list[LeftLaunch]:
-        """Launches that wrote something which could not be judged, unless something else of it is wrong."""
+        """Launches with an unjudged result, unless another of their results is wrong."""
         found = []
         for launch in self.model.wrapper.launches:
             tensors = self.by_launch.get(launch.index, [])
@@ -148,7 +148,7 @@ class Judgement:
 
     @cached_property
     def wrong(self) -> list[WrongLaunch]:
-        """Each with the tensor that is furthest beyond its tolerance in elements."""
+        """The wrong launches, each with the tensor that has most elements beyond its tolerance."""
         found = []
         for tensors in self.by_launch.values():
             wrong = [one for one in tensors if one.status == "wrong"]
@@ -186,7 +186,7 @@ class Judgement:
         )
 
     def _suspects(self, launch: int) -> list[int]:
-        """Launches that were not judged, on whose values this one depends without a judged one between."""
+        """Unjudged launches on whose values this one depends with no judged launch in between."""
         open_ones = {each.launch for each in self.unjudged}
         found: set[int] = set()
         left = [launch]
@@ -197,7 +197,7 @@ class Judgement:
         return sorted(found)
 
     def summary(self, outputs_right: bool) -> str:
-        """How many are wrong, right and not judged, with those that are wrong."""
+        """How many launches are wrong, right and unjudged, naming the wrong ones."""
         total, wrong = len(self.model.wrapper.launches), len(self.wrong)
         if len(self.unjudged) == total:
             return f"No launch could be judged by itself: {self.unjudged[0].why}"
@@ -219,7 +219,7 @@ def every_launch(
     constants: Sequence[ConstantDiffers],
     request: Mapping[str, object],
 ) -> EveryLaunch:
-    """What the worker's run with right inputs says of each launch; `request` is the one that asked for it."""
+    """What the worker's run with correct inputs says of each launch; `request` asked for that run."""
     if not request["probes"]:
         return EveryLaunch(summary=NO_PROBES)
     if not flows.nodes:

@@ -1,4 +1,4 @@
-"""Compares the outputs of two calls, or of a call and what is expected of it, within a tolerance by dtype."""
+"""Compares the outputs of two calls, or of a call and its expectation, within a tolerance for each dtype."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .events import (
 from .tensors import dtype_name, unequal, unravel, widest
 
 # Relative and absolute tolerance of one model's output: looser than torch.testing's defaults, which are meant
-# for single operators; whole numbers and bools must be equal.
+# for single operators; integers and bools must be equal.
 TOLERANCES = {
     "float64": (1e-7, 1e-7),
     "float32": (1e-4, 1e-4),
@@ -44,14 +44,14 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def compare_all(expected: Tensors, actual: Tensors) -> Compared:
-    """Pairwise; another dtype, and a different number of outputs, is not equal."""
+    """Compare outputs pairwise. They are unequal if their dtypes or their number differ."""
     found = compare_calls("", expected, actual, (None, None))
     same = found.equal and all(want.dtype == got.dtype for want, got in zip(expected, actual))
     return Compared(same, [len(expected), len(actual)], with_distances(found, expected, actual))
 
 
 def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> list[ExpectedOutput]:
-    """The outputs that were compared, with how far apart they are."""
+    """The compared outputs with their distances."""
     outputs = []
     for each, want, got in zip(found.outputs, expected, actual):
         same = want.shape == got.shape
@@ -61,14 +61,14 @@ def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> lis
 
 
 def equal(expected: Tensors, actual: Tensors, limits: Limits = (None, None)) -> bool:
-    """Whether all are as expected, in the expected dtypes: a wider operator may have changed them."""
+    """Whether all outputs equal the expected ones, also in dtype: a wider operator may have changed them."""
     pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
     alike = (want.shape == got.shape and not bool(_differs(got, want, limits).any()) for want, got in pairs)
     return len(expected) == len(actual) and all(alike)
 
 
 def faults(outputs: Tensors, expected: Optional[Tensors], infinities: bool, limits: Limits) -> Tensors:
-    """Masks of the faulty elements: NaN, with `infinities` infinite, or unlike the tensor expected there."""
+    """Masks of the faulty elements: NaN, infinite with `infinities`, or different from the expected ones."""
     masks = []
     for place, tensor in enumerate(outputs):
         values = wide(tensor)
@@ -91,7 +91,7 @@ def compare_calls(
 ) -> Comparison:
     """Compare `after` with `before`; `masks` are the faulty elements of each.
 
-    With `by_expectation`, a changed element that fulfils the expectation is no side effect. Without masks
+    With `by_expectation`, a changed element that meets the expectation is no side effect. Without masks,
     `before` are expected tensors, whose device and floating-point dtype may differ.
     """
     compared = []
@@ -129,9 +129,9 @@ def compare_calls(
 
 
 def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> Optional[int]:
-    """How many faults the part has that a call with fewer elements gives; None if it is no part of the whole.
+    """The number of faults in the part that a call with fewer elements gives; None if it is no such part.
 
-    Each output has the values of the first or of the last elements along one dimension, or is as it was.
+    Each output has the values of the first or last elements along one dimension, or is unchanged.
     """
     cut, bad = False, 0
     for old, mask, new in zip(whole, faulty, part):
@@ -151,7 +151,7 @@ def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limit
 
 
 def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Optional[float]]:
-    """How far apart finite elements are at most (`by`), and the largest one that is wanted (`reach`)."""
+    """The largest difference between finite elements (`by`), and the largest expected one (`reach`)."""
     wanted, found = (wide(each.detach().cpu()).reshape(-1) for each in (want, got))
     finite = torch.isfinite(wanted) & torch.isfinite(found)
     if not bool(finite.any()) or not bool((torch.isfinite(wanted) == torch.isfinite(found)).all()):
@@ -161,7 +161,7 @@ def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Op
 
 
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
-    """For each output a mask of the elements that differ between two calls; empty if layouts differ."""
+    """For each output, a mask of the elements that differ between two calls; empty if layouts differ."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)
         for old, now in zip(first, second)

@@ -1,6 +1,6 @@
-"""Runs a package several times: launch by launch against eager mode, or as it is (`repeat`).
+"""Runs a package several times: compared with eager mode launch by launch, or unchanged (`repeat`).
 
-`Judge` judges every launch on right inputs: after each launch eager values of what it wrote are copied in.
+`Judge` judges every launch on correct inputs: after each launch its outputs are replaced with eager values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .run import call
 from .tensors import checksum, dtype_name, laid_out, only_tensors, unequal
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
-KEPT_BYTES = 2 << 30  # of eager values, and as much again of each run in float64
+KEPT_BYTES = 2 << 30  # of eager values, and again as much of each float64 run
 
 
 def operate(request: CompareLaunchesRequest, report: Report) -> None:
@@ -37,8 +37,8 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
 
     The package runs at least three times, each time in a fresh load: twice unchanged, and once with the unset
     tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs filled
-    once more: what no longer differs came from that memory. With `flow` it also runs with right values copied
-    in after each launch (`Judge`).
+    once more: values that no longer differ came from that memory. With `flow` it also runs with correct
+    values copied in after each launch (`Judge`).
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -69,7 +69,7 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
 # itself (malloc.c, alloc_perturb and free_perturb). 0x7f7f7f7f is 3.4e38 as float32, 0x3f3f3f3f is 0.75.
 M_PERTURB = -6
 FILLS = {"first": 0x80, "second": 0x80, "filled": 0xC0}
-RELATIVE = 1e-3  # threads may sum in another order, which is no different result
+RELATIVE = 1e-3  # threads may sum in a different order, which does not count as a different result
 
 
 def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
@@ -139,7 +139,7 @@ class Bench:
 
 
 def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
-    """How many elements differ; NaN equals NaN. In parts, since the masks of a large weight are large."""
+    """The number of elements that differ; NaN equals NaN. Compares in parts, to limit the masks' size."""
     rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
     different = 0
     for left, right in zip(actual.split(rows), own.split(rows)) if own.dim() else [(actual, own)]:
@@ -149,7 +149,7 @@ def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
 
 @dataclass
 class ComparedConstants:
-    """Compares constants of the package with those of the program (`own`) where a launch first reads them.
+    """Compares package constants with those of the program (`own`) when a launch first reads them.
 
     `unseen` maps the package's names to the program's, until a launch reads them.
     """
@@ -217,7 +217,7 @@ def marks(
 
 
 def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether one shape is the other with neighbouring dimensions joined. Floats are not like integers."""
+    """Whether joining neighbouring dimensions turns one shape into the other. Floats never equal integers."""
     if one.is_floating_point() != other.is_floating_point() or one.numel() != other.numel():
         return False
     shapes = [[size for size in each.shape if size != 1] for each in (one, other)]
@@ -233,7 +233,7 @@ def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a tensor holds, with the facts of `measure`; or why that is not known."""
+    """The value in a tensor, with the facts of `measure`; or why it is unknown."""
 
     stored: Optional[Stored] = None
     facts: Optional[Closeness] = None
@@ -255,7 +255,7 @@ class Judge:
     flow: Mapping[str, LaunchFlow]
     factor: float
     report: Report
-    copies: dict[str, str] = field(default_factory=dict)  # by tensor, what it holds
+    copies: dict[str, str] = field(default_factory=dict)  # the value of each tensor
 
     def take(self, event: Event) -> bool:
         flow = self.flow.get(str(int(event.launch)))
@@ -265,7 +265,7 @@ class Judge:
             readers, maybe = (users.get(place.name, []) for users in (flow["readers"], flow["maybe"]))
             judged = self.judge(event, tensor, readers or maybe)
             if not readers and (judged.stored is None or not maybe):
-                continue  # nothing reads it: memory that the kernel works in
+                continue  # nothing reads it: scratch memory of the kernel
             if judged.stored is not None:
                 self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
                 overwrite(tensor, judged.stored.want.eager)
@@ -273,14 +273,14 @@ class Judge:
         return False
 
     def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
-        """Event `judged_outputs`: whether the call with right values in place of all wrong ones is right."""
+        """Event `judged_outputs`: whether the call is right with all wrong values replaced by right ones."""
         pairs = list(zip(got, wanted))
         shaped = len(got) == len(wanted) and all(have.shape == want.eager.shape for have, want in pairs)
         right = shaped and all(measure(have, want, self.factor).within for have, want in pairs)
         self.report.event(JudgedOutputs(right))
 
     def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
-        """What the tensor holds with the facts of `measure`, else why that is not known."""
+        """The value in the tensor with the facts of `measure`, else why it is unknown."""
         launch = int(event.launch)
         names = [argument.name.decode() for argument in arguments(event)]
         read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
@@ -304,7 +304,7 @@ class Judge:
         return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
 
     def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
-        """The nearest of those whose value the tensor has."""
+        """The nearest candidate whose value the tensor has."""
         measured = [(measure(tensor, one.want, self.factor), one) for one in candidates]
         within = [pair for pair in measured if pair[0].within]
         best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)
@@ -312,7 +312,7 @@ class Judge:
 
 
 def _reported(place: OfLaunch, judged: Judged, tensor: torch.Tensor) -> LaunchJudged:
-    """What is known of a tensor: right, wrong or unjudged."""
+    """The judgement of a tensor: right, wrong or unjudged."""
     stored, measured = judged.stored, judged.facts
     if stored is None or measured is None:
         return LaunchJudged(**vars(place), why=judged.why)

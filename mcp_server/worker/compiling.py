@@ -26,9 +26,9 @@ def operate_compile(request: CompileRequest, report: Report) -> None:
 def compiled(
     program: Any, request: CompileRequest, report: Report, more: Optional[Configs] = None
 ) -> tuple[str, float]:
-    """The package that a program is compiled into, at `package_path`, and the seconds that it took.
+    """The package compiled from a program, at `package_path`, and the compile time in seconds.
 
-    `more` are options beside those of the request.
+    `more` are options in addition to those of the request.
     """
     configs = {**decode(request.get("inductor_configs") or {}), **(more or {})}
     report.phase("importing_inductor")
@@ -44,11 +44,11 @@ def compiled(
 
 
 def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
-    """Compile the file `changed` by Inductor, and write its binary to `target`; event `recompiled`.
+    """Compile the file `changed` with Inductor, and write its binary to `target`; event `recompiled`.
 
     The configuration that autotuning chose is not in the source: it is the one whose compile of `original`
     gives the package's own code, else the only one with the warps, shared bytes and blocks of the launch.
-    Code with an assertion holds the line of that, and so is another in another file.
+    Code with an assertion contains its line number, and so differs if it moves to another file.
     """
     kernel, shared = request["kernel"], request.get("shared")
     if not torch.cuda.is_available():
@@ -87,7 +87,7 @@ def _compiled(path: str, name: str, module: str) -> list[Any]:
 
 
 def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
-    """The result with the configuration that the package was compiled with, and how it is known."""
+    """The result with the configuration that the package was compiled with, and how it was identified."""
     with open(request["binary"], "rb") as file:
         code = code_of(file.read())
     same = [one for one in results if code_of(one.kernel.asm["cubin"]) == code]

@@ -1,8 +1,8 @@
 """A package that was read as PyTorch: the schemas that its operators need, and whether the program agrees.
 
-The program is compared as a whole, and each launch beside the same launch of its program, on the tensors that
-the package gave it. What counts as rounding follows from the program itself, made in float64 too, also with
-inputs moved by a rounding of float32: see `Meaning`.
+The program is compared as a whole, and each launch with the same launch of its program, on the tensors that
+the package gave it. What counts as rounding follows from the program itself, run in float64 too, also with
+inputs moved by one float32 rounding: see `Meaning`.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class LaunchByLaunch:
         return False
 
     def finished(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> None:
-        """After the launch: `made` gives what the program makes of the same."""
+        """After the launch, compare it with `made`, which computes the same launch by the program."""
         self.report.event(self._verified(number, made, event))
 
     def _verified(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> LaunchVerified:
         try:
             meaning = Meaning(made)
-        except Exception as error:  # whatever the program raises here
+        except Exception as error:  # any error of the program
             return LaunchVerified("not_run", why=f"{type(error).__name__}: {error}"[:300], launch=number)
         after, written = tensors_of(event)
         places = [place for place in written if place in meaning.own and place in after]
@@ -92,7 +92,7 @@ class LaunchByLaunch:
         return LaunchVerified(**vars(worst), launch=number, tensor=name)
 
     def _made(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
-        """What the launch makes anew, and all that it was given, as it then is."""
+        """The new tensors of the launch, and all its inputs as they are afterwards."""
         missing = [place[0] for place in launch["takes"].values() if tuple(place) not in given]
         if missing:
             raise LookupError(f"the probes did not show {missing[0]}")
@@ -106,7 +106,7 @@ class LaunchByLaunch:
 
 
 class DoneByProgram(LaunchByLaunch):
-    """Puts what the program makes of launches in the place of what they wrote. `done` are those that ran."""
+    """Replaces what launches wrote by the program's results. `done` are the launches that ran."""
 
     def __init__(
         self, launches: list[LaunchAlone], module: ModuleType, known: dict[str, Any], report: Report
@@ -129,11 +129,11 @@ def rank(found: Verified) -> tuple[int, float]:
     return RANKS.index(found.agreement), found.largest_difference or 0.0
 
 
-MOVES, MORE = 2, 18  # runs with moved inputs: always, and where these do not explain a difference
+MOVES, MORE = 2, 18  # runs with moved inputs: always, and more if those do not explain a difference
 
 
 class Meaning:
-    """What a computation gives: `own` as it is written, then in float64, and there with inputs moved."""
+    """The values of a computation: `own` as written, then in float64, and in float64 with inputs moved."""
 
     def __init__(self, run: Callable[[Prepared], Any]) -> None:
         self.run = run
@@ -141,7 +141,7 @@ class Meaning:
         self._wide: list[dict[Any, torch.Tensor]] = []
 
     def agreement(self, place: Hashable, got: torch.Tensor) -> Verified:
-        """Whether something of the package is that, up to rounding (see `rounding`)."""
+        """Compare a tensor of the package with this computation, up to rounding (see `rounding`)."""
         own = self.own[place].to(got.device)
         if own.numel() != got.numel():
             return Verified("different", why=f"shape {list(own.shape)}, not {list(got.shape)}")
@@ -156,7 +156,7 @@ class Meaning:
         return Verified("rounding" if within else "different", furthest(got, own))
 
     def _runs(self, moves: int) -> list[dict[Any, torch.Tensor]]:
-        """In float64, and with moved inputs; only what it is as written where something has no float64."""
+        """The runs in float64, plain and with moved inputs; only as written if something has no float64."""
         try:
             while len(self._wide) <= moves:
                 with InFloat64():
@@ -167,7 +167,7 @@ class Meaning:
 
 
 def moved_by(number: int) -> Prepared:
-    """To float64; with a number, each element by a rounding of float32 up or down."""
+    """Convert to float64; with a number, also move each element up or down by a float32 rounding."""
 
     def prepared(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
@@ -175,7 +175,7 @@ def moved_by(number: int) -> Prepared:
         length = span(tensor.shape, tensor.stride())
         wide = tensor.as_strided((length,), (1,)).double()
         if number:
-            draw = torch.Generator(tensor.device).manual_seed(number)  # the workload's own stays as it is
+            draw = torch.Generator(tensor.device).manual_seed(number)  # not the workload's own generator
             up = torch.randint(0, 2, wide.shape, generator=draw, device=tensor.device)
             wide *= 1 + SUMMED_EPS / 2 * (2.0 * up - 1)
         return wide.as_strided(tensor.shape, tensor.stride())
@@ -201,7 +201,7 @@ class InFloat64(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def wide(value: Any) -> Any:
-            # `view` takes the bits as they are, as for weights out of a file.
+            # `view` reinterprets the bits, for example of weights from a file.
             return torch.float64 if value in self.NARROW and function is not torch.Tensor.view else value
 
         args = [wide(each) if isinstance(each, torch.dtype) else each for each in args]
@@ -210,7 +210,7 @@ class InFloat64(TorchFunctionMode):
 
 
 def random_states() -> list[torch.Tensor]:
-    """Where the generators stand, of the CPU and of each GPU in use."""
+    """The states of the generators of the CPU and of each GPU in use."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
@@ -221,7 +221,7 @@ def set_random_states(states: list[torch.Tensor]) -> None:
 
 
 def tensors_of(event: Event) -> tuple[Tensors, list[tuple[str, int]]]:
-    """The tensors of a launch, and the places of those that it writes to."""
+    """The tensors of a launch, and the places of those it writes to."""
     found: Tensors = {}
     written = []
     turns: dict[str, int] = {}
@@ -252,7 +252,7 @@ def operate_schemas(request: SchemasRequest, report: Report) -> None:
 
 
 def overload_of(shim: str) -> Optional[tuple[str, str]]:
-    """Operator and overload: a shim joins them by an underscore, as names of operators have, too."""
+    """Split a shim into operator and overload, joined by an underscore, which also occurs in names."""
     places = [at for at, letter in enumerate(shim) if letter == "_"]
     for at in [len(shim), *reversed(places)]:
         name, overload = shim[:at], shim[at + 1 :] or "default"
@@ -274,14 +274,14 @@ def schema_of(shim: str, name: str, overload: str) -> events.Schema:
         )
         for each in schema.arguments
     ]
-    # `torch.mm(a, b)` makes what `aten.mm.out` writes.
+    # `torch.mm(a, b)` computes what `aten.mm.out` writes.
     plain = overload == "out" and hasattr(torch, name) and sum(each.is_out for each in arguments) == 1
     dotted = "" if overload == "default" else f".{overload}"
     return events.Schema(shim, f"torch.{name}" if plain else f"torch.ops.aten.{name}{dotted}", arguments)
 
 
 def operate_verify(request: VerifyRequest, report: Report) -> None:
-    """The program first, since a package that fails may end this process; then both compared.
+    """Run the program first, since a failing package may end this process, then compare both.
 
     Event `program_ran` with the program's error, if any; `launch_verified` for each of `launches`;
     `output_verified` for each output of the package, where the program came back with as many.
@@ -313,9 +313,9 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
 
 @contextlib.contextmanager
 def launches_by(edit: EditedProgram, flat: list[Any], report: Report) -> Iterator[None]:
-    """A call of a package with probes whose `launches` are made by a program. Raises `Refused`."""
+    """A call of a package with probes whose `launches` the program performs. Raises `Refused`."""
     program = Program(edit)
-    program.run(flat)  # for the sizes of the call
+    program.run(flat)  # to learn the sizes of the call
     names = {**program.sizes, "self": program.model}
     maker = DoneByProgram(edit["launches"], program.module, names, report)
     with changing(maker.take, report):
@@ -326,7 +326,7 @@ def launches_by(edit: EditedProgram, flat: list[Any], report: Report) -> Iterato
 
 
 class Program:
-    """A `model.py`. `sizes` are the numbers that its `forward` worked out, `error` what it raised."""
+    """A `model.py`. `sizes` are the numbers that its `forward` computed, `error` what it raised."""
 
     def __init__(self, request: EditedProgram) -> None:
         spec = importlib.util.spec_from_file_location("decompiled_model", request["program"])
@@ -343,17 +343,17 @@ class Program:
             return only_tensors(self.module.Model(*self.weights)(*flat))
 
     def run(self, flat: list[Any]) -> Optional[Meaning]:
-        """What its outputs mean, by their number; None where it raises an error."""
+        """The meaning of its outputs, by number; None if it raises an error."""
         try:
             return Meaning(lambda prepared: self._outputs(flat, prepared))
-        except Exception as raised:  # of a program that fails as the package does
+        except Exception as raised:  # the program fails as the package does
             place = traceback.extract_tb(raised.__traceback__)[-1]
             where = f", {os.path.basename(place.filename)}:{place.lineno}" if place else ""
             self.error = f"{type(raised).__name__}: {raised}{where}"
             return None
 
     def _outputs(self, flat: list[Any], prepared: Prepared) -> dict[int, torch.Tensor]:
-        """Of a new model, since a call may change its buffers."""
+        """The outputs of a new model, since a call may change its buffers."""
         first = self.model is None
         torch.manual_seed(SEED)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The exported program node by node in eager mode, in float64, and there with roundings drawn at random."""
+"""The exported program node by node in eager mode, in float64, and in float64 with random rounding errors."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .tensors import checksum, only_tensors, widest
 PRODUCTS = ("mm", "linear", "matmul", "conv", "attention")  # in the names of operators that sum products
 BIAS = {"linear": (2, (0, 1)), "addmm": (0, (1, 2))}  # operator: place of its bias, places of the factors
 FEWEST = 4  # runs with random rounding, however long they take
-LONGEST_S = 15.0  # more than that only for the fewest
+LONGEST_S = 15.0  # beyond this time only the fewest runs are made
 MOST_EAGER_S = 5.0  # a program that takes longer is not run many times in float64
 
 
 def operator_name(node: torch.fx.Node) -> str:
-    """`linear` of `aten.linear.default`."""
+    """Return `linear` for `aten.linear.default`."""
     return str(node.target).replace("aten.", "", 1).split(".")[0]
 
 
 @dataclass(frozen=True)
 class Expectations:
-    """What the chosen nodes and the outputs should be. `steady`: eager mode gives the same outputs twice."""
+    """The expected values of chosen nodes and outputs. `steady`: eager mode gives the same outputs twice."""
 
     nodes: dict[str, list[Expected]]
     outputs: list[Expected]
@@ -43,9 +43,9 @@ def expectations(
     cap: int = 0,
     rounded: int = 1,
 ) -> Expectations:
-    """With values in float64, and `rounded` runs of those, unless the program does not run so.
+    """Expected values in float64 and `rounded` runs, unless the program cannot run in float64.
 
-    Many rounded runs of a slow program are not made.
+    A slow program is not run many times.
     """
     report.phase("running_eager")
     eager = Recorder(module, wanted, cap, report)
@@ -104,7 +104,7 @@ def run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
 
 
 class Recorder(torch.fx.Interpreter):
-    """Records results of chosen nodes, up to `cap` bytes, in `kept`; and how many numbers each sums up."""
+    """Records results of chosen nodes, up to `cap` bytes, in `kept`, and the number of summands of each."""
 
     def __init__(self, module: Any, wanted: frozenset[str], cap: int, report: Report) -> None:
         super().__init__(module)
@@ -120,7 +120,7 @@ class Recorder(torch.fx.Interpreter):
         if n.op == "call_module" and "guard" in str(n.target):
             try:
                 return super().run_node(n)
-            except Exception as error:  # AOTInductor drops guards, and so goes on, too
+            except Exception as error:  # AOTInductor drops guards, and so also continues
                 self.report.event(events.GuardFailed(n.name, str(n.target), [], str(error)[:2000]))
                 return None
         result = self.evaluate(n)
@@ -146,7 +146,7 @@ class Recorder(torch.fx.Interpreter):
             self.kept.setdefault(node.name, []).append(tensor.detach().clone())
 
     def _terms(self, node: torch.fx.Node, result: Any) -> float:
-        """How many numbers each element of the result sums up."""
+        """How many numbers each element of the result sums."""
         inputs = only_tensors(self.fetch_args_kwargs_from_env(node))
         made = only_tensors(result)
         if not inputs or not made:
@@ -161,7 +161,7 @@ class Recorder(torch.fx.Interpreter):
         return max(1.0, first.numel() / max(made[0].numel(), 1))
 
     def without_bias(self, node: torch.fx.Node) -> list[torch.Tensor]:
-        """The product alone: Inductor may add the bias in a later kernel."""
+        """The product without the bias, which Inductor may add in a later kernel."""
         place, factors = BIAS.get(operator_name(node), (0, ()))
         args = self.fetch_args_kwargs_from_env(node)[0]
         if not factors or len(args) <= max(place, *factors) or len(args) > 3:
@@ -215,7 +215,7 @@ class ExactRecorder(Recorder):
         return _pytree.tree_map(widened, super().fetch_args_kwargs_from_env(n))
 
     def rounded(self, node: torch.fx.Node, result: Any) -> Any:
-        """The result with roundings; views are left alone: they must go on sharing memory."""
+        """The result with rounding errors. Views are left alone, because they must keep sharing memory."""
         shared = {_memory(one) for one in only_tensors(self.fetch_args_kwargs_from_env(node))}
 
         def perturbed(value: Any, fake: Any) -> Any:

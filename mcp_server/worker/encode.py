@@ -29,7 +29,7 @@ _layouts: dict[Any, Encoded] = {}
 
 
 class Output(NamedTuple):
-    """One output of a call. `odd`: not finite, or not readable since the device failed."""
+    """One output of a call. `odd`: not finite, or unreadable because the device failed."""
 
     text: Encoded
     odd: bool = False
@@ -50,7 +50,7 @@ def encode_layout(tensor: torch.Tensor) -> Encoded:
 
 
 def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
-    """Layout, and if `counted` how many values are NaN or infinite; after a `device_error` none is read."""
+    """The layout and, if `counted`, the number of NaN or infinite values; unread after a `device_error`."""
     if not isinstance(leaf, torch.Tensor):
         return Output(Encoded(report_encode({"value": repr(leaf)[:200]})))
     text = encode_layout(leaf)
@@ -70,12 +70,12 @@ def encode_all(texts: list[Encoded]) -> Encoded:
     return Encoded("[" + ", ".join(texts) + "]")
 
 
-# The one option of torch._inductor.config (2.8-2.15) whose value has operators as keys.
+# The only option of torch._inductor.config (2.8-2.15) whose value has operators as keys.
 BY_OPERATOR = "aot_inductor.custom_ops_to_c_shims"
 
 
 def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
-    """`configs` as JSON, and whether `decode` gives them back as they were."""
+    """`configs` as JSON, and whether `decode` restores them exactly."""
     named = dict(configs)
     if isinstance(named.get(BY_OPERATOR), dict):
         named[BY_OPERATOR] = {str(operator): shims for operator, shims in named[BY_OPERATOR].items()}
@@ -97,7 +97,7 @@ FRAMES = 8
 
 
 def frames() -> Encoded:
-    """The user's frames, innermost first, as text that is made once: reading source lines takes time."""
+    """The user's frames, innermost first, as cached text, since reading source lines takes time."""
     return _frames_text(tuple((frame.f_code, frame.f_lineno) for frame in callers()))
 
 

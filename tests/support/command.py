@@ -21,7 +21,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def typed(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command in this process: a Python of its own would import everything once more."""
+    """Run the command in this process: a separate Python would import everything again."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main.run(list(words))

@@ -1,4 +1,4 @@
-"""A server with a job under way, and what is left of its processes."""
+"""A server with a running job, and its remaining processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def call(file: Path, tool: str = "run_child") -> dict[str, Any]:
 
 @contextmanager
 def greeted(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A server process spoken to by hand."""
+    """A server process after the greeting, driven by raw messages."""
     argv = [sys.executable, "-m", "tests.server.sample", str(tmp_path / "state")]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -69,7 +69,7 @@ def wait_for(ids: Path) -> list[str]:
 
 
 def left(pids: list[int]) -> list[int]:
-    """Those that still run after at most 15 s."""
+    """The processes that still run after at most 15 s."""
     limit = time.monotonic() + 15
     while (found := [pid for pid in pids if Path("/proc", str(pid)).exists()]) and time.monotonic() < limit:
         time.sleep(0.01)

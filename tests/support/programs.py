@@ -16,7 +16,7 @@ from mcp_server.worker.events import Schema
 
 
 def schemas_of(view: PackageView) -> Mapping[str, Schema]:
-    """The operators that a package calls, as this torch declares them."""
+    """The operators that a package calls, as the installed torch declares them."""
     shims = {shim_operator(each.callee) for each in view.wrapper.launches if each.kind != "cpp"}
     return {shim: schema_of(shim, *found) for shim in shims if (found := overload_of(shim)) is not None}
 
@@ -32,7 +32,7 @@ def run_program(program: PytorchProgram, given: Sequence[torch.Tensor]) -> list[
 def assert_program_agrees(
     program: PytorchProgram, function: Callable[..., Any], given: Sequence[torch.Tensor]
 ) -> None:
-    """The program gives what a function gives in eager mode."""
+    """Assert that the program gives the results of a function in eager mode."""
     want = [
         each
         for each in tree_leaves(function(*(each.clone() for each in given)))

@@ -54,7 +54,7 @@ class Speaker:
         return dict(json.loads(line))
 
     def ping(self) -> float:
-        """Seconds to the answer."""
+        """The time in seconds until the answer to a ping."""
         begun = time.monotonic()
         number = self.ask("ping")
         while self.hear().get("id") != number:
@@ -70,7 +70,7 @@ def serving(
     within: Sequence[str] = (),
     variables: Mapping[str, str] = {},
 ) -> Iterator[Speaker]:
-    """A server that is spoken to by hand; relative paths start at `project`, `within` starts the command."""
+    """A server driven by raw messages. Relative paths start at `project`; `within` precedes the command."""
     state = str(tmp_path / "state")
     environment = {**os.environ, "AOTI_DEBUG_STATE": state, "CLAUDE_PROJECT_DIR": str(project), **variables}
     with subprocess.Popen(

@@ -18,7 +18,7 @@ RENAMED = {"args": "script_args", "argv": "command"}  # from a workload's field 
 
 
 async def asked(name: str, context: Context, workload: Workload | None = None, /, **options: Any) -> Any:
-    """The result of one call; raises what the tool raises, also for arguments that it refuses."""
+    """The result of one call. Raises what the tool raises, including for arguments that it rejects."""
     operation = BY_NAME[name]
     fields = workload.model_dump(mode="json", exclude_defaults=True) if workload is not None else {}
     given = {RENAMED.get(key, key): value for key, value in fields.items()}
@@ -28,7 +28,7 @@ async def asked(name: str, context: Context, workload: Workload | None = None, /
 
 
 def tool(name: str, directory: Path, workload: Workload | None = None, /, **options: Any) -> Any:
-    """The same in a folder of its own below `directory`, with the imports of torch that tests share."""
+    """The result in a separate folder below `directory`, with the imports of torch that tests share."""
     directory.mkdir(exist_ok=True)
     context = Context(Path(tempfile.mkdtemp(dir=directory)), Path(options.get("python") or sys.executable))
     return served(lambda context: asked(name, context, workload, **options), context)

@@ -17,12 +17,12 @@ from mcp_server.package.terms.whole import Whole, constant, divided, named, whol
 
 
 class NotRead(Exception):
-    """What a kernel does can't be written as PyTorch; the text says why."""
+    """A kernel operation cannot be written as PyTorch; the text says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One axis: values from `start`, `size` of them. In a sum it is called `@name`."""
+    """One axis of `size` values from `start`. In a sum it is called `@name`."""
 
     name: str
     start: Whole
@@ -60,7 +60,7 @@ class Statement:
 
 @dataclass
 class Axes:
-    """All axes of a kernel, in the order in which tensors have them. `sizes` are its scalar arguments.
+    """All axes of a kernel, in the order of the tensors' dimensions. `sizes` are its scalar arguments.
 
     A flat loop gets the dimensions into which its `statements` divide it, and those of their tensors.
     """
@@ -71,7 +71,7 @@ class Axes:
     by_symbol: dict[str, Axis] = field(default_factory=dict)
 
     def ordered(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
-        """Each once, the outermost first."""
+        """Each axis once, the outermost first."""
         wanted = set(axes)
         return tuple(axis for axis in self.by_symbol.values() if axis in wanted)
 
@@ -81,7 +81,7 @@ class Axes:
         return tuple(axis for symbol, axis in self.by_symbol.items() if symbol in names)
 
     def bounds(self, value: Whole) -> tuple[Whole, Whole] | None:
-        """The least and the largest value over all axes; None where a quotient hides an axis."""
+        """The least and greatest value over all axes; None if a quotient hides an axis."""
         low = high = value
         for axis in self.of(value):
             step = value.coefficient(axis.symbol)
@@ -96,10 +96,10 @@ class Axes:
             low, high = low.replaced({axis.symbol: least}), high.replaced({axis.symbol: most})
         return low, high
 
-    # Whole numbers of a kernel.
+    # Integers of a kernel.
 
     def whole(self, term: Term, place: Place) -> Whole | None:
-        """A term as a sum over sizes and axes; None where it loads something or is none."""
+        """A term as a sum over sizes and axes; None if it contains a load or is not a sum."""
 
         def atom(each: Term) -> Whole | None:
             if isinstance(each, Size) and not is_float(each.dtype):
@@ -115,7 +115,7 @@ class Axes:
         if op == "mul":
             return left * right
         if op in QUOTIENTS | REMAINDERS and (right - constant(1)).is_positive_or_zero():
-            # Cutting off and rounding down agree where nothing is negative.
+            # Truncating and rounding down agree if nothing is negative.
             ends = self.bounds(left)
             if op not in ("mod", "floordiv") and (ends is None or not ends[0].is_positive_or_zero()):
                 return None
@@ -126,7 +126,7 @@ class Axes:
     # Loops.
 
     def entered(self, ranges: Iterable[Range], place: Place) -> dict[str, Loop]:
-        """`place` with the loops of `ranges`, too. Raises `NotRead`."""
+        """`place` extended by the loops of `ranges`. Raises `NotRead`."""
         inside = dict(place)
         for each in ranges:
             start, stop = self.whole(each.start, inside), self.whole(each.stop, inside)
@@ -186,7 +186,7 @@ class Axes:
         return chain
 
     def _dimensions(self, index: Term, strides: Sequence[Whole], name: str) -> Iterable[Whole]:
-        """Where the dimensions of a written tensor divide this variable."""
+        """The sizes at which the dimensions of a written tensor divide this variable."""
         variables = {plain_name(each) for each in free_positions(index)}
         place = {each: Loop(named(f"@@{each}"), ()) for each in variables}
         whole = self.whole(index, place)
@@ -214,7 +214,7 @@ class Axes:
 
 
 def _uncast(term: Term) -> Term:
-    """A quotient without the casts around it and around what it divides."""
+    """A quotient without the casts around it and around its dividend."""
     term = uncast(term)
     match term:
         case Apply(op=op, args=(first, second)) if op in QUOTIENTS:
@@ -223,5 +223,5 @@ def _uncast(term: Term) -> Term:
 
 
 def plain_name(name: str) -> str:
-    """A loop's variable without what marks its vector tail."""
+    """The name of a loop variable without the mark of its vector tail."""
     return name.removesuffix("_tail")

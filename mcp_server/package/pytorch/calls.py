@@ -1,6 +1,6 @@
-"""Calls of operators in a wrapper as calls of torch: by the operator's schema, or by the package's JSON.
+"""Calls of operators in a wrapper as torch calls, from the operator's schema or the package's JSON.
 
-And what a call needs to be made alone, on what a probe recorded of its arguments.
+Also the arguments to make a call alone, from what a probe recorded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Place:
-    """Which argument of a launch: its variable in the wrapper, and which of those that are given as that."""
+    """An argument of a launch: its variable in the wrapper, and which of the arguments with that variable."""
 
     variable: str
     turn: int = 0
@@ -98,7 +98,7 @@ def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Tensors) -> 
         if not each.is_out:
             found = by_position[next(positions)]
             if each.type.endswith("Device") or "List[" in each.type:
-                next(positions, None)  # its index, or length
+                next(positions, None)  # skip its index, or length
             given.append((each, _given(each, found, written, launch, names)))
     written.text = f"{schema.operator}({', '.join(_arguments(given))})"
     if shim in _ATTENTION:
@@ -141,7 +141,7 @@ def _given(
 
 
 def _behind(argument: Argument, launch: Launch, names: Tensors) -> str:
-    """A tensor that is handed over by the address of its handle."""
+    """A tensor passed by the address of its handle."""
     assigned = names.assigned(argument.expression.lstrip("&").strip(), launch.start)
     if assigned is None:
         raise NotRead(f"the argument {argument.expression}")
@@ -150,7 +150,7 @@ def _behind(argument: Argument, launch: Launch, names: Tensors) -> str:
 
 
 def _arguments(given: Sequence[tuple[SchemaArgument, str]]) -> list[str]:
-    """Without defaults at the end; by keyword from the first that has to be."""
+    """The arguments without trailing defaults, by keyword where required."""
     told = list(given)
     while told and told[-1][0].default is not None and _same(told[-1][0].default, told[-1][1]):
         told.pop()

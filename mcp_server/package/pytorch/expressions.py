@@ -1,4 +1,4 @@
-"""Expressions of torch in the text of a function: their names, axes and types, and operators of them."""
+"""Torch expressions in the text of a function: their names and axes, types, and operators on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASTS = {"float32": "float()", "float64": "double()", "int64": "long()", "int32"
 
 @dataclass(frozen=True)
 class Value:
-    """An expression, the axes of its dimensions, its type; a `scalar` is a number of Python.
+    """An expression, the axes of its dimensions, and its type. A `scalar` is a Python number.
 
     `is_atom`: it needs no parentheses as an operand. `view_of` is the variable whose memory it shows.
     """
@@ -48,7 +48,7 @@ class Expressions:
         self._named: dict[str, str] = {}
 
     def named(self, value: Value, hint: str = "t") -> Value:
-        """The value under a name of its own."""
+        """The value under its own name."""
         if value.scalar or re.fullmatch(r"\w+", value.text):
             return value
         if value.text not in self._named:
@@ -57,7 +57,7 @@ class Expressions:
         return Value(self._named[value.text], value.axes, value.dtype)
 
     def fresh(self, hint: str) -> str:
-        """A name that nothing has yet."""
+        """An unused name."""
         number = 1 if hint == "t" else 0
         while (name := f"{hint}{number or ''}") in self.taken | self.memory.names:
             number += 1
@@ -65,13 +65,13 @@ class Expressions:
         return name
 
     def forget(self, text: str) -> None:
-        """After a write in place: expressions that read this variable have another value."""
+        """Forget expressions that read this variable, whose values change with a write in place."""
         word = re.compile(rf"\b{re.escape(text)}\b")
         self._named = {key: name for key, name in self._named.items() if not word.search(key)}
         self._known = {key: value for key, value in self._known.items() if not word.search(value.text)}
 
     def of_whole(self, value: Whole) -> Value:
-        """A sum over sizes and axes; axes become `torch.arange`."""
+        """A sum over sizes and axes, with `torch.arange` for axes."""
         axes = self.axes.of(value)
         text = str(value)
         for axis in axes:
@@ -85,7 +85,7 @@ class Expressions:
         return self.named(Value(f"torch.arange({ends}, device=device)", (axis,), "int64"), axis.name)
 
     def aligned(self, value: Value, axes: Sequence[Axis], *, alone: bool = False) -> str:
-        """An operand that broadcasts to `axes`; `alone`: nothing binds it more than it needs."""
+        """An operand that broadcasts to `axes`; `alone`: no surrounding operator requires parentheses."""
         if value.scalar or value.axes == tuple(axes[len(axes) - len(value.axes) :]):
             return value.text if alone else value.operand
         index = [":" if axis in value.axes else "None" for axis in axes]
@@ -94,12 +94,12 @@ class Expressions:
         return f"{value.operand}[{', '.join(index)}]"
 
     def affine(self, index: Term, place: Place) -> tuple[tuple[Axis, ...], list[Step], Whole] | None:
-        """Axes, steps and offset of an index that is a sum of axes; None for another one."""
+        """Axes, steps and offset of an index that is a sum of axes; None for other indices."""
         whole = self.axes.whole(index, place)
         return self.steps(whole) if whole is not None else None
 
     def steps(self, whole: Whole) -> tuple[tuple[Axis, ...], list[Step], Whole] | None:
-        """The same of a sum."""
+        """Axes, steps and offset of a sum; None if a step or the offset varies with an axis."""
         axes, offset, steps = self.axes.of(whole), whole, []
         for axis in axes:
             step = whole.coefficient(axis.symbol)
@@ -123,7 +123,7 @@ class Expressions:
         return Value(f"torch.tensor({value.text}, dtype=torch.{dtype}, device=device)", (), dtype)
 
     def tested(self, value: Value) -> Value:
-        """A value as a bool."""
+        """The value converted to bool."""
         if value.dtype == "bool" or value.scalar:
             return value
         return Value(f"{value.operand} != 0", value.axes, "bool", is_atom=False)
@@ -171,14 +171,14 @@ TESTS = ("isnan", "isinf", "signbit")
 
 
 class Operators(Expressions):
-    """Writes operators. `_sums` has the text, dimensions and size of each sum, of which a mean is made."""
+    """Writes operators. `_sums` has the text, dimensions and size of each sum, from which means are made."""
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         super().__init__(axes, memory)
         self._sums: dict[str, tuple[str, str, Whole]] = {}
 
     def operated(self, op: str, values: list[Value], dtype: str) -> Value:
-        """The value of an operator of these operands. Raises `NotRead`."""
+        """The value of an operator applied to these operands. Raises `NotRead`."""
         if op == "cast":
             return self._converted(values[0], dtype)
         if all(each.scalar for each in values):
@@ -224,7 +224,7 @@ class Operators(Expressions):
         return self.cast(Value(f"{left} {INFIX[op]} {right}", axes, kind, is_atom=False), dtype)
 
     def _mean(self, values: Sequence[Value]) -> Value | None:
-        """A sum divided by how many it has."""
+        """The mean, if a sum is divided by its number of elements; None otherwise."""
         total, count = values
         if total.text not in self._sums or not count.scalar:
             return None

@@ -1,7 +1,7 @@
-"""What a compiler takes apart, put together again: functions of torch, reductions that it writes out.
+"""Restores what a compiler decomposes: torch functions, and reductions that it writes out.
 
-In terms of a kernel, and where it is spread over several statements, in their text: each rule is a pattern
-of whole lines, names and all. The names that go must not be used anywhere else.
+Rules match the terms of a kernel or, if spread over several statements, their text. Each text rule matches
+whole lines, including names. Names that a rule removes must not be used anywhere else.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ IDIOMS = [
 
 
 def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, Term] | None:
-    """The function of the table that a term is, and its argument."""
+    """The known function that a term computes, and its argument; None if there is none."""
     for written, pattern in IDIOMS:
         found: list[Term] = []
         if _fits(pattern, term, found, identity):
@@ -92,7 +92,7 @@ def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, T
 
 
 def _fits(pattern: Term, term: Term, found: list[Term], identity: Callable[[Term], int]) -> bool:
-    """Whether a term is built as the pattern, with the same in each place of `x`, which it adds."""
+    """Whether a term matches the pattern, with one operand in all places of `x`, added to `found`."""
     match pattern, term:
         case Size(), _:
             found.append(term)
@@ -110,7 +110,7 @@ def _fits(pattern: Term, term: Term, found: list[Term], identity: Callable[[Term
 
 
 def rolled(term: Apply) -> Fold | None:
-    """A reduction that was written out over elements at equal distances; None for another term."""
+    """A reduction written out over elements at equal distances; None for other terms."""
     operands = unrolled(term)
     if not operands or len({key(each) for each in operands}) > 1:
         return None
@@ -135,7 +135,7 @@ def rolled(term: Apply) -> Fold | None:
 
 
 def _step(elements: Sequence[Element]) -> int | None:
-    """The distance between the indices of elements of one tensor, where it is always the same."""
+    """The constant distance between the indices of elements of one tensor; None if it varies."""
     places = [linear(each.index, lambda _: True) or Whole() for each in elements]
     steps = {(after - before).number for before, after in pairwise(places)}
     step = steps.pop() if len({each.parameter for each in elements}) == len(steps) == 1 else None

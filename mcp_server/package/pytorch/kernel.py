@@ -1,4 +1,4 @@
-"""One launch of a kernel as a function: what it reads as parameters, what it makes as results.
+"""One launch of a kernel as a function, with parameters for what it reads and results for what it makes.
 
 A tensor that the launch fills, and that nothing else uses under another name, is a result. Any other write is
 made in place.
@@ -22,7 +22,7 @@ from mcp_server.package.terms.whole import Whole, named
 
 @dataclass(frozen=True)
 class Passed:
-    """What a launch gives to one parameter: a tensor with the name of its variable.
+    """The tensor that a launch passes for one parameter, with the name of its variable.
 
     `is_result`: the launch may hand back a new tensor in its place. `is_written_later`: another launch writes
     to its memory after this one.
@@ -35,7 +35,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Function:
-    """The statements of a launch; `reads` are the variables it needs, `results` those it makes anew."""
+    """The statements of a launch. `reads` are the variables it needs, `results` the new ones it makes."""
 
     lines: tuple[str, ...]
     reads: tuple[str, ...]
@@ -55,7 +55,7 @@ def write_kernel(
 
 
 def _statement(store: Store, tensors: Mapping[str, Passed]) -> Statement:
-    """What a store tells about the dimensions of its loops."""
+    """What a store reveals about the dimensions of its loops."""
     roots = (store.index, store.value, *([store.test] if store.test is not None else []))
     inside = [each for root in roots for each in parts(root, inside_indices=True)]
     folds = [each for each in inside if isinstance(each, Fold)]
@@ -157,7 +157,7 @@ class _Writer:
         looped: tuple[Axis, ...],
         later: Sequence[Store],
     ) -> None:
-        """A store at computed places, or only where a test holds."""
+        """A store at computed places, or only if a test holds."""
         at = self.values.index(store.index, place)
         axes = self.axes.ordered([*at.axes, *value.axes])
         if set(looped) - set(axes) and store.mode == "add":
@@ -215,7 +215,7 @@ class _Writer:
         self.values.stored[name] = (_sum(axes, steps), made)
 
     def _may_change(self, store: Store, source: str) -> bool:
-        """Whether the stored tensor, or the one that it would share memory with, is written again."""
+        """Whether the stored tensor, or the tensor it would share memory with, is written again."""
         if self.tensors[store.parameter].is_written_later:
             return True
         if any(each.tensor.text == source and each.is_written_later for each in self.tensors.values()):
@@ -224,7 +224,7 @@ class _Writer:
         return any(each.parameter == store.parameter or self._tensor(each).text == source for each in later)
 
     def _result_name(self, text: str) -> str:
-        """The tensor's own name where its old value is not read; else a name beside it."""
+        """The tensor's own name if its old value is not read, else a different name."""
         name = f"{text}_out" if any(text == each.tensor.text for each in self.tensors.values()) else text
         number = 2
         while name in self.results.values():
@@ -241,7 +241,7 @@ class _Writer:
         self.values.forget(tensor.text)
 
     def _keep_old(self, store: Store, later: Sequence[Store]) -> None:
-        """A copy of what the store overwrites and a later value still needs."""
+        """Copy the values that the store overwrites and a later value needs."""
         tensor = self._tensor(store)
         same = {name for name, held in self.current.items() if held.text == tensor.text}
         inside = (
@@ -259,12 +259,12 @@ def _forward(steps: Sequence[Step], offset: Whole) -> bool:
 
 
 def _outermost_first(each: Range) -> tuple[bool, bool]:
-    """Loops of C++ stand in order; of Triton's index variables those of a reduction are innermost."""
+    """C++ loops are in order. Of Triton's index variables, those of a reduction are innermost."""
     return each.name.startswith("r"), not each.name.startswith(("y", "z"))
 
 
 def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:
-    """What makes a tensor of the stored values: a permutation, a reshape, or nothing."""
+    """The code that shapes the stored values into the tensor: a permutation, a reshape, or nothing."""
     dims = list(zip(tensor.sizes, tensor.strides, strict=True))
     real = [(size, stride) for size, stride in dims if size.number != 1]
     mine = [(each.size, each.stride) for each in steps]
@@ -285,7 +285,7 @@ def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:
 
 
 def merged(stores: Sequence[Store]) -> list[Store]:
-    """Stores in order; the parts into which a vector loop divides one store are one again."""
+    """Stores in order, merging the parts into which a vector loop divides one store."""
     identity = Structures(Memory({})).identity
     found: list[Store] = []
     for store in stores:

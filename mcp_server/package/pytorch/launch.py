@@ -1,6 +1,6 @@
-"""One statement of a wrapper in a program: a launch as a function or a call of its operator, a copy.
+"""One statement of a wrapper in a program: a launch as a function or operator call, or a copy.
 
-`Lifetimes` tells which memory a launch may make anew.
+`Lifetimes` says which memory a launch may allocate anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Node: TypeAlias = Launch | Transfer
 
 
 class Lifetimes:
-    """Of the variables of a run, by the offsets of its statements."""
+    """The lifetimes of a run's variables, by the offsets of its statements."""
 
     def __init__(self, wrapper: Wrapper) -> None:
         self.buffers, run = wrapper.buffers, wrapper.run
@@ -51,7 +51,7 @@ class Lifetimes:
         if buffer.kind not in ("allocated", "moved", "view", "alias", "assigned"):
             return False
         if any(buffer.line < block.line for block in branches(launch)):
-            return False  # the other branch and what follows know it by its name
+            return False  # the other branch and later code know it by its name
         family = self._families[buffer.storage]
         if any(each.kind in ("input", "constant", "pool") for each in family):
             return False
@@ -82,7 +82,7 @@ class Lifetimes:
         return self._last_write.get(self.buffers[name].storage, -1) > launch.start
 
     def _comes_from(self, buffer: Buffer, name: str) -> bool:
-        """Whether a variable is another name, or a view, of that one."""
+        """Whether a variable is another name for, or a view of, `name`."""
         seen: set[str] = set()
         while buffer.base is not None and buffer.base not in seen:
             if buffer.base == name:
@@ -93,7 +93,7 @@ class Lifetimes:
 
 
 def branches(node: Node) -> list[Block]:
-    """The blocks around a statement in which it need not run once."""
+    """The blocks around a statement that may not run exactly once."""
     return [each for each in node.context if each.kind in ("if", "else", "loop")]
 
 
@@ -106,9 +106,9 @@ def variables(node: Node, *, written: bool = False) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class WrittenLaunch:
-    """A launch in the program: the lines of its function, the call of its operator, or why it is not read.
+    """A launch in the program: the lines of its function, the call of its operator, or why it cannot be read.
 
-    `alone` is the same over nothing but its arguments.
+    `alone` is the launch as an expression over its own arguments.
     """
 
     index: int
@@ -162,7 +162,7 @@ class Launches(Tensors):
             self.scope.lines.append(f"{self.variable(target)}.copy_({self.variable(node.reads)})")
 
     def _operator(self, launch: Launch) -> None:
-        """The call, and the same over its arguments: `torch.mm(t0, t1)`, with `out=` where it needs that."""
+        """Write the call, also over its arguments alone: `torch.mm(t0, t1)`, with `out=` if necessary."""
         if launch.kind == "proxy_executor":
             written = proxy_call(launch, self._proxy_node(launch), self)
         else:
@@ -173,7 +173,7 @@ class Launches(Tensors):
         if written.results:
             self.scope.names.update({each: self.identifier(each) for each in written.results if each})
             line = f"{', '.join(self.scope.names.get(each, '_') for each in written.results)} = {line}"
-            # Seeds and the like, which nobody reads, are the operator's own.
+            # Seeds and similar results that nobody reads belong to the operator.
             gives = [each if self.lifetimes.is_read_after(each, launch) else "" for each in written.results]
         elif written.out:
             line = self._written_out(launch, written.out, line)
@@ -190,12 +190,12 @@ class Launches(Tensors):
         )
 
     def _operand(self, argument: Argument, results: Sequence[str]) -> str:
-        """A tensor for an operator; in the wrapper's layout where that decides the layout of the results."""
+        """A tensor for an operator, in the wrapper's layout if the results' layout depends on it."""
         given = self.tensor(argument)
         return self.with_strides(given, argument.target or "") if any(results) else given
 
     def _written_out(self, launch: Launch, targets: Sequence[str], line: str) -> str:
-        """`x = torch.mm(a, b)` where nobody holds the memory, else with `out=`."""
+        """Return `x = torch.mm(a, b)` if nothing else holds the memory, else the call with `out=`."""
         outs = _outs(launch, targets)
         first, operands = outs[0], {each.target for each in launch.arguments if each not in outs}
         new = len(outs) == 1 and first.target not in operands and self.lifetimes.may_be_new(first, launch)
@@ -255,7 +255,7 @@ class Launches(Tensors):
         return Passed(tensor, new, self.lifetimes.is_written_after(target, launch))
 
     def _result_identifier(self, target: str, launch: Launch) -> str:
-        """The name of a tensor that a launch makes: that of the model's value where there is one."""
+        """The name of a tensor that a launch makes: the model's name for the value if there is one."""
         source = launch.sources[-1] if launch.sources and len(launch.writes) == 1 else ""
         return self.identifier(target, source if source.isidentifier() else "")
 
@@ -267,7 +267,7 @@ class Launches(Tensors):
         )
 
     def _laid_out(self, name: str, text: str, call: Call) -> str:
-        """What is passed; in the layout of the wrapper where the function looks at the memory itself."""
+        """The passed tensor, in the wrapper's layout if the function accesses memory directly."""
         given, target = call.reads[name], call.arguments[name].target or ""
         if self._is_flat(call.arguments[name]):
             return f"flat({given})"

@@ -1,6 +1,6 @@
 """A package as a Python program that imports torch and nothing else: one function or call for each launch.
 
-What a launch can't be written as raises an error there, with the reason: nothing is guessed. All names from
+Code that cannot be written raises an error there, with the reason: nothing is guessed. All names from
 the package are made identifiers; its other text is only in comments and quotes.
 """
 
@@ -29,7 +29,7 @@ ASSIGN = "assign"  # the callee of a moved handle  # the callee of a moved handl
 
 @dataclass(frozen=True)
 class PytorchProgram:
-    """The text of model.py, and what became of each launch."""
+    """The text of model.py, and the result for each launch."""
 
     text: str
     launches: tuple[WrittenLaunch, ...]
@@ -100,7 +100,7 @@ class _Writer(Launches):
         return self.only is None or launch.index in self.only
 
     def _statements(self, nodes: Iterable[Node], depth: int, body: Body) -> None:
-        """Statements of a block, those of blocks in it indented; assignments side by side are one."""
+        """Write the statements of a block, indenting nested blocks and merging adjacent assignments."""
         for block, inside in groupby(nodes, key=lambda each: next(iter(branches(each)[depth:]), None)):
             if block is not None:
                 self._attempt(list(inside), partial(self._block, block, depth, body))
@@ -110,7 +110,7 @@ class _Writer(Launches):
                     self._attempt(each, self._assign if assigns else lambda one: self.node(one[0]))
 
     def _attempt(self, nodes: list[Node], write: Callable[[list[Node]], None]) -> None:
-        """Statements, or lines that raise an error with what is not read of them."""
+        """Write statements, or lines that raise an error for those that cannot be read."""
         scope, start, known = self.scope, len(self.scope.lines), len(self.launches)
         try:
             write(nodes)
@@ -122,7 +122,7 @@ class _Writer(Launches):
                 self._not_read(each, why)
 
     def _block(self, block: Block, depth: int, body: Body, nodes: Sequence[Node]) -> None:
-        """An `if`, `else` or loop. Names that are made in it end with it, except those that it assigns."""
+        """Write an `if`, `else` or loop. Names created inside are local to it, except those it assigns."""
         made_before = [self.wrapper.buffers[name] for node in nodes for name in variables(node)]
         for buffer in made_before:
             while buffer.base is not None and buffer.line > block.line:
@@ -177,7 +177,7 @@ class _Writer(Launches):
             self.launches.append(WrittenLaunch(node.index, node.kernel, node.kind, "", (), why))
 
     def _finished(self, lines: Sequence[str | Call]) -> list[str]:
-        """The statements of a method, from its end: without what nobody uses."""
+        """The statements of a method without those whose results are unused, found from its end."""
         used: set[str] = set()
         found: list[str] = []
         for line in reversed(lines):
@@ -202,7 +202,7 @@ class _Writer(Launches):
         return assembled(self.functions, loads, parameters, folding, forward, device)
 
     def _folded(self) -> list[str]:
-        """Where the results of constant folding are kept."""
+        """The code that stores the results of constant folding."""
         body = self.wrapper.folding
         if body is None:
             return []
@@ -216,14 +216,14 @@ class _Writer(Launches):
 
 @dataclass(frozen=True)
 class _Test:
-    """A test of the one element of a tensor."""
+    """A test of a tensor's only element."""
 
     symbol: Symbol
     negated: bool
 
 
 def _test(header: str, body: Body) -> _Test | None:
-    """That of `if (!x) break`, `if (x == 0)`; None for a test of sizes."""
+    """The test of `if (!x) break` or `if (x == 0)`; None for a test of sizes."""
     found = re.match(r"if \((?P<not>!?)(?P<name>\w+)(?P<zero> == (?:0|false))?\)", header)
     symbol = body.symbols.get(found["name"]) if found else None
     if found is None or symbol is None or symbol.tensor is None or symbol.kind != "value":
@@ -232,5 +232,5 @@ def _test(header: str, body: Body) -> _Test | None:
 
 
 def _plain(path: str | None) -> str:
-    """`args[0]` is no name to read; a keyword is."""
+    """The name of a keyword input; empty for `args[0]`, which is no readable name."""
     return path if path is not None and path.isidentifier() else ""

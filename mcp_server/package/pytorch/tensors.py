@@ -63,7 +63,7 @@ class Tensors:
     # Names.
 
     def identifier(self, name: str, wanted: str = "") -> str:
-        """A name of the program for one of the package, the same for the same."""
+        """The program's name for a name of the package, always the same one."""
         if name not in self.identifiers:
             text = re.sub(r"\W+", "_", wanted or name).strip("_") or "value"
             text = f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
@@ -77,7 +77,7 @@ class Tensors:
         return self.identifiers[name]
 
     def whole(self, expression: str) -> Whole:
-        """A size of the wrapper; the symbols in it are defined first. Raises `NotRead`."""
+        """A size of the wrapper, after defining its symbols. Raises `NotRead`."""
         sizes: dict[str, Whole] = {}
         for symbol in reversed(origins(expression, self.wrapper.symbols)):
             sizes[symbol.name] = self._size(symbol, sizes)
@@ -90,7 +90,7 @@ class Tensors:
         return found
 
     def _size(self, symbol: Symbol, known: Mapping[str, Whole]) -> Whole:
-        """A symbol of the wrapper: what it is computed from where that is a sum, else a variable."""
+        """A symbol of the wrapper: the sum from which it is computed if there is one, else a variable."""
         term = size_term(symbol.expression) if symbol.kind == "computed" else None
         found = Axes(known).whole(term, {}) if term is not None else None
         if found is not None:
@@ -113,7 +113,7 @@ class Tensors:
             self.scope.lines.append(f"{name} = {self._computed(symbol.expression)}")
 
     def _computed(self, expression: str) -> str:
-        """`(1.0/2.0)*n` is a whole number: `n // 2`."""
+        """Convert the integer `(1.0/2.0)*n` to `n // 2`."""
         half = re.fullmatch(r"\(1\.0/(\d+)\.0\)\*(\w+)", expression.replace(" ", ""))
         if half:
             return f"{self.identifier(half[2])} // {half[1]}"
@@ -152,7 +152,7 @@ class Tensors:
     # Tensors.
 
     def variable(self, name: str) -> str:
-        """The expression of a tensor of the wrapper; an allocation is made at its first use."""
+        """The expression of a wrapper tensor. An allocation is written at its first use."""
         if name in self.scope.names:
             return self.scope.names[name]
         buffer = self.wrapper.buffers.get(name) or (
@@ -174,7 +174,7 @@ class Tensors:
             of = self.wrapper.buffers[buffer.base]
             if buffer.kind != "view" or buffer.sizes is None:
                 return base
-            # The wrapper describes a view by its place in the memory of all.
+            # The wrapper describes a view by its place in the whole memory.
             start = self.whole(of.offset) if of.offset else Whole()
             at = self.whole(buffer.offset or "0") - start
             return self._view(base, of.name, buffer.sizes, buffer.strides or (), at)
@@ -193,7 +193,7 @@ class Tensors:
         return self.constants[name].fqn if name in self.constants else name
 
     def layout(self, name: str) -> Layout:
-        """Sizes, strides and type of a tensor of the wrapper, flat memory where only its operator knows them.
+        """Sizes, strides and type of a wrapper tensor; flat memory if only its operator knows them.
 
         Raises `NotRead`.
         """
@@ -209,12 +209,12 @@ class Tensors:
         return sizes_, tuple(self.whole(each) for each in buffer.strides), buffer.dtype or ""
 
     def is_of_operator(self, name: str) -> bool:
-        """Whether a tensor has the layout that its operator gave it: the wrapper does not say which."""
+        """Whether a tensor has the layout that its operator gave it, which the wrapper does not specify."""
         buffer = self.wrapper.buffers[name]
         return name not in self.constants and buffer.kind != "input" and buffer.strides is None
 
     def _input_layout(self, name: str) -> Layout:
-        """The layout of an input, from the checks that the wrapper makes of it."""
+        """The layout of an input, from the wrapper's checks of it."""
         found = next((each for each in self.package.package.inputs if each.name == name), None)
         if found is None or not found.described:
             raise NotRead(f"the layout of {name}")

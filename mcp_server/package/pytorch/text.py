@@ -1,6 +1,6 @@
 """The text of a program: functions, the class with its methods, the file around them.
 
-Besides torch it needs a few short functions, of which it gets those that it calls.
+Besides torch it needs a few short functions, and includes only those that it calls.
 
 Its weights are a safetensors file, found in the package's library, its blob or the files beside it.
 """
@@ -65,7 +65,7 @@ def function(
 
 
 def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
-    """Without names that nobody reads: results that only this launch needed, steps of them."""
+    """Remove unused names: results that only this launch needed, and their intermediate steps."""
     wanted = set(results)
     kept: list[str] = []
     for line in reversed(lines):
@@ -77,7 +77,7 @@ def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
 
 
 def with_blanks(line: str, used: Collection[str]) -> str:
-    """A call of several results, with those that nobody uses left out."""
+    """A call of several results, with unused ones left out."""
     found = re.match(r"\w+(?:, \w+)+ = (?=torch\.|attention\()", line)
     if found is None:
         return line
@@ -86,7 +86,7 @@ def with_blanks(line: str, used: Collection[str]) -> str:
 
 
 def indented(lines: Iterable[str]) -> list[str]:
-    """With the blocks of Python, whose ends are marked."""
+    """Indent Python blocks, whose ends are marked."""
     depth, found = 0, []
     for line in lines:
         if line == DEDENT:
@@ -103,7 +103,7 @@ def quoted(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Without control characters, so that a comment stays one line."""
+    """The text without control characters, so that a comment stays one line."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -297,7 +297,7 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
 
 
 def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[BinaryIO], None] | None]]:
-    """Each constant that is not folded, with what copies its bytes."""
+    """Each constant that is not folded, with the function that copies its bytes."""
     constants = [each for each in package.constants if not each.folded]
     place, library, files = package.weights.place, package.library, package.files
     member, at = files.library, 0

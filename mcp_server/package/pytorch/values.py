@@ -1,4 +1,4 @@
-"""Terms of a kernel as expressions of torch, each over as few axes as it depends on."""
+"""Kernel terms as torch expressions, each over only the axes it depends on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_server.package.terms.parts import free_positions, parts, unwrapped
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread
 from mcp_server.package.terms.whole import Whole, constant, product
 
-LONG = 90  # characters of an expression that gets a name
+LONG = 90  # characters; longer expressions get a name
 MOST_LISTED = 64  # elements of a constant that are written out
 REDUCED = {"mean": "mean", "max": "amax", "min": "amin", "any": "any", "all": "all"}
 NESTED = Value("nested", (), "bool")
@@ -81,7 +81,7 @@ class Values(Operators):
         found = self.steps(whole) if whole is not None else None
         if found is not None:
             text = _viewed(tensor, found[1], found[2])
-            # Under a test the elements may lie outside of the tensor, unless they are known not to.
+            # Under a test the elements may lie outside the tensor, unless they are known to be inside.
             if text and (not guards or not text.startswith("strided(")):
                 return Value(text, found[0], term.dtype, view_of=tensor.text)
         if not guards and (gathered := self._gathered(term, tensor, place)) is not None:
@@ -99,7 +99,7 @@ class Values(Operators):
         return self.of_whole(whole) if whole is not None else self.value(index, place, guards)
 
     def _gathered(self, term: Element, tensor: Tensor, place: Place) -> Value | None:
-        """`table[ids]`: whole rows at computed places; None where the index is none of that kind."""
+        """Return `table[ids]`, whole rows at computed places; None for any other index."""
         split = self._split(term.index, place)
         if split is None or not tensor.sizes or split[1] != tensor.strides[0]:
             return None
@@ -153,7 +153,7 @@ class Values(Operators):
         return self.operated(op, [self.value(each, place, guards) for each in term.args], dtype)
 
     def _chosen(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value:
-        """`torch.where`. An element behind a test is loaded only where the test holds."""
+        """Return `torch.where`. An element behind a test is loaded only where the test holds."""
         test, first, second = term.args
         held = self.tested(self.as_tensor(self.value(test, place, guards)))
         loads = [
@@ -195,7 +195,7 @@ class Values(Operators):
         return Value(f"{text}{kind}, device=device)", loop.axes, term.dtype)
 
     def _idiom(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value | None:
-        """A function that a compiler takes apart, of the table; an unrolled maximum or sum."""
+        """A known function that a compiler decomposes, or an unrolled maximum or sum."""
         if (known := known_function(term, self.structures.identity)) is not None:
             written, argument = known
             value = self.as_tensor(self.value(argument, place, guards))
@@ -252,7 +252,7 @@ class Values(Operators):
 
 
 def _viewed(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
-    """A view, with the dimensions flipped that are walked backwards; empty where it is none."""
+    """A view, with dimensions flipped that are read backwards; empty if it is no view."""
     forward, flipped = [], []
     for number, step in enumerate(steps):
         if not step.stride.is_positive_or_zero():

@@ -1,6 +1,6 @@
-"""What a kernel sees of a tensor, as PyTorch writes it: itself, a reshape, slices, a permutation.
+"""What a kernel sees of a tensor, in PyTorch terms: itself, a reshape, slices, a permutation.
 
-`Memory` tells which tensor a load sees; `Structures` which terms of a kernel are the same.
+`Memory` tells which tensor a load sees. `Structures` tells which terms of a kernel are the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TYPICAL = 97  # a size by which symbolic strides are ordered
 
 @dataclass(frozen=True)
 class Step:
-    """One dimension of a view: its size, and the elements from one to the next."""
+    """One dimension of a view: its size, and the distance between neighbouring elements."""
 
     size: Whole
     stride: Whole
@@ -52,7 +52,7 @@ def contiguous(sizes: Sequence[Whole]) -> tuple[Whole, ...]:
 
 
 def is_whole(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> bool:
-    """Whether a view has each element of the tensor once."""
+    """Whether a view contains each element of the tensor exactly once."""
     if offset != Whole():
         return False
     mine = sorted(
@@ -63,7 +63,7 @@ def is_whole(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> bool:
 
 
 def _is_dense(steps: Sequence[Step], numel: Whole) -> bool:
-    """Whether the steps, from the outermost on, walk through `numel` elements that lie side by side."""
+    """Whether the steps, from the outermost on, cover `numel` adjacent elements."""
     strides = contiguous([each.size for each in steps])
     same = all(
         each.size.number == 1 or each.stride == dense for each, dense in zip(steps, strides, strict=True)
@@ -72,7 +72,7 @@ def _is_dense(steps: Sequence[Step], numel: Whole) -> bool:
 
 
 def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool = False) -> str:
-    """The elements of a tensor that steps from `offset` on reach, in their order."""
+    """The elements of a tensor reached by the steps from `offset` on, in their order."""
     sizes = [each.size for each in steps]
     if offset == Whole() and _is_same(tensor, steps):
         return tensor.text
@@ -90,14 +90,14 @@ def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool
 
 
 def strided(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
-    """Elements of the memory of a tensor, wherever they lie."""
+    """Elements of a tensor's memory, at any distance."""
     sizes, strides = ([getattr(each, what) for each in steps] for what in ("size", "stride"))
     at = f", {offset}" if offset != Whole() else ""
     return f"strided({tensor.text}, {tupled(sizes)}, {tupled(strides)}{at})"
 
 
 def _refolded(tensor: Tensor, steps: Sequence[Step], to_write: bool) -> Tensor | None:
-    """A dense tensor with a dimension for each stride of these steps; None where they do not divide it."""
+    """A dense tensor with one dimension for each stride of the steps; None if they do not divide it."""
     strides = sorted({each.stride for each in steps if each.size.number != 1}, key=typical, reverse=True)
     if not strides or any(stride == Whole() for stride in strides):
         return None
@@ -121,7 +121,7 @@ def _is_same(tensor: Tensor, steps: Sequence[Step]) -> bool:
 
 
 def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
-    """Slices of dimensions and a permutation; None where a step is no dimension of the tensor."""
+    """Slices of dimensions and a permutation; None if a step is not along a dimension of the tensor."""
     place: dict[int, tuple[Step, int]] = {}
     for step in steps:
         found = _dimension_of(tensor, step, place)
@@ -172,7 +172,7 @@ def _permuted(there: Sequence[Step], wanted: Sequence[Step]) -> str:
 
 
 def starts_of(tensor: Tensor, offset: Whole) -> list[Whole] | None:
-    """The index in each dimension at which an offset lies; None where it lies between."""
+    """The index of an offset in each dimension; None if the offset lies between indices."""
     starts, rest = [Whole()] * len(tensor.sizes), offset
     strides = [typical(stride) for stride in tensor.strides]
     for dim in sorted(range(len(strides)), key=strides.__getitem__, reverse=True):
@@ -189,7 +189,7 @@ def starts_of(tensor: Tensor, offset: Whole) -> list[Whole] | None:
 
 
 def typical(value: Whole) -> int:
-    """The value for sizes of some usual length, to order strides by."""
+    """The value for typical sizes, to order strides by."""
     found = value.replaced({atom: constant(_TYPICAL) for atom in value.atoms}).number
     return found if found is not None else 0
 
@@ -203,7 +203,7 @@ def tupled(sizes: Sequence[Whole]) -> str:
 
 
 class Memory:
-    """The tensors of a kernel's parameters as loads see them: by the stores before them."""
+    """The tensors of a kernel's parameters as loads see them after earlier stores."""
 
     def __init__(self, tensors: Mapping[str, Tensor], stores: Sequence[Store] = ()) -> None:
         self.start = dict(tensors)
@@ -225,7 +225,7 @@ class Memory:
             states[:] = [(at, replace(t, text=name) if t.text == text else t) for at, t in states]
 
     def version(self, element: Element) -> int:
-        """How many stores a load sees."""
+        """The number of stores that a load sees."""
         text = self._text(element.parameter)
         return sum(text == written and line < element.line for written, line in self._stores)
 
@@ -240,7 +240,7 @@ class Memory:
 
 
 class Structures:
-    """Numbers for terms: those that are built alike, over the same state of the memory, have the same."""
+    """Numbers for terms. Terms with equal structure over the same memory state have the same number."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -275,7 +275,7 @@ class Structures:
         return self._identity[term]
 
     def count(self, *terms: Term) -> None:
-        """Count uses, so that what is used twice gets a name."""
+        """Count uses, so that terms used twice get a name."""
         seen: set[int] = set()
         for term in terms:
             self._count(term, seen)
