@@ -32,7 +32,7 @@ class Event:
 
 @dataclass
 class Phase(Event):
-    """That the worker came to a phase of this name, and the file, call or the like that it is about."""
+    """The worker began the phase with this name, for the given file, call or similar subject."""
 
     event: str
     about: str = ""
@@ -70,7 +70,7 @@ class Torch(Event):
 
 @dataclass
 class OperatorsTaken(Event):
-    """The `lines` of a script that register operators; without any why not."""
+    """The `lines` of a script that register operators; empty if there are none; `refused` says why."""
 
     file: str = ""
     lines: list[int] = field(default_factory=list)
@@ -79,7 +79,7 @@ class OperatorsTaken(Event):
 
 @dataclass
 class Refused(Event):
-    """The request itself is wrong: nothing of the workload ran."""
+    """The request itself is wrong. Nothing of the workload ran."""
 
     what: str
     value: object = None
@@ -88,7 +88,7 @@ class Refused(Event):
 
 @dataclass
 class Failed(Event):
-    """The exception that ended the operation, `during` the phase that the last event began."""
+    """The exception that ended the operation; `during` is the phase begun by the last event."""
 
     text: str = ""
     during: str = ""
@@ -112,7 +112,7 @@ class Cuda(Event):
 
 @dataclass
 class Gpu(Event):
-    """A device, its `capability` as digits, such as 90; or the error with which it answers."""
+    """A device, with its `capability` as digits such as 90, or the error with which it answers."""
 
     index: int
     name: str = ""
@@ -143,7 +143,7 @@ class Given(Event):
 
 @dataclass
 class Inputs(Event):
-    """The leaves of the inputs, with the device where each was saved from."""
+    """The leaves of the inputs, with the device from which each was saved."""
 
     leaves: list[TensorFacts]
 
@@ -190,7 +190,7 @@ MOST_ROWS = 32  # rows of dimension 0 that a comparison lists
 
 @dataclass
 class Called(Event):
-    """A call came back, after `seconds` up to the device's end of work."""
+    """A call returned, after `seconds` including the device's work."""
 
     call: int = 0
     seconds: float = 0.0
@@ -208,7 +208,7 @@ class ElementChange:
 
 @dataclass
 class Repeated(Event):
-    """Whether the call `run`, `second` or `filled`, gave what the first one gave."""
+    """Whether the call `run`, `second` or `filled`, gave the same outputs as the first call."""
 
     run: str
     equal: bool
@@ -285,7 +285,7 @@ class Comparison:
 
     @property
     def layout(self) -> str:
-        """How the first output of another layout differs; empty when all have the same."""
+        """How the first output with a different layout differs; empty if all layouts agree."""
         return next((output.layout for output in self.outputs if output.layout), "")
 
     @property
@@ -294,7 +294,7 @@ class Comparison:
 
     @property
     def innocent(self) -> int:
-        """Elements that differ though they were not at fault."""
+        """The number of elements that differ though they were not at fault."""
         return sum(output.innocent for output in self.outputs)
 
 
@@ -328,7 +328,7 @@ class Smallest:
 
 @dataclass(frozen=True)
 class CheckFacts(Event, event="checked_outputs"):
-    """How the user's check command ended: its exit status, and the end of what it printed."""
+    """How the user's check command ended: its exit status, and the last part of its output."""
 
     status: int
     text: str = ""
@@ -394,7 +394,7 @@ class Argument(OfLaunch, TensorFacts):
 
 @dataclass
 class LeftOut(Event):
-    """There are too many events: these arguments have none."""
+    """There are too many events, so these arguments have none."""
 
     arguments: int
 
@@ -448,7 +448,7 @@ class NodeRaised(OfNode):
 
 @dataclass
 class GuardFailed(OfNode):
-    """A guard of the program refuses the inputs."""
+    """A guard of the program rejects the inputs."""
 
     text: str
     type: str = ""
@@ -487,7 +487,7 @@ class NodeTraining(OfNode):
 
 @dataclass
 class FakeMismatch(OfNode):
-    """The result of a node is not what its fake function promised."""
+    """The result of a node differs from what its fake function promised."""
 
     promised: Optional[Layout] = None
     returned: Optional[Layout] = None
@@ -640,14 +640,14 @@ class LaunchJudged(OfLaunch):
 
 @dataclass
 class JudgedOutputs(Event):
-    """Whether the call with right values in place of all wrong ones is right."""
+    """Whether the call is right with all wrong values replaced by right ones."""
 
     right: bool
 
 
 @dataclass
 class Timed(Event):
-    """The median time of a call; `steady`: each gave what the first gave."""
+    """The median time of a call; `steady`: every call gave the outputs of the first."""
 
     seconds: float
     steady: bool = True
@@ -665,7 +665,7 @@ class Compiled(Event):
 
 @dataclass
 class Switched(Event):
-    """The options asked for that this torch has."""
+    """The requested options that this torch has."""
 
     names: list[str]
 
@@ -727,7 +727,7 @@ class Uncuttable(Event):
 
 @dataclass
 class Decision(Event):
-    """A decision that the compiler took (`reduction.attempt`): its operator, or what a pass rewrote."""
+    """A decision of the compiler (`reduction.attempt`): its operator, or what a pass rewrote."""
 
     kind: str
     key: str

@@ -34,11 +34,11 @@ PREPARED = (".report", ".events", ".run")  # modules that every request would im
 
 
 class Forked(BaseException):
-    """Unwinds the stack of the server in a forked worker, which then ends like any program."""
+    """Unwinds the server's stack in a forked worker, which then ends like any program."""
 
 
 def load(name: str, path: str) -> Any:
-    """A module from its file: no package of ours is importable here."""
+    """Load a module from its file, because no package of this project can be imported here."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -61,7 +61,7 @@ def serve(server: socket.socket, supervisor: Any) -> None:
 
 
 def fork(supervisor: Any, lifeline: int) -> int:
-    """os.fork; no room for a process is reported as the supervisor reports it."""
+    """os.fork, reporting a lack of process slots as the supervisor does."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # 3.12 warns of threads, such as those of NumPy's BLAS
@@ -73,7 +73,7 @@ def fork(supervisor: Any, lifeline: int) -> int:
 
 
 def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
-    """In the forked process: be the supervisor of one worker, which is forked here and raises `Forked`."""
+    """In the forked process: supervise one worker, which is forked here and raises `Forked`."""
     os.setsid()
     lifeline, stdout, stderr = descriptors[:3]
     null = os.open(os.devnull, os.O_RDWR)
@@ -88,7 +88,7 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
         stage = "session"
         try:
             supervisor.new_session(parent)
-            # The handlers of a Python that has just begun, and not those of the supervisor.
+            # Restore the signal handlers of a fresh Python, replacing the supervisor's.
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -113,7 +113,7 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
 
 
 def import_torch(modules: list[str]) -> bool:
-    """Whether torch is here and may be used in a fork, which has none of the threads that a module began.
+    """Whether torch is present and may be used in a fork, which lacks the threads that a module started.
 
     A module that cannot be imported is left to who needs it. A device that was touched cannot be used in a
     fork: counting devices is enough for that.
@@ -151,7 +151,7 @@ def main(argv: list[str]) -> int:
     if not import_torch(modules):
         if not modules:
             return 1
-        os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # torch alone may do
+        os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # torch alone may work
     worker.register_as_package()
     for name in PREPARED:
         importlib.import_module(worker.PACKAGE + name)

@@ -61,7 +61,7 @@ Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef]
 
 
 def called(node: ast.AST) -> Iterator[ast.expr]:
-    """What is called when the statement is run, decorators included: not what bodies of functions call."""
+    """What running the statement calls, including decorators but not the bodies of functions."""
     if isinstance(node, ast.Call):
         yield node.func
     if isinstance(node, _DEFINITIONS):
@@ -106,14 +106,14 @@ class Names:
                 yield item.optional_vars.id
 
     def full(self, node: ast.AST) -> str:
-        """`a.b.c` with `a` as it was imported; "" for what is no such chain."""
+        """Return `a.b.c` with `a` as it was imported; "" if it is no such chain."""
         if isinstance(node, ast.Attribute):
             base = self.full(node.value)
             return base + "." + node.attr if base else ""
         return self.imported.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def registers(self, node: ast.AST) -> bool:
-        """Whether what is called, or a call of it, registers something."""
+        """Whether calling this expression, or the expression that it calls, registers something."""
         if isinstance(node, ast.Call):
             return self.registers(node.func)
         name = self.full(node)
@@ -124,7 +124,7 @@ class Names:
 
 
 def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements with those of their blocks."""
+    """The statements, including those in their blocks."""
     for node in body:
         yield node
         for name in ("body", "orelse", "finalbody") if isinstance(node, _BLOCKS) else ():
@@ -134,7 +134,7 @@ def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _reasons(function: ast.expr, names: Names, seen: set[str]) -> Iterator[str]:
-    """Why a call of this would run the program."""
+    """Why calling this would run the program."""
     if isinstance(function, ast.Call):  # a decorator with arguments; the call is looked at by itself
         return
     name = names.full(function)
@@ -204,7 +204,7 @@ class _Script:
         return wanted
 
     def why_not(self, numbers: set[int]) -> str:
-        """Why these statements cannot be run without running the program; "" when they can."""
+        """Why these statements cannot be run without running the program; "" if they can."""
         for node in (self.statements[n].node for n in sorted(numbers)):
             reasons = [
                 "it is a {} statement".format(type(each).__name__.lower())
@@ -302,7 +302,7 @@ def import_all(names: Sequence[str], report: Report) -> None:
 
 
 class _Operators(SourceFileLoader):
-    """Imports a script as far as it registers operators."""
+    """Import the part of a script that registers operators."""
 
     def __init__(self, name: str, path: str, taken: RegistrationSlice) -> None:
         super().__init__(name, path)
@@ -314,7 +314,7 @@ class _Operators(SourceFileLoader):
 
 
 def _take_operators(path: str, report: Report) -> None:
-    """What goes wrong here is reported and not raised: the call may need none of them."""
+    """Report errors instead of raising them, because the call may not need these modules."""
     path = _directory_first(path)
     module = module_of(path, PREFIX + os.path.basename(path)[:-3])
     with open(path, "rb") as file:
@@ -333,7 +333,7 @@ PREFIX = "_aoti_debug_import_"  # of the names of modules that are run from file
 
 
 def _directory_first(path: str) -> str:
-    """The whole path of a file. Its directory comes first on `sys.path`, as for a script."""
+    """The absolute path of a file. Its directory is put first on `sys.path`, as for a script."""
     if not os.path.exists(path):
         raise Refused("no such file to import", path)
     path = os.path.abspath(path)

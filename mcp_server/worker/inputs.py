@@ -1,6 +1,6 @@
 """Inputs of a call: read or made, described, changed for another try, and checked for changes.
 
-A change of elements alters those that are chosen, and only those. What is chosen by several keys must fulfil
+A change of elements alters only the chosen elements. Elements chosen by several keys must fulfil
 them all:
 - `flat`: numbers of elements in row-major order; `index`: one logical index;
 - `stride`, `offset` and `end`: flat elements offset + k * stride below `end` (without it: all others);
@@ -59,11 +59,11 @@ def load_file(path: str, what: str = "inputs file", where: Any = None) -> Any:
         raise Refused("no such " + what, path, FORMS) from None
     except OSError as error:
         raise Refused("the {} cannot be read: {}".format(what, error.strerror), path, FORMS) from None
-    if start[:2] != b"PK" and start[:1] != b"\x80":  # a zip, or a pickle of protocol 2 and above
+    if start[:2] != b"PK" and start[:1] != b"\x80":  # a zip, or a pickle of protocol 2 or later
         raise Refused("the {} was not written by torch.save".format(what), path, FORMS)
     try:
         return torch.load(path, map_location=where, weights_only=True)
-    except Exception as error:  # the unpickler raises nearly anything on a file that is not what it seems
+    except Exception as error:  # the unpickler raises almost anything on a malformed file
         text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         why = "cannot be read: " + text
         if isinstance(error, pickle.UnpicklingError):
@@ -120,13 +120,13 @@ def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
 
 
 def strided(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """A copy with these strides in memory of its own, which begins as allocators align it."""
+    """A copy with these strides in its own memory, which starts at an allocator's usual alignment."""
     memory = torch.zeros(span(values.shape, stride), dtype=values.dtype, device=values.device)
     return memory.as_strided(values.shape, tuple(stride)).copy_(values)
 
 
 def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
-    """The inputs in a file, or made of specs: the same at each reading."""
+    """The inputs from a file or from specs; the same at each reading."""
     if asked is None:
         raise Refused("no inputs were given", None, "a file written by torch.save, or a list of specs")
     if isinstance(asked, str):
@@ -156,7 +156,7 @@ def flatten(inputs: Inputs, in_spec: Optional[str]) -> list[Any]:
 
 
 def apply(leaves: Leaves, changes: Iterable[Mapping[str, Any]]) -> Leaves:
-    """`leaves` with each change made in turn; raises `Refused` for one that cannot be made."""
+    """Apply the changes to `leaves` in order; raise `Refused` for a change that cannot be made."""
     leaves = list(leaves)
     for change in map(_change, changes):
         name = change.change
@@ -184,7 +184,7 @@ def _change(facts: Mapping[str, Any]) -> Change:
 
 
 def _resize(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """Dimension `dim` cut, or filled up by repeating its elements (zeros where it has none), to `size`."""
+    """Resize dimension `dim` to `size`: cut it, or repeat its elements (zeros if it has none)."""
     dim, size = _dimension(tensor, change), _size(change)
     have = tensor.shape[dim]
     if have == 0:
@@ -193,7 +193,7 @@ def _resize(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def _pad(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """Dimension `dim` cut, or filled up with `value` (default 0), to `size` elements."""
+    """Resize dimension `dim` to `size`: cut it, or fill it with `value` (default 0)."""
     dim, size = _dimension(tensor, change), _size(change)
     kept = tensor.narrow(dim, 0, min(size, tensor.shape[dim]))
     shape = list(tensor.shape)
@@ -210,7 +210,7 @@ def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """The chosen elements made `value`, or clamped to [`low`, `high`]; the strides stay."""
+    """Set the chosen elements to `value`, or clamp them to [`low`, `high`]; keep the strides."""
     mask = chosen(tensor, change)
     if change.value is not None:
         value = _number(change.value)
@@ -233,7 +233,7 @@ def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "cast": lambda tensor, change: tensor.to(getattr(torch, str(change.dtype))),
-    # What is on `meta` has no values.
+    # Tensors on `meta` have no values.
     "move": lambda tensor, change: (torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor).to(
         str(change.device)
     ),
@@ -256,7 +256,7 @@ CONDITIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 
 
 def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """A mask of the shape of `tensor`. Raises `Refused` for places that it does not have."""
+    """A mask with the shape of `tensor`. Raises `Refused` for places outside the tensor."""
     masks = [torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)]
 
     def another() -> torch.Tensor:
@@ -287,7 +287,7 @@ def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def _number(value: Any) -> Any:
-    """JSON has no words for NaN and infinities: they come as text."""
+    """Convert text to NaN and infinities, for which JSON has no literals."""
     if not isinstance(value, str):
         return value
     try:
@@ -333,7 +333,7 @@ def reporting_changes(asked: Mapping[str, int], flat: Leaves, report: Report) ->
 
 
 def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
-    """Event `inputs`: `leaves`, with the device where each was saved from."""
+    """Event `inputs`: `leaves`, with the device from which each was saved."""
     asked = request.get("inputs")
     devices: dict[int, str] = {}
 

@@ -52,7 +52,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
         result = watcher.run(*leaves, enable_io_processing=False)
     report.event(events.Interpreted(watcher.count, leaf_facts(result)))
     forms = _forms(watcher, request)
-    # What the user's check may have compared the outputs with.
+    # The outputs that the user's check may have compared.
     checked = expectation(request.get("expect")) if forms or request.get("package") else None
     if checked is not None:
         _compare_forms(forms, only_tensors(result), checked, request, report)
@@ -64,7 +64,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
         report.event(compared_with)
         identical = [*map(checksum, only_tensors(result))] == [*map(checksum, got)]
         if not compared_with.equal or (checked and not identical):
-            from .eager_values import FEWEST, expectations  # bring what a call that agrees does not need
+            from .eager_values import FEWEST, expectations  # imports that an agreeing call does not need
             from .rounding import judge
 
             again = _pytree.tree_leaves(load_with_inputs(request, report)[1:])
@@ -77,7 +77,7 @@ Form = Callable[[Any], torch.fx.Interpreter]
 
 
 def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
-    """The forms in which the program may be meant otherwise than it is."""
+    """The other forms in which the program may have been intended."""
     forms: dict[str, Form] = {}
     if watcher.overflowed:
         forms["int64"] = lambda program: Exact(program.module(), watcher.overflowed)
@@ -103,7 +103,7 @@ def _compare_forms(
 
 
 def _with_weights(program: Any, path: str) -> torch.fx.Interpreter:
-    """Runs the program with weights from a file in the place of those of their names."""
+    """Run the program with same-named weights from a file."""
     with torch.no_grad():
         for name, value in torch.load(path, weights_only=True).items():
             if name in program.state_dict:
@@ -163,7 +163,7 @@ class Watcher(torch.fx.Interpreter):
         except Exception as error:
             if "guard" in str(n.target):
                 self._report(events.GuardFailed, n, **facts(error))
-                if _OF_RANGE.search(str(error)):  # what the program gives beyond its range is known, too
+                if _OF_RANGE.search(str(error)):  # go on: results beyond the range are wanted, too
                     return None
             else:
                 self._report(events.NodeRaised, n, behind=self._behind(n), **facts(error))
@@ -178,7 +178,7 @@ class Watcher(torch.fx.Interpreter):
             found = overflowed(result, wide) if wide is not None else None
             if wide is not None and found is not None:
                 self.overflowed.add(n.name)
-                # A rounded integer does harm only where a difference of large ones is taken.
+                # A rounded integer is harmful only if a difference of large integers is computed.
                 modular = wide.is_floating_point() or any(
                     word in str(user.target) for user in n.users for word in MODULAR
                 )
@@ -188,7 +188,7 @@ class Watcher(torch.fx.Interpreter):
         return result
 
     def _behind(self, node: torch.fx.Node) -> list[str]:
-        """The non-finite nodes that the integer inputs of `node` are computed from."""
+        """The non-finite nodes from which the integer inputs of `node` are computed."""
         seen: set[torch.fx.Node] = set()
         left = [one for one in node.all_input_nodes if _holds_integers(one)]
         while left:
@@ -384,16 +384,16 @@ def _aliases(func: Any, args: Any, kwargs: Any, result: Any) -> list[str]:
     ]
 
 
-# torch computes int8 to int32 modulo their range, without a word, in eager mode as in a package.
+# torch computes int8 to int32 modulo their range, silently, in eager mode as in a package.
 NARROW = (torch.int8, torch.int16, torch.int32, torch.uint8)
-# Nor does it say that an integer is rounded: float32 has each of them up to 2**24 only.
+# Rounding is silent too: float32 represents every integer only up to 2**24.
 ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
 _ARITHMETIC = ("add", "sub", "rsub", "mul", "pow", "square", "neg", "__lshift__", "bitwise_left_shift")
 _REDUCTIONS = ("sum", "cumsum", "prod", "cumprod", "mm", "bmm", "matmul", "mv", "dot")
 OPERATORS = frozenset("aten::" + name for name in (*_ARITHMETIC, *_REDUCTIONS, "to", "_to_copy"))
-# What takes a result apart bit by bit or by a divisor: it may well be meant modulo its range, as in a hash.
+# Operations that take a result apart by bits or a divisor: modular results may be intended, as in a hash.
 MODULAR = ("bitwise_", "__and__", "__or__", "__xor__", "remainder", "fmod", "__rshift__")
-MOST_EXACT = 1 << 22  # of the inputs of an operator; a larger one is not computed again
+MOST_EXACT = 1 << 22  # elements of an operator's inputs; larger operators are not computed again
 
 
 def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
@@ -410,7 +410,7 @@ def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
 
     def wide(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.to(torch.int64, copy=True)  # an operator in place must not write its operand twice
+            return value.to(torch.int64, copy=True)  # an in-place operator must not write its operand twice
         return torch.int64 if value in NARROW else torch.float64 if value in ROUNDED else value
 
     try:
@@ -456,7 +456,7 @@ class Exact(torch.fx.Interpreter):
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if "_assert_tensor_metadata" in str(target):  # of the dtype that was traced
+        if "_assert_tensor_metadata" in str(target):  # for the traced dtype
             return None
         found = exact(target, args, kwargs) if self.wide else None
         return super().call_function(target, args, kwargs) if found is None else found

@@ -51,7 +51,7 @@ def operate(request: InterveneRequest, report: Report) -> None:
 
 @dataclass
 class Made:
-    """A call that came back; `leaves` are its inputs as they were before it, with the changes."""
+    """A call that returned; `leaves` are its inputs as they were before it, with the changes."""
 
     outputs: list[torch.Tensor]
     changes: tuple[InputChange, ...]
@@ -61,12 +61,12 @@ class Made:
 
 @dataclass
 class Caller:
-    """Makes the calls of one plan. The package and the inputs are kept from one to the next."""
+    """Makes the calls of one plan, keeping the package and the inputs between calls."""
 
     request: InterveneRequest
     report: Report
     loader: Any = None
-    phase: str = "starting"  # what is being done, for the report of an error
+    phase: str = "starting"  # the current phase, to report an error
     _alive: list[Any] = field(default_factory=list)  # constants that a user-managed update needs
     _inputs: dict[str, list[Any]] = field(default_factory=dict)
     _replacement: Optional[Replacement] = None
@@ -103,7 +103,7 @@ class Caller:
         return made
 
     def run(self, loader: Any, request: InterveneRequest, step: Step, flat: list[Any]) -> list[torch.Tensor]:
-        """One call on these leaves, as it was captured; copies of its outputs."""
+        """One call on these leaves, as captured; returns copies of its outputs."""
         stack, limit = request.get("stack_bytes") or step.get("stack"), request.get("call_limit_s")
         asked = request.get("eager")
         eager: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -113,7 +113,7 @@ class Caller:
             eager = self._replacement.during(asked["launches"], flat)
         call, edit = loader.run, request.get("edit")
         if edit is not None:
-            from .decompiled import Program, launches_by  # few calls are made by a program
+            from .decompiled import Program, launches_by  # imported late: few calls need a program
 
             if edit["launches"]:
                 eager = launches_by(edit, flat, self.report)
@@ -157,7 +157,7 @@ class Caller:
 
 @contextlib.contextmanager
 def ended_after(seconds: Optional[float]) -> Iterator[None]:
-    """The process ends with status 1 when this takes longer, whatever native code it is in."""
+    """End the process with status 1 after this time, whatever native code it is in."""
     if seconds is None:
         yield
         return

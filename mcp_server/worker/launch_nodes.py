@@ -1,4 +1,4 @@
-"""Which node of the exported program a launch stores where, and a node's value from values of other nodes.
+"""Which program node a launch stores where, and a node's value computed from the values of other nodes.
 
 A launch carries out several nodes and stores few of them. Who reads a tensor tells which: a tensor holds a
 node where every reader carries out a user of that node, and not the node itself.
@@ -31,7 +31,7 @@ from .tensors import laid_out, only_tensors
 
 Known = tuple[str, int, bool]  # a value: its node, its place, whether it is the product without the bias
 RETURNED = -1  # among the readers of a tensor: the caller
-Value = TypeVar("Value")  # a tensor, or what stands for one
+Value = TypeVar("Value")  # a tensor, or what represents one
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ProgramGraph:
         self.uses = lru_cache(maxsize=None)(self._uses)
 
     def _uses(self, name: str) -> frozenset[str]:
-        """The nodes with a launch that take the value of a node, also through views, and `output`."""
+        """The nodes with a launch that take a node's value, also through views, and `output`."""
         found: set[str] = set()
         left, seen = list(self.users.get(self.by_name[name], ())), set()
         while left:
@@ -158,7 +158,7 @@ class ProgramGraph:
                 continue
             bias = bias_of(node) if node in products else None
             value = recorder.run_node(node) if bias is None else products[node] + env[bias]
-            # What an operator mutates is not to be a buffer of the program.
+            # An operator must not mutate a buffer of the program.
             mutated = node.op == "get_attr" and any(node in self.mutated[user] for user in node.users)
             env[node] = value.clone() if mutated else value
             if node in ends:
@@ -203,7 +203,7 @@ class ProgramGraph:
 
 
 def bias_of(node: Node) -> Optional[Node]:
-    """The bias of a product, where it is a constant of the program."""
+    """The bias of a product, if it is a constant of the program."""
     place, factors = BIAS.get(operator_name(node), (0, ()))
     bias = node.args[place] if factors and len(node.args) > place else None
     return bias if isinstance(bias, Node) and bias.op == "get_attr" else None
@@ -224,19 +224,19 @@ def _mutated(node: Node) -> list[Node]:
 
 
 def _holders(node: Node, place: int) -> list[Node]:
-    """The node itself, or of one with several results those that take this one."""
+    """The node itself or, if it has several results, the nodes that take this one."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return [node]
     return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
 
 
 def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-    """The same numbers in logical order."""
+    """The same values in logical order."""
     return value.detach().to(dtype or value.dtype).reshape(tuple(shape))
 
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy the numbers into the memory of a launch, and wait for that."""
+    """Copy the values into the memory of a launch, and wait for the copy."""
     tensor.copy_(reshaped(value, tensor.shape))
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
@@ -244,7 +244,7 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def changing(take: Callable[[Event], bool], report: Report) -> Iterator[None]:
-    """A call in which a subscriber changes what launches wrote. Raises `Refused` if it fails."""
+    """Make a call in which a subscriber changes what launches wrote. Raises `Refused` if the call fails."""
     with subscribed(take, report) as libraries:
         yield
     failure = next((library.failure for library in libraries if library.failure), None)
@@ -283,7 +283,7 @@ class Replacement:
 
     @contextlib.contextmanager
     def during(self, launches: Sequence[int], leaves: Sequence[Any]) -> Iterator[None]:
-        """Raises `Refused` if a launch was not replaced: the call then says nothing."""
+        """Raise `Refused` if a launch was not replaced, because the call is then evidence of nothing."""
         self.launches, self.replaced = launches, set()
         self.leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         with changing(self.take, self.report):
@@ -315,7 +315,7 @@ class Replacement:
         return False
 
     def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:
-        """The wrong launches whose nodes would be evaluated too, from the inputs of the call."""
+        """The wrong launches whose nodes would also be evaluated, from the inputs of the call."""
         own = self.plan["nodes"].get(str(launch), ())
         needed = {node.name for node in self.graph.needed(wanted, self.known)}.difference(own)
         return [

@@ -95,7 +95,7 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
         loader = load(request, report, weights=weights)
     place = request.get("current_device")
     if place is not None and (place or torch.cuda.is_initialized()):
-        torch.cuda.set_device(place)  # a load that names a device makes it the current one
+        torch.cuda.set_device(place)  # a load that names a device makes it current
     return loader
 
 
@@ -184,7 +184,7 @@ class _ProgramFound(BaseException):
 
 
 def recapture(made_by: MadeBy, report: Report) -> Any:
-    """The program of that compile: the script runs up to there, in this process. Raises `Refused`."""
+    """The program of that compile: runs the script up to it in this process. Raises `Refused`."""
     import torch._inductor
     import torch.export
 
@@ -196,7 +196,7 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
 
     def counting(function: Callable[..., Any], program: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal compiles, inside
-        if inside:  # a compile inside another one is part of it
+        if inside:  # a nested compile is part of the outer one
             return function(program, *args, **kwargs)
         if compiles == made_by["compile"]:
             raise _ProgramFound(program)
@@ -209,7 +209,7 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
     try:
         for name, function in originals.items():
             setattr(torch._inductor, name, partial(counting, function))
-        # As `python script args` would; what it registers stays.
+        # As `python script args` would; what the script registers stays registered.
         sys.argv[:] = [script, *made_by.get("args", ())]
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
@@ -232,7 +232,7 @@ def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tup
 
 
 def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], Any]:
-    """(args, kwargs) as asked; the program's own example inputs when none are."""
+    """The requested (args, kwargs), or the program's own example inputs if none are requested."""
     if request.get("inputs") is None:
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs)

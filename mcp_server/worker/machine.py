@@ -1,4 +1,4 @@
-"""What this interpreter and this machine have.
+"""What this interpreter and this machine provide.
 
 `probe` reports it from a process with torch. Run as a script, this file prints where the headers of torch and
 CUDA lie, as one JSON object; it must be quick, so it imports the standard library only.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def operate(_request: Request, report: Report) -> None:
     """Events `python`, `cuda`, and `gpu` for each device.
 
-    Each is reported before the next is read: a driver that crashes then leaves the others.
+    Each is reported before the next is read, so that a driver crash does not lose the earlier ones.
     """
     import torch
 

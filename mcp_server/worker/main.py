@@ -81,7 +81,7 @@ def drop_script_dir() -> None:
 
 
 def register_as_package() -> None:
-    """Make this directory a package under a private name, if it is none yet; also for the hook."""
+    """Make this directory a package under a private name, unless it is one already; also for the hook."""
     if PACKAGE in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(
@@ -114,7 +114,7 @@ def run_operation(request: Request, report: Report) -> int:
         return 2
     except BaseException as error:
         report.event(events.Failed(during=report.last, **failures.facts(error)))
-        traceback.print_exc()  # for a reader of logs
+        traceback.print_exc()  # for readers of logs
         return 1
     report.phase("finished")
     return 0
@@ -126,7 +126,7 @@ def main(argv: list[str]) -> int:
     if reports.rank() not in ("", "0"):  # rank 0 does the work
         return 0
     drop_script_dir()
-    sys.path.append(os.getcwd())  # last, where it shadows no module
+    sys.path.append(os.getcwd())  # last, so that it shadows no module
     after = os.environ.get("AOTI_DEBUG_STACKS_AFTER")
     if after:  # every thread's stack shortly before the time limit: what a call that hangs is doing
         faulthandler.dump_traceback_later(float(after), exit=False)

@@ -45,7 +45,7 @@ SAVE_BYTES = 4 << 30  # of all tensors saved in one observation
 
 
 def operate(request: ObserveRequest, report: Report) -> None:
-    """Like `run`, with an event `argument` for each argument asked for."""
+    """Run like `run`, with an event `argument` for each requested argument."""
     if request.get("handoff"):
         request = received(request, report)
         if not request["probes"]:
@@ -64,7 +64,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
 def received(request: ObserveRequest, report: Report) -> ObserveRequest:
     """The request with the package that the file `handoff` names; `probes` is false if the rebuild failed."""
     if request.get("warm") == "cuda":
-        with contextlib.suppress(RuntimeError):  # the load says it better
+        with contextlib.suppress(RuntimeError):  # the load reports it better
             torch.cuda.synchronize()
     report.phase("waiting_for_package")
     while not os.path.exists(request["handoff"]):
@@ -88,7 +88,7 @@ _NAMES.update({"float{}".format(n): "F{}".format(n) for n in (16, 32, 64)})
 
 
 def stem(launch: int, kernel: str, name: str, phase: str) -> str:
-    """`<launch>-<kernel>-<arg>-<before|after>`, with nothing in it that a file's name cannot hold."""
+    """Return `<launch>-<kernel>-<arg>-<before|after>` without characters that a file name cannot contain."""
     kernel, name = (
         "".join(char if char.isalnum() or char in "_." else "_" for char in text) for text in (kernel, name)
     )
@@ -130,7 +130,7 @@ METADATA = ("launch", "sequence", "run", "runner", "kernel", "stride", "device")
 
 
 class Saver:
-    """Saves into `directory`, or nowhere when that is None; `cap` bytes in all."""
+    """Saves into `directory`, or nowhere if that is None; `cap` limits the total bytes."""
 
     def __init__(self, directory: Optional[str], cap: int) -> None:
         self.directory = directory
@@ -138,7 +138,7 @@ class Saver:
         self.refused = 0
 
     def save(self, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
-        """The path of the new file; None when nothing is to be saved, or this cannot be."""
+        """The path of the new file; None if the tensor should not or cannot be saved."""
         if self.directory is None:
             return None
         size = tensor.numel() * tensor.element_size()
@@ -147,7 +147,7 @@ class Saver:
             name = facts.name or facts.parameter
             metadata = {key: getattr(facts, key) for key in METADATA}
             place = stem(facts.launch, facts.kernel, name, facts.phase)
-            # A dtype that the format does not have; a full disk.
+            # A dtype outside the format, or a full disk.
             with contextlib.suppress(KeyError, OSError):
                 return write(self.directory, place, name, tensor, metadata)
         self.refused += 1
@@ -172,7 +172,7 @@ class Observer:
         self._left_out = 0
 
     def mask(self) -> Optional[bytes]:
-        """What the C++ side lets through; None when every launch is asked for in both phases."""
+        """The launches that the C++ side lets through; None if every launch is requested in both phases."""
         bits, launches = sum(BITS[phase] for phase in self.phases), self.request.get("launches")
         if launches is None:
             return None if bits == sum(BITS.values()) else bytes([bits]) * 65536
@@ -214,7 +214,7 @@ class Observer:
         return facts.outside is not None or (odd is not None and odd.value != MASK)
 
     def _wants(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
-        """Whether an argument is to be looked at; before a launch only what has values then."""
+        """Whether to look at an argument. Before a launch, only arguments that already have values."""
         if not {name, parameter} & set(self.request.get("names", [name])):
             return False
         if phase == "after":
