@@ -1,4 +1,4 @@
-"""The components that a verdict can name: launches, the user's kernels and operators, quoted lines."""
+"""The components that a verdict can name: launches, the user's kernels and operators, and script lines."""
 
 from __future__ import annotations
 

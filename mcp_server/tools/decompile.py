@@ -203,7 +203,7 @@ def _summary(path: Path, program: PytorchProgram) -> str:
 
 
 def new_folder(path: Path) -> Path:
-    """A new or empty folder. Raises `ProblemError`."""
+    """Check that a folder is new or empty, and writable. Raises `ProblemError` if not."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ProblemError("the folder is not empty", value=str(path), allowed="a new folder")
     if not os.access(path.parent if not path.exists() else path, os.W_OK):

@@ -617,7 +617,7 @@ class ConstantDiffers(Event):
 
 @dataclass
 class LaunchJudged(OfLaunch):
-    """A tensor that a launch wrote from right inputs, and that others read.
+    """A tensor that a launch wrote from correct inputs, and that others read.
 
     `status`: right, wrong or unjudged (`why`). It holds tensor number `place` of `node`, with `product`
     without its bias, of `shape` and `dtype`, at `sizes`, `strides` and `offset` of its memory; `compared`
@@ -748,7 +748,7 @@ class ScriptEnded(Event):
 
 @dataclass
 class PairsTimed(Event):
-    """A call as it is and changed, in turns: medians in seconds, and quartiles of the ratio of pairs.
+    """Alternating unchanged and changed calls: medians in seconds, and quartiles of the ratio of pairs.
 
     `same`: the changed call gave the same outputs. `others`: the part of all processors that other processes
     used meanwhile.

@@ -170,9 +170,9 @@ class ProgramGraph:
     def needed(
         self, wanted: Sequence[str], known: Mapping[Known, Value], also: Collection[Node] = ()
     ) -> set[Node]:
-        """The nodes to evaluate for those wanted, beside the known ones; for a known product, its bias.
+        """The nodes to evaluate for the wanted ones, given the known ones; for a known product, its bias.
 
-        Those of `also` are known, too.
+        The nodes in `also` are known, too.
         """
         ready = {*self.inputs, *self.whole_values(known), *also}
         products = self.products(known)

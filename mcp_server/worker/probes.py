@@ -1,7 +1,7 @@
 """The Python side of the launch probes of an instrumented package.
 
-Mirrors `probes/native/probes.h`. Each instrumented library has a state of its own, reached through a
-symbol of that very library, so that several packages and runners stay apart.
+Mirrors `probes/native/probes.h`. Each instrumented library has its own state, reached through a symbol of
+that library, so that several packages and runners stay separate.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Library:
         self._state.subscriber = ctypes.cast(self._callback, ctypes.c_void_p).value
 
     def unsubscribe(self, report: Report) -> None:
-        """Stop calling the subscriber. Phase `observer_failed` if it raised: no fault of the workload."""
+        """Stop calling the subscriber. Phase `observer_failed` if it raised; the workload is not at fault."""
         self._state.subscriber = None
         if self.failure:
             report.phase("observer_failed", self.failure[-4000:])
@@ -138,9 +138,9 @@ def subscribed(
     before: Collection[str] = (),
     mask: Optional[bytes] = None,
 ) -> Iterator[list[Library]]:
-    """The launches of the libraries that were loaded since `before` go to `take`.
+    """Send the launches of the libraries that were loaded since `before` to `take`.
 
-    Raises `Refused` where none of them is instrumented.
+    Raises `Refused` if none of them is instrumented.
     """
     libraries = find_libraries(before)
     if not libraries:
@@ -160,7 +160,7 @@ def arguments(event: Event) -> Iterator[Argument]:
 
 
 class _Shim:
-    """Turns a borrowed handle into a tensor of our own, without stealing the handle."""
+    """Turns a borrowed handle into a separate tensor, without stealing the handle."""
 
     def __init__(self) -> None:
         name = {"darwin": "libtorch_cpu.dylib"}.get(sys.platform, "libtorch_cpu.so")
@@ -177,7 +177,7 @@ class _Shim:
         self._leaves: Optional[bool] = None
 
     def tensor(self, handle: int) -> Optional[torch.Tensor]:
-        """The tensor; torch itself makes None of one that is undefined."""
+        """The tensor; torch itself converts an undefined tensor to None."""
         copy, tensor = self._stolen(handle)
         if copy is None or tensor is None:
             return None
@@ -192,7 +192,7 @@ class _Shim:
         return tensor
 
     def _stolen(self, handle: int) -> tuple[Optional[ctypes.c_void_p], Optional[torch.Tensor]]:
-        """A copy of the handle, and the tensor that was made of it; None if there is no copy."""
+        """A copy of the handle, and the tensor made from it; None if it cannot be copied."""
         copy = ctypes.c_void_p()
         if self._copy(handle, ctypes.byref(copy)):
             return None, None
@@ -203,7 +203,7 @@ _shim = functools.lru_cache(maxsize=None)(_Shim)
 
 
 def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
-    """The live tensor behind an argument, which aliases the model's memory; None where there is none."""
+    """The live tensor behind an argument, which aliases the model's memory; None if there is none."""
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)

@@ -28,7 +28,7 @@ from .tensors import is_plain, only_tensors, span
 
 
 def process_limits() -> tuple[Optional[int], Optional[int]]:
-    """The limit on open files, once it is reached; that on the size of a file, if there is one."""
+    """The limit on open files if it is reached, and the limit on file size if there is one."""
     no_files = None
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -49,7 +49,7 @@ _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 
 def headroom() -> tuple[Optional[int], str]:
-    """Bytes that this process may still map, and the limit that leaves the least; (None, "") without one."""
+    """Bytes that this process may still map, and the limit that leaves the least; (None, "") if unlimited."""
     found = []
     for name, column in _COLUMNS.items():
         limit = _limit(getattr(resource, name))
@@ -60,7 +60,7 @@ def headroom() -> tuple[Optional[int], str]:
 
 @contextlib.contextmanager
 def limited(left: Optional[int]) -> Iterator[None]:
-    """With no more than `left` bytes to map; threads are started before, as earlier calls had done.
+    """Run with at most `left` bytes to map. Threads are started first, as earlier calls had done.
 
     By the limit on the address space, whichever it was: what a call maps is private memory that it writes.
     """
@@ -115,12 +115,12 @@ def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
         try:
             result = pool.submit(function)
         finally:
-            threading.stack_size(before)  # what the function starts has the usual one
+            threading.stack_size(before)  # threads that the function starts have the usual size
         return result.result()
 
 
 def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Positions of the CPU tensors of which the first or the last byte is not mapped."""
+    """Positions of the CPU tensors whose first or last byte is not mapped."""
     ends: list[tuple[int, int]] = []  # position, address
     for place, tensor in enumerate(tensors):
         if is_plain(tensor) and tensor.device.type == "cpu" and tensor.numel() and tensor.data_ptr():
@@ -131,7 +131,7 @@ def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
     try:
         read, write = os.pipe()
     except OSError:
-        return []  # no files left: that is the program's own affair
+        return []  # no file descriptors left, which is the program's own problem
     found: set[int] = set()
     try:
         for place, address in ends:
@@ -147,7 +147,7 @@ def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
     return sorted(found)
 
 
-PAD = 4096  # bytes on each side; keeps the alignment of what lies between
+PAD = 4096  # bytes on each side; keeps the alignment of the memory between
 FILL = 0xA5
 
 
@@ -178,7 +178,7 @@ class Padded(TorchDispatchMode):
         return moved
 
     def overrun(self) -> list[Overrun]:
-        """The tensors whose guard bytes were overwritten, and how many on each side."""
+        """The tensors whose guard bytes were overwritten, and the number of bytes on each side."""
         found = []
         for whole, tensor in self.allocated:
             # The farthest overwritten byte, counted from the tensor.
@@ -205,7 +205,7 @@ def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
 
 
 def _address(leaf: Any) -> int:
-    """Of a plain tensor's memory on the host, else 0."""
+    """The size of a plain tensor's host memory in bytes, else 0."""
     plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
@@ -220,12 +220,12 @@ def capturing() -> bool:
     """Whether a CUDA graph is being captured: its kernels have not run, and a copy would break it."""
     try:
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    except RuntimeError:  # an error of an earlier kernel, which every call meets
+    except RuntimeError:  # an error of an earlier kernel, which every call reports
         return False
 
 
 def idle(patience_s: float = 2.0) -> bool:
-    """Whether the current stream soon has nothing left to do; who asks it for values waits for that."""
+    """Whether the current stream is soon idle. Reading values from it waits for that."""
     if not torch.cuda.is_initialized():
         return True
     limit = time.monotonic() + patience_s
@@ -240,7 +240,7 @@ def idle(patience_s: float = 2.0) -> bool:
 
 
 def current_device() -> Optional[int]:
-    """Its index; None before CUDA is used, and after a fault that it does not survive."""
+    """The index of the current CUDA device; None before CUDA is used, and after a fatal CUDA error."""
     try:
         return torch.cuda.current_device() if torch.cuda.is_initialized() else None
     except RuntimeError:

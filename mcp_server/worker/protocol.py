@@ -1,4 +1,4 @@
-"""What the server asks of the worker; `events` has what the worker answers.
+"""What the server asks of the worker. `events` has the worker's answers.
 
 Standard library only and Python 3.9, so that both sides import it. A request is one JSON object with
 `operation` and the keys of its class here.
@@ -19,7 +19,7 @@ Configs = dict[str, object]  # options of torch._inductor.config
 
 
 class Request(TypedDict, total=False):
-    """What every request may have; `extra_imports` are modules, .py files and .so libraries.
+    """The fields common to all requests. `extra_imports` are modules, .py files and .so libraries.
 
     `temporary` is the folder for temporary files, in which packages are unpacked.
     """
@@ -42,7 +42,7 @@ class TensorSpec(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Where:
-    """Elements by value: those that fulfil any of these conditions."""
+    """A condition on element values, fulfilled by those that meet any of these."""
 
     below: Optional[Number] = None
     above: Optional[Number] = None
@@ -78,7 +78,7 @@ class Change:
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Change:
-        """The change in a request. Raises TypeError for a field that there is not."""
+        """The change in a request. Raises TypeError for an unknown field."""
         where = facts.get("where")
         return cls(**{**facts, "where": Where(**where) if where is not None else None})
 
@@ -221,7 +221,7 @@ class Bound(TypedDict):
 
 
 class ObserveRequest(RunRequest, total=False):
-    """What to look at; what is left out is not restricted.
+    """What to look at. Omitted fields do not restrict anything.
 
     `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
     of before and after. `skip_before` lists arguments by launch that hold nothing yet before it. `save` is a
@@ -326,7 +326,7 @@ class CutRequest(CompileRequest):
 
 
 class TrialRequest(Request, total=False):
-    """A script to run, with the decisions `off` that the compiler is not to take, by kind."""
+    """A script to run, with the compiler passes `off` to switch off, by kind."""
 
     script: str
     off: dict[str, list[str]]
@@ -405,7 +405,7 @@ class InputSlice:
 
 
 class InputsRequest(TypedDict, total=False):
-    """`parts` (fields of `InputSlice`) are of `index_values`."""
+    """`parts` (fields of `InputSlice`) are for `index_values`."""
 
     inputs: Union[str, list[TensorSpec], None]
     parts: list[dict[str, Any]]
@@ -446,7 +446,7 @@ class CapturedFailure(ErrorFacts):
 
 
 class KeptPackage(TypedDict):
-    """A package as it was loaded; without a `copy` why there is none (`notice`)."""
+    """A package as it was loaded. If `copy` is missing, `notice` says why."""
 
     bytes: int
     sha256: str
@@ -455,7 +455,7 @@ class KeptPackage(TypedDict):
 
 
 class SchemasRequest(Request, total=False):
-    """The shims (`addmm_out`) whose operators are wanted."""
+    """The shims (`addmm_out`) whose operators are requested."""
 
     shims: list[str]
 
@@ -470,7 +470,7 @@ class VerifyRequest(RunRequest, EditedProgram, total=False):
 
 
 class TimingRequest(RunRequest, total=False):
-    """`seconds` for all pairs; `others`: further builds, by name; `forwarders`: a library that is loaded."""
+    """`seconds` for all pairs; `others`: further builds, by name; `forwarders`: a library to load."""
 
     seconds: float
     others: dict[str, str]

@@ -1,4 +1,4 @@
-"""What the worker reports: JSON lines that survive its death, failures, and its rank."""
+"""The worker's report: JSON lines that survive its death, failures, and its rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the hook imports this file into every process
 
 
 def members(value: object) -> dict[str, object]:
-    """The fields of a dataclass that are not None, as JSON has them."""
+    """The non-None fields of a dataclass in JSON form."""
     if not hasattr(value, "__dataclass_fields__"):
         raise TypeError(type(value))
     return {name: each for name, each in vars(value).items() if each is not None}
@@ -39,11 +39,11 @@ def plain(value: Any) -> Any:
 
 
 class Encoded(str):
-    """JSON text, to be written as it is."""
+    """JSON text, to be written unchanged."""
 
 
 def encode(value: Any) -> str:
-    """`value` as JSON text; short ways for what most facts of a call are."""
+    """`value` as JSON text, with fast paths for the most common facts of a call."""
     if type(value) is Encoded:
         return str.__str__(value)
     if type(value) is int:
@@ -60,7 +60,7 @@ _STRICT = json.JSONEncoder(allow_nan=False, default=members).encode
 
 
 class Report:
-    """An append-only file. Every event is one `write` call of its own: no buffer is lost in an abort."""
+    """An append-only file. Every event is a separate `write` call, so an abort loses no buffer."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -85,7 +85,7 @@ TEXT_LIMIT = 20_000  # characters of one exception text
 
 
 class Refused(Exception):
-    """The request itself is wrong: nothing of the workload ran."""
+    """The request itself is wrong. Nothing of the workload ran."""
 
     def __init__(self, what: str, value: object = None, allowed: str = "") -> None:
         super().__init__(what)
@@ -108,16 +108,16 @@ def facts(error: BaseException) -> ErrorFacts:
 
 # As torchrun, srun, Open MPI and MPICH number them; the first is how torchrun labels the lines of a process.
 VARIABLES = ("LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-PIDS = 1 << 22  # no process id is as large (PID_MAX_LIMIT of linux/threads.h)
+PIDS = 1 << 22  # larger than any process id (PID_MAX_LIMIT of linux/threads.h)
 
 
 def rank() -> str:
-    """The rank, in digits; empty without a launcher of ours."""
+    """The rank, in digits; empty unless a known launcher started the process."""
     if "AOTI_DEBUG_LAUNCHED" not in os.environ:
         return ""
     return next(filter(str.isdigit, (os.environ.get(name, "") for name in VARIABLES)), "")
 
 
 def identity() -> int:
-    """The process id; with the rank above it, since processes on several nodes may have the same."""
+    """The process id, with the rank above it because processes on several nodes may share an id."""
     return os.getpid() + PIDS * int(rank() or "0")

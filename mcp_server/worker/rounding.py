@@ -28,7 +28,7 @@ from .tensors import checksum, unequal, unravel, widest
 NEAR = 8.0
 SUMMED_EPS = 2.0**-23  # float32: no kernel sums in less
 ROUNDINGS = 16.0
-GROWTH = 2.0  # of the rounding of a sum, with the square root of its length
+GROWTH = 2.0  # growth of a sum's rounding, with the square root of its length
 TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices
 FEW = 4  # runs from which on an element is known by itself; of fewer it may move so much further:
 FEW_MORE = 2.0
@@ -37,7 +37,7 @@ MOST = 0.95  # of the elements of a tensor; the others may be flipped decisions,
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What a value should be: in eager mode, and of the `runs` in float64, the first without roundings.
+    """The expected value: in eager mode, and from the `runs` in float64, the first of them without roundings.
 
     Each of its elements sums `terms` numbers.
     """
@@ -60,7 +60,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
         error[~unequal(actual, each)] = 0
     found = Closeness(want.name, actual.numel(), equal=not bool(unequal(actual, eager).any()))
     if not bool((torch.isfinite(eager) | ~torch.isfinite(exact)).all()):
-        # Eager overflowed in this tensor, too: the order of a sum then decides which elements overflow.
+        # Eager also overflowed in this tensor. The order of a sum then decides which elements overflow.
         error[(~torch.isfinite(actual) | torch.isnan(eager)) & torch.isfinite(exact)] = 0
     allowed, coarse = _allowed(got, want, eager, runs, factor)
     ratio = error / allowed.clamp(min=1e-300)
@@ -80,7 +80,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
 def _allowed(
     got: torch.Tensor, want: Expected, eager: torch.Tensor, runs: list[torch.Tensor], factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tolerance of each element, and the same where products are rounded to TF32."""
+    """The tolerance of each element, and the tolerance if products are rounded to TF32."""
     eps = max(eps_of(each.dtype) for each in (got, want.eager))
     exact = runs[0] if runs else eager
     size = finite(exact)
@@ -90,15 +90,15 @@ def _allowed(
     summed = (ROUNDINGS + GROWTH * growth) * min(eps, SUMMED_EPS)
     both = size + rms(size)
     allowed = eps * size + summed * both + NEAR * moves(exact, [eager, *runs[1:]])
-    if not runs:  # how far roundings move it is not known
+    if not runs:  # the effect of roundings is unknown
         allowed = ROUNDINGS * eps * growth * both
     return factor * allowed, factor * (allowed + ROUNDINGS * TF32_EPS * growth * both)
 
 
 def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
-    """How far rounding moves each element."""
+    """The distance that rounding moves each element."""
     squares = torch.zeros(exact.shape, dtype=torch.float64, device=exact.device)
-    for each in others:  # one by one: a tensor may be large
+    for each in others:  # one at a time, because a tensor may be large
         squares += finite(each - exact).square()
     found = (squares / len(others)).sqrt()
     if len(others) < FEW and found.numel():
@@ -108,7 +108,7 @@ def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
 
 
 def finite(values: torch.Tensor) -> torch.Tensor:
-    """Magnitudes; 0 for what is not finite."""
+    """Magnitudes, with 0 for values that are not finite."""
     return values.abs().double().nan_to_num(nan=0.0, posinf=0.0)
 
 

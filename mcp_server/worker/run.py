@@ -1,4 +1,4 @@
-"""Calls a package: `run` from inputs, `replay` of a captured call; and compares with what is expected."""
+"""Calls a package with `run` from inputs or `replay` of a captured call, and compares with expectations."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .report import Refused, Report
 from .tensors import layout, leaf_facts, only_tensors
 
 EXPECTATION = "a file of torch.save with one tensor for each output"
-CHECK_LIMIT_S = 120.0  # of one run of the command
-TEXT_LIMIT = 2000  # characters of what it printed
+CHECK_LIMIT_S = 120.0  # for one run of the command
+TEXT_LIMIT = 2000  # characters of its output
 
 
 def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:
-    """Load the package, and call it as `run` asks, or do each of the steps of a captured program (`replay`).
+    """Load the package, and call it as `run` asks, or do each step of a captured program (`replay`).
 
     `loaded` follows the load. Each call has fresh inputs, since it may mutate them. What the user says about
-    the outputs goes before what the program compared them with.
+    the outputs takes precedence over what the program compared them with.
     """
-    expected = expectation(request.get("expect"))  # a bad file is refused before the workload runs
+    expected = expectation(request.get("expect"))  # a bad file is rejected before the workload runs
     captured = "steps" in request
     loader = load_captured(request, report, weights=not captured)
     loaded()
@@ -44,7 +44,7 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
         if step["do"] == "constants":
             alive.append(update_package(loader, step, report, request))
             continue
-        # What the request changes, it changes of the last captured call.
+        # The request changes only the last captured call.
         changed = request if not captured or index == len(steps) - 1 else ReplayRequest()
         report.phase("reading_inputs", step.get("file", ""))
         flat = flatten(inputs_of(step, request), loader.get_call_spec()[0])
@@ -65,14 +65,14 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
 
 
 def inputs_of(step: Step, request: RunRequest) -> Inputs:
-    """The inputs of a call: of the captured one, else those of the request."""
+    """The inputs of the captured call, else those of the request."""
     file = step.get("file")
     return arrange(load_file(file), file) if file else read(request.get("inputs"))
 
 
 @contextlib.contextmanager
 def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[None]:
-    """A call with the threads and the limit on memory that it had in the program."""
+    """Make a call with the threads and the memory limit that it had in the program."""
     if step.get("threads"):  # the number of threads decides how kernels split their work
         torch.set_num_threads(step["threads"])
     with watching(request.get("operators"), report), limited(step.get("headroom")):
@@ -96,7 +96,7 @@ def expectation(path: Optional[str]) -> Optional[list[torch.Tensor]]:
 
 
 def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: Any, report: Report) -> None:
-    """Events `compared_expected` and `checked_outputs`; `Refused` if expected outputs fail the check, too."""
+    """Events `compared_expected` and `checked_outputs`; `Refused` if the expected outputs fail the check."""
     outputs = only_tensors(result)
     if expected is not None:
         limits = (request.get("rtol"), request.get("atol"))
@@ -126,7 +126,7 @@ def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckF
     """Run `argv` with the path of a `torch.save`d list of `outputs` as the last argument.
 
     Status 0 means right and 1 wrong. Raises `Refused` for any other end, and for a command that cannot be
-    started or does not end: that says nothing about the outputs.
+    started or does not end, which says nothing about the outputs.
     """
     command = " ".join(argv)
     with tempfile.TemporaryDirectory(prefix="aoti-debug-outputs-") as directory:
@@ -173,6 +173,6 @@ def watching(how: Optional[str], report: Report) -> ContextManager[Any]:
     """A context for calls in which custom operators are watched or repaired, as `operators` of a request."""
     if not how:
         return contextlib.nullcontext()
-    from .interpret import Operators  # loads much of torch that a plain call does not need
+    from .interpret import Operators  # imports much of torch that a plain call does not need
 
     return Operators(report, repair=how == "repair")

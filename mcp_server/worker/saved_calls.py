@@ -1,4 +1,4 @@
-"""The file of a call: what the hook saves of one, what is read back, and one made of a recording's bytes.
+"""The file of a call: what the hook saves, what is read back, and a file made from a recording's bytes.
 
 The leaves come back with the same strides, offsets and aliasing: `torch.save` keeps whole storages and their
 sharing; a small view of a large storage is cut to the span that it touches when the whole would not fit the
@@ -42,7 +42,7 @@ def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
 
 
 def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
-    """Tensors detached (sharing kept), plain values as `{"value": v}`, the rest as `{"repr": text}`."""
+    """Tensors are detached (sharing kept), plain values become `{"value": v}`, the rest `{"repr": text}`."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     whole = storage_bytes(tensors)
     cut = whole > cap
@@ -58,7 +58,7 @@ def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
 
 
 def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
-    """The leaves, and (args, kwargs) when the tree was serialisable and every leaf came back."""
+    """The leaves, and (args, kwargs) if the tree was serialisable and every leaf was restored."""
     leaves = [
         leaf["value"] if isinstance(leaf, dict) and "value" in leaf else leaf for leaf in record["leaves"]
     ]
@@ -69,7 +69,7 @@ def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
 
 
 def _recorded(asked: RecordedTensor) -> torch.Tensor:
-    """The tensor, with its strides, on its device. Raises `Refused` where its memory is not all there."""
+    """The tensor, with its strides, on its device. Raises `Refused` if its memory is incomplete."""
     dtype: Any = getattr(torch, asked["dtype"])
     sizes, strides = asked["sizes"], asked["strides"]
     needed = span(sizes, strides) * torch.empty(0, dtype=dtype).element_size()

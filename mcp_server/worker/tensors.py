@@ -13,9 +13,9 @@ from torch.utils import _pytree
 
 from .capture.events import OddElement, TensorFacts
 
-CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
+CHUNK = 1 << 24  # elements processed at once; bounds the temporaries
 WORD = 8  # bytes
-LANES = 256  # words of a row
+LANES = 256  # words in a row
 
 _places: dict[torch.device, torch.Tensor] = {}
 
@@ -29,19 +29,19 @@ def only_tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def widest(tensor: torch.Tensor) -> torch.Tensor:
-    """In the largest dtype of its kind: complex128, float64 or int64."""
+    """Convert to the largest dtype of its kind: complex128, float64 or int64."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64 if tensor.is_floating_point() else torch.int64)
 
 
 def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """A mask of the elements that differ at all; NaN equals NaN."""
+    """A mask of the elements that differ at all. NaN equals NaN."""
     return ~((one == other) | ((one != one) & (other != other)))
 
 
 def furthest(one: torch.Tensor, other: torch.Tensor) -> Optional[float]:
-    """How far apart finite elements of two tensors of one shape are at most; None where there are none."""
+    """The largest difference between finite elements of two tensors of one shape; None if there are none."""
     away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
     finite = away[torch.isfinite(away)]
     return float(finite.max()) if finite.numel() else None
@@ -86,7 +86,7 @@ def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _by_place(numbers: torch.Tensor) -> torch.Tensor:
-    """The sum of the numbers times 1, 2, 3, ...; the weights are kept, since making them takes longer."""
+    """The sum of the numbers times 1, 2, 3, ... The weights are cached, since making them takes longer."""
     weights = _places.get(numbers.device)
     if weights is None or weights.numel() < numbers.numel():
         weights = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)
@@ -95,7 +95,7 @@ def _by_place(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def summary(flat: torch.Tensor) -> TensorFacts:
-    """nan, inf and zero (counts); min, max and mean of the finite values where they have an order."""
+    """nan, inf and zero (counts); min, max and mean of the finite values if they are ordered."""
     nan = inf = zero = count = 0
     ends: list[Any] = []
     total = 0.0
@@ -120,7 +120,7 @@ def summary(flat: torch.Tensor) -> TensorFacts:
 
 
 def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
-    """Minimum, maximum, sum and how many are not zero; None when one is not finite, or they have no order."""
+    """Minimum, maximum, sum and nonzero count; None if a value is not finite, or values are not ordered."""
     if part.is_complex():
         return None
     low, high = torch.aminmax(part)
@@ -162,7 +162,7 @@ def layout(tensor: torch.Tensor) -> TensorFacts:
 
 
 def alignment(tensor: torch.Tensor) -> int:
-    """Largest power of two up to 64 that divides the address: bytes; 0 for a tensor with no memory."""
+    """The largest power of two up to 64 that divides the address, in bytes; 0 for a tensor with no memory."""
     try:
         address = int(tensor.data_ptr())
     except RuntimeError:  # fake and meta-like tensors have no address
@@ -193,7 +193,7 @@ def nonfinite(tensor: torch.Tensor) -> dict[str, Union[int, float]]:
     return {"nan": int(torch.isnan(values).sum()), "inf": int(torch.isinf(values).sum())}
 
 
-# Dtypes with few operators, and one that holds their values and has them.
+# Dtypes with few operators, each with a dtype that holds their values and has the operators.
 _ROOMY = {
     torch.bool: torch.uint8,
     torch.uint16: torch.int32,
@@ -203,7 +203,7 @@ _ROOMY = {
 
 
 def _comparable(values: torch.Tensor) -> torch.Tensor:
-    """In a dtype on which isnan, min and sum exist; floats of eight bits have few operators."""
+    """Convert to a dtype on which isnan, min and sum exist. Eight-bit floats have few operators."""
     if values.is_floating_point() and values.element_size() == 1:
         return values.to(torch.float32)
     return values.to(_ROOMY.get(values.dtype, values.dtype))
@@ -230,7 +230,7 @@ def describe(tensor: torch.Tensor) -> TensorFacts:
 
 
 def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:
-    """The path and facts of each leaf, as AOTInductor flattens them; if it is no tensor, its value."""
+    """The path and facts of each leaf, as AOTInductor flattens them; the value if a leaf is no tensor."""
     found: list[TensorFacts] = []
     for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
         other = TensorFacts(kind=type(leaf).__name__, value=repr(leaf)[:200])
@@ -254,7 +254,7 @@ def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
 
 
 def first_outside(tensor: torch.Tensor, low: int, high: int) -> Optional[OddElement]:
-    """The first whole number outside [low, high)."""
+    """The first integer outside [low, high)."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         return None
     return _first(tensor, lambda part: (part < low) | (part >= high))
@@ -295,7 +295,7 @@ def span(shape: Any, stride: Any) -> int:
 
 
 def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Optional[torch.Tensor]:
-    """The tensor's memory in that layout; None if that is larger than the memory."""
+    """The tensor's memory in that layout; None if the layout needs more than the memory."""
     room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
     fits = offset + span(sizes, strides) <= room
     return tensor.as_strided(sizes, strides, offset) if fits else None

@@ -212,7 +212,7 @@ def operate_build(request: CompileRequest, report: Report) -> None:
 
 
 def _lines_traced(program: Any) -> list[events.TracedLine]:
-    """The lines with most nodes. The trace came by as often as the commonest operator of the line."""
+    """The lines with most nodes. A line's most common operator shows how often it was traced."""
     nodes: dict[Any, Any] = collections.defaultdict(collections.Counter)
     whole = 0
     for node in program.graph.nodes:

@@ -217,7 +217,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
 
 
 def _range(candidate: Candidate, case: DiagnosisState) -> str:
-    """The indices that pass in this call, with the value of a size that varies by call."""
+    """The allowed indices in this call, in words, with the value of any size that varies by call."""
     value, bound = bound_value(candidate, case), candidate.bound
     wraps = candidate.wraps
     if bound is None or bound.value is not None:

@@ -356,7 +356,7 @@ def _conditions(words: list[str]) -> Where:
 
 
 def _number(word: str) -> Number:
-    """A number in a text, or True or False; NaN and infinities stay text."""
+    """Convert a word to a number or bool; NaN and infinities stay text."""
     if word in ("True", "False"):
         return int(word == "True")
     if re.fullmatch(r"[+-]?\d+", word):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class CompareLaunches(Observation):
     """Find the launches that diverge, and distinguish errors from rounding, TF32, chance and unset memory.
 
-    Each launch that is wrong on correct inputs is then done in eager mode. Does the failure disappear?
+    Each launch that is wrong on correct inputs is then done in eager mode to test whether it matters.
     """
 
     name = "compare_with_eager"

@@ -95,7 +95,7 @@ class Fault:
 
     @staticmethod
     def of_first_bad(found: FirstBad) -> Fault | None:
-        """The first bad value of `dump_kernel_io`; None where the launch or the element is not known."""
+        """The first bad value of `dump_kernel_io`; None if its launch or element is unknown."""
         if found.launch is None or not found.element.index:
             return None
         when: Phase = "after" if found.kind == "kernel" else "before"
@@ -141,7 +141,7 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
 
 
 def find_origin(view: PackageView, fault: Fault, values: ProbedValues | None = None) -> Origin | None:
-    """Where the bad value of a fault was computed; None when it is not known.
+    """Find where the bad value of a fault was computed; None if unknown.
 
     `values` are what launch probes saw of the failing call: `ProbedValues(launches)` with the launches of
     `dump_kernel_io(..., save=True)`. Nothing runs.
@@ -161,7 +161,7 @@ def find_origin(view: PackageView, fault: Fault, values: ProbedValues | None = N
 
 @dataclass(frozen=True)
 class _Bound:
-    """What the value may be, both ends included (None: no end), and the variables that it indexes."""
+    """The allowed range of a value, both ends included (None: no end), and the variables that it indexes."""
 
     low: Scalar | None
     high: Scalar | None
@@ -185,7 +185,7 @@ class _Finder:
     def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):
             return None
-        # The points of the loops at which the check fails; the first point where nothing was seen.
+        # The loop points at which the check fails; the first point if nothing was seen.
         every, _ = places(_relevant(check), self.walker.scalars(self.launch), _SCANNED)
         points = [self.walker.evaluator(self.launch, place) for place in every]
         failing = points[:1]
@@ -220,7 +220,7 @@ class _Finder:
         return _with_elements(origin, self._masks(argument, tensor), Counter())
 
     def _start(self, argument: Argument, offset: int) -> Computed | Place | Produced | None:
-        """The faulty value as the launch reads it, or as it computes it."""
+        """The faulty value, either read or computed by the launch."""
         if self.fault.when == "before":
             return Place(self.launch, argument, offset)
         if self.walker.program(self.launch) is None:
@@ -228,7 +228,7 @@ class _Finder:
         return self.walker.stored(self.launch, argument.name, offset, None)
 
     def _masks(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
-        """The elements of masks behind the other values that are not finite."""
+        """The mask elements behind the other values that are not finite."""
         if self.fault.high is not None or tensor.count > _SCANNED:
             return []
         bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))
@@ -244,7 +244,7 @@ class _Finder:
         return list(offending(self._not_computed(source)[0]))
 
     def _walked(self, start: Computed | Place | Produced) -> Walked:
-        """Back to where the value was computed. Raises `UnknownValue`."""
+        """Walk back to where the value was computed. Raises `UnknownValue`."""
         if isinstance(start, Produced):
             place = self.walker.through(start)
             walked = self.walker.back(place) if place is not None else Walked(start)
@@ -275,7 +275,7 @@ class _Finder:
         point: Evaluator | None,
         blamed: Counter[ElementKey],
     ) -> Origin:
-        """The origin; `point` is the point of the loops at which `check` fails."""
+        """The origin; `point` is the loop point at which `check` fails."""
         walked = self._walked(start)
         source = walked.source
         expressions, value = self._expressed(source, check, point)
@@ -358,7 +358,7 @@ class _Finder:
         return bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
-        """Expression and value of what no kernel computed: an element as given, or an operator's call."""
+        """Expression and value of an element no kernel computed: a given one, or an operator's result."""
         value = self.walker.value_at(source if isinstance(source, Produced) else source.place)
         closing = Closing(self.walker)
         leaf = closing.leaf(source, "float32" if isinstance(value, float) else "int64", value)
@@ -371,7 +371,7 @@ class _Finder:
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
-    """Whether a check fails at one point. Raises `UnknownValue` where that is not known."""
+    """Whether a check fails at one point. Raises `UnknownValue` if this cannot be determined."""
     if check.test is not None and not evaluator.value(check.test):
         return False
     value = evaluator.value(check.value)
@@ -380,14 +380,14 @@ def _fails(check: Check, evaluator: Evaluator) -> bool:
 
 
 def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | None]:
-    """The least and the greatest value that pass; None where the check has no such end."""
+    """The least and greatest value that pass; None for an end that the check does not limit."""
     low = evaluator.value(check.lower) if check.lower is not None else None
     high = evaluator.value(check.upper) if check.upper is not None else None
     return low, None if high is None else int(high) - 1
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
-    """The other points that read the same elements as `point`: only loops that no element depends on vary."""
+    """The other points that read the same elements as `point`, varying only loops that no element uses."""
     indices = [each.index for each in parts(check.value) if isinstance(each, Element)]
     fixed = {each.name for index in indices for each in used(index, check.ranges)}
     free = [each for each in _relevant(check) if each.name not in fixed]
@@ -407,7 +407,7 @@ def _element_key(element: OffendingElement) -> ElementKey:
 
 
 def _with_elements(origin: Origin, more: list[list[OffendingElement]], blamed: Counter[ElementKey]) -> Origin:
-    """The origin with the elements of the inputs behind all failing points, those behind most first."""
+    """Add the input elements behind all failing points to the origin, those behind most points first."""
     found = {_element_key(each): each for elements in (origin.elements, *more) for each in elements}
     count = max(len(found), origin.element_count)
     ordered = sorted(

@@ -72,7 +72,7 @@ def _owner(fqn: str) -> str:
 
 
 def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
-    """The variables that a checked index indexes."""
+    """The variables that are indexed with a checked index."""
     program = read_program(view.wrapper.kernels[launch.kernel])
     if program.check_at(check.line) is None:
         return []
