@@ -360,21 +360,20 @@ def _out_of_range(
     signature: Signature, item: CompiledInput, dim: CompiledDim, got: int, below: bool
 ) -> Mismatch:
     limits = f"{dim.lower or 0}..{'any' if dim.upper is None else dim.upper}"
-    bound, wanted = ("min", dim.lower) if below else ("max", dim.upper)
+    wanted = dim.lower if below else dim.upper
     upper = dim.upper or 0
     # The CPU guard leaves an upper bound of 4096 // k, for an integer k.
     guarded = item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
     soft = _may_be_assumed(dim, signature.definition(item.name, dim.index)) if below else guarded
     doubt = _DOUBTS[below] if soft else ""
-    within = f"pad dimension {dim.index} to {wanted}, and drop what the padding adds to the outputs"
+    apart = "handle smaller inputs apart"
+    within = f"pad dimension {dim.index} to {wanted} if padding cannot change the result, or {apart}"
     if not below:
-        within = f"split the batch into parts of at most {wanted} if its rows do not depend on each other"
-    fix = Fix(
-        text=f"{within}; or export again with a range that includes {got}. If no Dim sets this bound, it "
-        "comes from a branch of the model on this size",
-        before=f"Dim('n', {bound}={wanted})",
-        after=f"Dim('n', {bound}={got})  # or the {'smallest' if below else 'largest'} size that you serve",
-    )
+        parts = "the batch" if dim.index == 0 else f"dimension {dim.index}"
+        within = f"split {parts} into parts of at most {wanted} if they do not depend on each other"
+    # No diff: the model itself may need this bound, and the export with a wider range was not tried.
+    text = f"{within}; or, if the model allows it, export again with a range that includes {got}"
+    fix = Fix(text=f"{text}. If no Dim sets this bound, it comes from a branch of the model on this size")
     of = f" of {dim.expression}" if dim.expression else ""
     where = f"dimension {dim.index} of {item.label}"
     sentence = f"{where} is {got}, outside the compiled range {limits}{of}{doubt}"
