@@ -165,7 +165,7 @@ def reported(root: ErrorFact, source: str) -> Evidence:
 
 
 def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
-    """Evidence that package and exported program agree; empty if this was not seen."""
+    """Evidence that package and exported program agree; empty if no agreement was seen."""
     return (seen("interpret", "package and exported program agree"),) if case.equals_eager else ()
 
 

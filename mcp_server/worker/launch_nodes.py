@@ -172,7 +172,7 @@ class ProgramGraph:
     ) -> set[Node]:
         """The nodes to evaluate for the wanted ones, given the known ones; for a known product, its bias.
 
-        The nodes in `also` are known, too.
+        The nodes in `also` count as known.
         """
         ready = {*self.inputs, *self.whole_values(known), *also}
         products = self.products(known)

@@ -336,7 +336,7 @@ class TrialRequest(Request, total=False):
 class LaunchFlow(TypedDict):
     """`readers`: for each tensor that the launch writes, the launches that read it (-1: it is returned).
 
-    `maybe`: those that write over its memory, and may read it first. `library`: a call of a library, no
+    `maybe`: launches that write over its memory, and may read it first. `library`: a call of a library, no
     generated kernel. `sources`: for each tensor that it reads, the launch that wrote it, with its name there.
     """
 
