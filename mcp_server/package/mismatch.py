@@ -356,6 +356,18 @@ def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bo
     return dim.lower == SPECIALIZED_BELOW
 
 
+WIDER = "or export again with a range that includes {got}, if the model allows this size"
+BRANCH = ". If no Dim sets this bound, it comes from a branch of the model on this size"
+
+
+def _within(dim: int, bound: int | None, below: bool) -> str:
+    """What brings a size into the range."""
+    if below:
+        return f"pad dimension {dim} to {bound}, and drop what the padding adds to the outputs"
+    parts = "the batch" if dim == 0 else f"dimension {dim}"
+    return f"split {parts} into parts of at most {bound} if they do not depend on each other"
+
+
 def _out_of_range(
     signature: Signature, item: CompiledInput, dim: CompiledDim, got: int, below: bool
 ) -> Mismatch:
@@ -366,14 +378,9 @@ def _out_of_range(
     guarded = item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
     soft = _may_be_assumed(dim, signature.definition(item.name, dim.index)) if below else guarded
     doubt = _DOUBTS[below] if soft else ""
-    apart = "handle smaller inputs apart"
-    within = f"pad dimension {dim.index} to {wanted} if padding cannot change the result, or {apart}"
-    if not below:
-        parts = "the batch" if dim.index == 0 else f"dimension {dim.index}"
-        within = f"split {parts} into parts of at most {wanted} if they do not depend on each other"
-    # No diff: the model itself may need this bound, and the export with a wider range was not tried.
-    text = f"{within}; or, if the model allows it, export again with a range that includes {got}"
-    fix = Fix(text=f"{text}. If no Dim sets this bound, it comes from a branch of the model on this size")
+    if below and guarded:
+        doubt += f"; on the CPU the compiler may have lowered the upper bound {upper} itself"
+    fix = Fix(text=f"{_within(dim.index, wanted, below)}; {WIDER.format(got=got)}{BRANCH}")
     of = f" of {dim.expression}" if dim.expression else ""
     where = f"dimension {dim.index} of {item.label}"
     sentence = f"{where} is {got}, outside the compiled range {limits}{of}{doubt}"

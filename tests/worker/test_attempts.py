@@ -170,3 +170,38 @@ def test_the_line_that_fixes_a_size_is_named(tmp_path: Path) -> None:
     assert verdict["guilty"]["model_locations"][0]["line"] == 7
     assert "static" in verdict["fix"]["text"]
     assert verdict["summary"] == "The model does not allow all sizes of a dynamic dimension."
+
+
+WIDER = """
+import os
+import torch
+
+class Best(torch.nn.Module):
+    def forward(self, x):
+        return {body}
+
+n = torch.export.Dim("n", min={low}, max=64)
+path = __file__.replace(".py", ".pt2")
+program = torch.export.export(Best(), (torch.rand(2, 30),), dynamic_shapes=({{1: n}},))
+torch._inductor.aoti_compile_and_package(program, package_path=path)
+os.environ["AOTI_RUNTIME_CHECK_INPUTS"] = "1"
+torch._inductor.aoti_load_package(path)(torch.rand(2, 9))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "low", "wider"), [("torch.topk(x, 12)[0] * 2", 12, False), ("x.cos()", 20, True)]
+)
+def test_a_wider_range_is_printed_only_if_the_export_takes_it(
+    body: str, low: int, wider: bool, tmp_path: Path
+) -> None:
+    """The line is the program's own; a bound that the model needs is named, without a diff."""
+    script = tmp_path / "best.py"
+    script.write_text(WIDER.format(body=body, low=low))
+    fix = json.loads(typed("diagnose", str(script), "--json").stdout)["fix"]
+    line = f'n = torch.export.Dim("n", min={low}, max=64)'
+    if wider:
+        assert (fix["before"], fix["after"]) == (line, line.replace("20", "9"))
+        assert "gives the outputs of eager mode" in fix["text"]
+    else:
+        assert not fix["before"] and "The model itself sets this bound" in fix["text"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -14,11 +15,12 @@ from mcp_server.diagnosis.indices import candidates, checked_inputs, operator_in
 from mcp_server.diagnosis.observe import EXPLAINS, NEEDED, Observation, place
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.model import ExportedWorkload, Fix, PackageWorkload
 from mcp_server.package.exported import read_exported
-from mcp_server.package.mismatch import Mismatch, compare_inputs, compare_structure
+from mcp_server.package.mismatch import BRANCH, WIDER, Mismatch, compare_inputs, compare_structure
 from mcp_server.package.problems import PackageError
 from mcp_server.package.view import view_package
+from mcp_server.plurals import quoted
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.check_devices import from_leaves
@@ -142,7 +144,7 @@ class CompareInputs(Observation):
             *compare_inputs(signature, case.given.tensors, device_index=loaded_on),
             *compare_structure(signature, case.given.paths),
         ]
-        case.mismatches = tuple(_with_user_range(mismatch, case) for mismatch in found)
+        case.mismatches = tuple(_with_wider(_with_user_range(mismatch, case), case) for mismatch in found)
 
 
 def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
@@ -168,6 +170,34 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
         note = f"{note}, so that this is a false alarm"
         return mismatch.model_copy(update={"severity": "suspicious", "sentence": note})
     return mismatch.model_copy(update={"severity": "fatal", "sentence": note})
+
+
+_GUARD = re.compile(r"satisfy the generated guard (?P<guard>.+)")
+
+
+def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
+    """The fix in the program's own words, if its export was repeated with a range that includes the size."""
+    exports = [each for tried in case.captured.attempts if tried.stage == "range" for each in tried.attempts]
+    place = (mismatch.input_index, mismatch.dim)
+    found = [each for each in exports if place in each.widened and each.name == _bound(mismatch)]
+    if not found:
+        return mismatch
+    tried, wider = found[0], WIDER.format(got=mismatch.got)
+    text = mismatch.fix.text.replace(BRANCH, "")
+    if tried.outcome == "passes":
+        passes = f"{wider.partition(',')[0]}: this export passes and gives the outputs of eager mode"
+        fix = Fix(text=text.replace(wider, passes), before=tried.before, after=tried.after)
+        return mismatch.model_copy(update={"fix": fix})
+    guard = _GUARD.search(tried.error)
+    words = quoted(guard["guard"] if guard else tried.error.partition("\n")[0])
+    refused = f"The model itself sets this bound: with {tried.after}, {tried.note} stops ({words})"
+    return mismatch.model_copy(update={"fix": Fix(text=f"{text.replace(f'; {wider}', '')}. {refused}")})
+
+
+def _bound(mismatch: Mismatch) -> str:
+    """The bound that the size passes; empty for another kind of mismatch."""
+    low, dots, _ = mismatch.expected.partition("..")
+    return ("min" if int(mismatch.got) < int(low) else "max") if dots else ""
 
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:

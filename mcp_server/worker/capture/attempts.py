@@ -34,7 +34,7 @@ Wanted = List[Tuple[int, List[torch.Tensor]]]  # eager mode's results, by the di
 
 def attempts(failing: Failing) -> List[Attempt]:
     """Return what was tried, in order, until something passed. Restores the module and torch."""
-    with _silent():
+    with silent():
         return _attempts(failing)
 
 
@@ -47,7 +47,7 @@ def _attempts(failing: Failing) -> List[Attempt]:
         is_told = any(holds(function, place) for function in known for place in places(failing))
         if failing.stage == "export" and not is_told:
             failing.lines = _drafted(failing)
-            _restore(failing.module, state)
+            restore(failing.module, state)
         wanted = list(_references(failing, state))
         for change in itertools.islice(changes(failing), MOST):
             if time.monotonic() - began > BUDGET_S:
@@ -58,12 +58,12 @@ def _attempts(failing: Failing) -> List[Attempt]:
                 change.told.again = _fails_again(failing, state)
                 break
     finally:
-        _restore(failing.module, state)
+        restore(failing.module, state)
         torch.set_rng_state(random)
     return found
 
 
-def _restore(module: torch.nn.Module, state: State) -> None:
+def restore(module: torch.nn.Module, state: State) -> None:
     with torch.no_grad():
         for name, value in module.state_dict().items():
             if name in state and value.shape == state[name].shape:
@@ -115,7 +115,7 @@ def _without_trace_log() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """Keep torch's messages about our own attempts out of the program's log, which is read for its error."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     found = [each for name in names for each in logging.getLogger(name).handlers]
@@ -144,16 +144,22 @@ def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
 def _resized(failing: Failing, delta: int) -> Optional[Tuple[Any, Any]]:
     """Return the inputs with every dynamic dimension longer by `delta`; None if that is impossible."""
     places = dynamic_places(failing) if delta else {}
-    leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
-    if delta and not any(places.values()):
+    if delta and not places:
         return None
-    for number, dims in places.items():
-        for dim in dims:
-            before = leaves[number].shape[dim]
-            if before + delta < 1 or not before:
-                return None
-            index = torch.arange(before + delta, device=leaves[number].device) % before
-            leaves[number] = leaves[number].index_select(dim, index)
+    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    sizes = {(n, dim): leaves[n].shape[dim] + delta for n, dims in places.items() for dim in dims}
+    return with_sizes(failing, sizes)
+
+
+def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
+    """Return the inputs with other sizes, given by leaf and dimension; None if that is impossible."""
+    leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
+    for (number, dim), size in sizes.items():
+        before = leaves[number].shape[dim]
+        if size < 1 or not before:
+            return None
+        index = torch.arange(size, device=leaves[number].device) % before
+        leaves[number] = leaves[number].index_select(dim, index)
     copies = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(copies, spec)
     return args, kwargs
@@ -165,7 +171,7 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[int, List[torc
         given = _resized(failing, delta)
         if given is None:
             continue
-        _restore(failing.module, state)
+        restore(failing.module, state)
         try:
             with torch.no_grad():
                 yield delta, only_tensors(failing.module(*given[0], **given[1]))
@@ -179,8 +185,8 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
     try:
         if change.owner is not None:
             setattr(change.owner, change.attribute, change.function)
-        _restore(failing.module, state)
-        program = _exported(failing, change.options)
+        restore(failing.module, state)
+        program = exported(failing, change.options)
         if not _agrees(failing, program, wanted, change.told):
             change.told.outcome = "differs"
             return
@@ -192,7 +198,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
     finally:
         if change.owner is not None:
             setattr(change.owner, change.attribute, old)
-        _restore(failing.module, state)
+        restore(failing.module, state)
 
 
 def _agrees(failing: Failing, program: Any, wanted: Wanted, told: Attempt) -> bool:
@@ -213,7 +219,7 @@ def _agrees(failing: Failing, program: Any, wanted: Wanted, told: Attempt) -> bo
     return told.sizes > 0
 
 
-def _exported(failing: Failing, options: Dict[str, Any]) -> Any:
+def exported(failing: Failing, options: Dict[str, Any]) -> Any:
     export = getattr(torch.export.export, "__wrapped__", torch.export.export)
     asked = {name: value for name, value in options.items() if value is not None}
     with torch.no_grad():
@@ -222,9 +228,9 @@ def _exported(failing: Failing, options: Dict[str, Any]) -> Any:
 
 def _fails_again(failing: Failing, state: State) -> str:
     """Return the error that occurs without the change; empty if there is none."""
-    _restore(failing.module, state)
+    restore(failing.module, state)
     try:
-        program = _exported(failing, failing.options)
+        program = exported(failing, failing.options)
         if failing.compile is not None:
             failing.compile(program)
     except Exception as error:

@@ -42,6 +42,7 @@ LOADER_OPTIONS = (
 )
 GONE = "the memory of an input is not mapped"
 WORDS = 64  # arguments of a child process that are journaled
+SHAPES = 1000  # different shapes of inputs that are kept
 RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
 
 
@@ -72,6 +73,7 @@ class Calls:
         self.thread = threading.local()
         self.memory = MemoryLog(journal)
         self.outputs = Outputs()
+        self.shapes: Optional[dict[tuple[Any, ...], None]] = None  # of the inputs of calls, after an export
 
     def starting(self, _process: Any, argv: Any, *_args: Any, **options: Any) -> None:
         """Keep the package among the arguments of a new child process: a C++ host is not watched."""
@@ -204,6 +206,8 @@ class Calls:
         left, limit = headroom()
         tree, self.thread.tree = getattr(self.thread, "tree", None), None
         watched = self.memory.entering(number, load, flat)
+        if self.shapes is not None and len(self.shapes) < SHAPES:
+            self.shapes[tuple(tuple(leaf.shape) for leaf in flat if leaf.layout == torch.strided)] = None
 
         def packed() -> CallRecord:
             if tree is not None:

@@ -25,15 +25,19 @@ Place = Tuple[str, int]
 
 @dataclass
 class Failing:
-    """A failed export, or a failed compile of one, with its `error`. `compile` repeats the compile."""
+    """A failed export, or a failed compile of one, with its `error`. `compile` repeats the compile.
+
+    `error` is None for an export that passed.
+    """
 
     module: torch.nn.Module
     args: Tuple[Any, ...]
     kwargs: Dict[str, Any]
     options: Dict[str, Any]
-    error: BaseException
+    error: Optional[BaseException]
     compile: Optional[Callable[[Any], Any]] = None
     lines: List[Place] = field(default_factory=list)  # of the model, if the error names none
+    sources: Tuple[str, ...] = ()  # the files from which the export was called
 
     @property
     def stage(self) -> str:
@@ -103,16 +107,25 @@ def changes(failing: Failing) -> Iterator[Change]:
         yield from options(failing)
 
 
-def dynamic_places(failing: Failing) -> Dict[int, List[int]]:
-    """Return the dimensions that were requested as dynamic, by the tensor's number among the leaves."""
+def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
+    """Yield the dynamic dimensions: number among the tensors, number among the leaves, dimension, `Dim`."""
     shapes = failing.options.get("dynamic_shapes") or ()
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     given = list(shapes.values() if isinstance(shapes, dict) else shapes)
     tensors = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    if len(given) != len(tensors):
+        return
+    for place, (number, each) in enumerate(zip(tensors, given)):
+        for dim, what in each.items() if isinstance(each, dict) else enumerate(each or ()):
+            if what is not None and not isinstance(what, int):
+                yield place, number, dim, what
+
+
+def dynamic_places(failing: Failing) -> Dict[int, List[int]]:
+    """Return the dimensions that were requested as dynamic, by the tensor's number among the leaves."""
     found: Dict[int, List[int]] = {}
-    for number, each in zip(tensors, given) if len(given) == len(tensors) else ():
-        dims = each.items() if isinstance(each, dict) else enumerate(each or ())
-        found[number] = [dim for dim, what in dims if what is not None and not isinstance(what, int)]
+    for _, number, dim, _ in declared_dims(failing):
+        found.setdefault(number, []).append(dim)
     return found
 
 

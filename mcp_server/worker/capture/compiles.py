@@ -116,6 +116,7 @@ class Comparisons:
                 os.unlink(before.file)
 
 
+SLOW_EXPORT_S = 20.0
 MOST = 4
 TEXT = 4000  # characters of one stack
 NAMES = ("self", "n", "node")  # variables for what a function of the compiler works on (torch 2.8-2.15)
@@ -161,6 +162,7 @@ class Compiles:
         self.compiles = False  # whether this process has compiled anything
         self.comparisons = Comparisons(calls)
         self.last_export: Any = None  # module, arguments, options and error
+        self.export_s = 0.0
         self.weights: dict[str, tuple[Any, int]] = {}  # its weights at the export, with their counts
         self.last_compile: Any = None  # options and error of a failed compile
         self.kept: set[str] = set()  # packages that existed before this process wrote them
@@ -241,6 +243,7 @@ class Compiles:
         """Handle the uncaught error that ends the program."""
         self.failing(error)
         self.attempt(error)
+        self.widen()
 
     def exiting(self, status: Any = None) -> None:
         """Journal a `sys.exit` with a failure status, which may be a check, too."""
@@ -257,11 +260,14 @@ class Compiles:
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Ending:
         """Keep the last export: if it or its compile ends the program, changes are tried."""
         if isinstance(module, torch.nn.Module):
+            began = time.monotonic()
             _, error = yield
             options = dict(kwargs)
             given = args[0] if args else options.pop("args", ())
             more = args[1] if len(args) > 1 else options.pop("kwargs", None)
-            self.last_export = (module, tuple(given), dict(more or {}), options, error)
+            sources = tuple(dict.fromkeys(frame.f_code.co_filename for frame in callers()))
+            self.last_export = (module, tuple(given), dict(more or {}), options, error, sources)
+            self.export_s, self.calls.shapes = time.monotonic() - began, {}
             self.weights = {name: (value, version_of(value)) for name, value in weights_of(module)}
 
     def _drifted(self) -> None:
@@ -285,13 +291,14 @@ class Compiles:
         from .attempts import attempts, compile_with  # only a program that fails this way needs these
         from .changes import Failing, chain
 
-        module, args, kwargs, options, failed = self.last_export
+        module, args, kwargs, options, failed, sources = self.last_export
         inside = set(map(id, chain(error)))
         if failed is not None and id(failed) in inside:
-            failing = Failing(module, args, kwargs, options, failed)
+            failing = Failing(module, args, kwargs, options, failed, sources=sources)
         elif self.last_compile is not None and id(self.last_compile[1]) in inside:
             again = compile_with(self.last_compile[0])
-            failing = Failing(module, args, kwargs, options, self.last_compile[1], again)
+            error = self.last_compile[1]
+            failing = Failing(module, args, kwargs, options, error, again, sources=sources)
         else:
             return
         self.last_export = None
@@ -301,6 +308,23 @@ class Compiles:
             for file, line in failing.lines
         ]
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines)
+
+    def widen(self) -> None:
+        """Export again, at the end of the program, with a range that includes the sizes of its calls.
+
+        A slow export is not repeated.
+        """
+        shapes, self.calls.shapes = self.calls.shapes, None
+        if not shapes or self.last_export is None or self.export_s > SLOW_EXPORT_S:
+            return
+        module, args, kwargs, options, failed, sources = self.last_export
+        if failed is None and options.get("dynamic_shapes") is not None:
+            from .changes import Failing
+            from .widened import widened
+
+            tried = widened(Failing(module, args, kwargs, options, None, sources=sources), list(shapes))
+            if tried:
+                self.journal.event("attempted", stage="range", attempts=tried)
 
     def packaging(self, archive: Any, *_args: Any, **_kwargs: Any) -> None:
         """Handle a program that packages files itself; a stream has no path."""

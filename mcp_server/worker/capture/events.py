@@ -5,7 +5,7 @@ The hook imports this file into every program, so it is kept small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional, TypedDict, Union
 
 Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
@@ -88,7 +88,9 @@ class Attempt:
     """One change that was tried on a failed export or compile, and the result.
 
     `outcome`: passes, differs (from eager mode) or fails. `again` is the error that returned without the
-    change; `sizes` counts the sizes of inputs at which the results matched eager mode.
+    change; `sizes` counts the sizes of inputs at which the results matched eager mode. `widened` holds
+    (tensor, dimension) of each dimension whose bound (`name`: min or max) was moved; `note` then says what
+    failed.
     """
 
     name: str
@@ -102,3 +104,4 @@ class Attempt:
     error: str = ""
     again: str = ""
     sizes: int = 0
+    widened: list[tuple[int, int]] = field(default_factory=list)

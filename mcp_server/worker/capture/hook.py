@@ -69,6 +69,7 @@ class Hook:
     def _exit(self) -> None:
         """Journal an orderly end, to tell it from a crash, in processes that did something."""
         if self.journal.pid == os.getpid():
+            safely(self.journal, self.compiles.widen)
             self.journal.event("exit")
 
     def attach(self, name: str, module: Any) -> None:
