@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -215,6 +216,12 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
     if type(error).__name__ == "NoSuchOption" and context is not None:
         return _no_such_option(str(option), context, words, help_of)
     said = error.format_message().strip().rstrip(".")
+    if context is not None and context.info_name == "explain-error" and "extra argument" in said:
+        text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
+        option = "--log" if Path(text).is_file() else "--text"
+        what = "give the text of an error with --text, or a file with --log"
+        line = shlex.join(["aoti-debug", "explain-error", option, text])
+        return ProblemError(what, value=text, next_call=line)
     return ProblemError(f"{said[:1].lower()}{said[1:]}", next_call=help_of)
 
 

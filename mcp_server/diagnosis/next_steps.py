@@ -182,12 +182,17 @@ PYTHON = "path/of/a/python/with/torch"
 OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": "path/of/the/package.pt2"}
 
 
+def no_torch(case: DiagnosisState) -> bool:
+    """Whether nothing could be run because the interpreter has no torch."""
+    return not case.runs and any("torch cannot be imported" in problem.what for problem in case.refused)
+
+
 def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
     """The diagnosis with another value for the argument with which nothing could run; empty if unknown."""
     values = {str(problem.value) for problem in case.refused if problem.value is not None}
     named = next((name for name in OTHERS if str(arguments.get(name)) in values), "")
     if not named and case.workload is not None and case.workload.python is None:
-        named = "python" if any("torch cannot be imported" in p.what for p in case.refused) else ""
+        named = "python" if no_torch(case) else ""
     if not named:
         return []
     why = f"run it once {argument(named)} is right"

@@ -7,6 +7,7 @@ point at a suspect proves nothing, and the failure is never evidence for a cause
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -22,11 +23,25 @@ from mcp_server.diagnosis.interventions.base import (
     trial_in_words,
     unchanged_in_words,
 )
-from mcp_server.diagnosis.next_steps import command_for, next_steps, open_question, reduction, unseen_symptom
+from mcp_server.diagnosis.next_steps import (
+    command_for,
+    next_steps,
+    no_torch,
+    open_question,
+    reduction,
+    unseen_symptom,
+)
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
-from mcp_server.diagnosis.words import at_call_site, call_of, eager_of, headline_of, not_for_shipping
+from mcp_server.diagnosis.words import (
+    HEADLINES,
+    at_call_site,
+    call_of,
+    eager_of,
+    headline_of,
+    not_for_shipping,
+)
 from mcp_server.errors import argument
 from mcp_server.model import (
     Cause,
@@ -329,9 +344,19 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
     package = case.package
     if launched and package is not None and not package.kernel_information and case.program_path is None:
         yield (
-            "No line of the model is known, because the package has no provenance. Give its exported program "
-            f"({argument('exported')}), or compile with INDUCTOR_PROVENANCE=1."
+            f"No line of the model is known, because the package has no provenance. {_lines_from(case)}, "
+            "or compile with INDUCTOR_PROVENANCE=1."
         )
+
+
+def _lines_from(case: DiagnosisState) -> str:
+    """How the lines of the model can be had. A script that compiles under the hook gets provenance."""
+    if isinstance(case.workload, PackageWorkload):
+        return f"Give its exported program ({argument('exported')})"
+    return (
+        "Move the package away so that the program compiles it again, diagnose the package alone with "
+        f"{argument('inputs')} and {argument('exported')}"
+    )
 
 
 def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
@@ -408,13 +433,18 @@ def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
     return fix.model_copy(update={"before": None}) if again else fix
 
 
+_WHAT_RAN = re.compile("the (?P<subject>call|export|compile) ")
+
+
 def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:
     """The change that removed the failure, and the result; None if no change did."""
     trial = removing(suspect, case)
     if trial is None or trial.intervention.hides:
         return None
     tried = _worded(trial, suspect)
+    ran = _WHAT_RAN.match(trial.reason)
     return Confirmed(
+        subject=ran["subject"] if ran is not None else "call",
         what=change_in_words(tried.what).removeprefix("with "),
         before=_as_it_is(trial, trial.before),
         after=_came_back(trial),
@@ -440,8 +470,9 @@ def _came_back(trial: Trial) -> str:
     described = trial.after.describe()
     if trial.calls > TWICE:
         return f"did not fail once in that way; the chance of that is {trial.chance:.2%}"
-    if trial.reason.startswith("the call "):
-        return trial.reason.removeprefix("the call ")
+    ran = _WHAT_RAN.match(trial.reason)
+    if ran is not None:
+        return trial.reason[ran.end() :]
     finite = trial.before.failure == "nonfinite" and not trial.after.non_finite
     return f"{described} finite outputs" if finite else described
 
@@ -515,11 +546,12 @@ def _without_fault(
         *_around(case),
         *(Evidence(step="note", fact=note) for note in case.notes if not told),
     ]
+    unknown_cause = HEADLINES["environment"] if no_torch(case) else "cause not known"
     missing = f"{unknown}{unseen_symptom(case) or open_question(case)}"
     return Verdict(
         outcome=outcome,
         confidence="likely" if healthy and judged else "possible",
-        headline="no fault found" if healthy else "cause not known",
+        headline="no fault found" if healthy else unknown_cause,
         summary=health_summary(case) if healthy else missing,
         call=call_of(case),
         evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],

@@ -150,6 +150,9 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
 
     Unchanged for any other fix, and if the line has more than one such call.
     """
+    if fix.before is None and (fix.after or "").startswith("assert "):
+        named = re.sub(r"args\[(\d+)\]", lambda m: _name(line, int(m[1]), arguments) or m[0], fix.after or "")
+        return fix.model_copy(update={"after": named})
     code = line.strip()
     pairs = zip((fix.before or "").splitlines(), (fix.after or "").splitlines(), strict=False)
     for before, after in pairs:
@@ -163,19 +166,32 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
 
 def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
     """The line with `method` called on that argument of its only call with that many; empty if unsure."""
-    try:
-        calls = [each for each in ast.walk(ast.parse(line)) if _takes(each, arguments)]
-    except (SyntaxError, ValueError, RecursionError):
+    given = _given(line, place, arguments)
+    if given is None:
         return ""
-    if len(calls) != 1 or not line.isascii():
-        return ""
-    (call,) = calls
-    assert isinstance(call, ast.Call)
-    given = call.args[place]
     text = line[given.col_offset : given.end_col_offset]
     whole = isinstance(given, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     changed = f"{text}{method}" if whole else f"({text}){method}"
     return f"{line[: given.col_offset]}{changed}{line[given.end_col_offset :]}"
+
+
+def _name(line: str, place: int, arguments: int) -> str:
+    """The variable that is that argument; empty if it is none."""
+    given = _given(line.strip(), place, arguments)
+    return given.id if isinstance(given, ast.Name) else ""
+
+
+def _given(line: str, place: int, arguments: int) -> ast.expr | None:
+    """That argument of the line's only call with so many; None if unsure."""
+    try:
+        calls = [each for each in ast.walk(ast.parse(line)) if _takes(each, arguments)]
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    if len(calls) != 1 or not line.isascii() or place >= arguments:
+        return None
+    (call,) = calls
+    assert isinstance(call, ast.Call)
+    return call.args[place]
 
 
 def _takes(node: ast.AST, arguments: int) -> bool:

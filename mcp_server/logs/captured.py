@@ -6,6 +6,8 @@ dies, its last phase has no end, which tells a crash or hang inside AOTInductor 
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -247,9 +249,13 @@ class MemoryEvent(Phase):
 
 
 class CapturedAttempts(Phase):
-    """What was tried on the export or compile with which the program ended."""
+    """What was tried on the export or compile with which the program ended.
+
+    `stage` is "range" for exports with a wider range. `advice` is for the layer at which it stopped.
+    """
 
     stage: str = ""
+    advice: str = ""
     attempts: list[Attempt] = Field(default_factory=list)
 
 
@@ -510,3 +516,18 @@ def stalled_call(seen: Captured, now: float, least_s: float) -> CapturedCall | N
 
 def _elements(call: CapturedCall) -> int:
     return sum(prod(leaf.shape or ()) for leaf in call.leaves)
+
+
+LAST_BYTES = 2000
+
+
+def attempted_step(journal: Path) -> str:
+    """The change that a running program tries on its failed export; empty if it tries none now."""
+    with journal.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+        last = file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+    try:
+        event = json.loads(last)
+    except json.JSONDecodeError:  # a part of a long line, or half written
+        return ""
+    return str(event.get("step", "")) if event.get("event") == "attempting" else ""

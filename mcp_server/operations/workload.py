@@ -57,6 +57,9 @@ def workload_of(given: args.ProgramArguments) -> Workload:
             "the program with the package among its arguments, or package with inputs of the failing call"
         )
         raise ProblemError("a program and a package are two workloads", value=given.package, allowed=allowed)
+    if kinds == ["script", "exported"]:
+        allowed = "the script alone, or the package with inputs of the failing call and exported"
+        raise ProblemError("exported is the reference of a package", value=given.script, allowed=allowed)
     if len(kinds) != 1:
         allowed = "exactly one of " + ", ".join(kind for kind in KINDS if hasattr(given, kind))
         what = "more than one workload given" if kinds else "no workload given"

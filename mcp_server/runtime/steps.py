@@ -24,7 +24,7 @@ from mcp_server.errors import read_json
 from mcp_server.jobs.command import STOOD_STILL, Command, Finished
 
 # A script compiles before it calls; other programs do not.
-COMPILES = ", its compile included"
+COMPILES = ", with any compile that it makes"
 # By the name of the step's folder, without a number at its end.
 WORDS = {
     "capture": "running {program}" + COMPILES,
@@ -41,7 +41,7 @@ WORDS = {
     "describe-files": "reading tensors",
     "index-values": "looking at the indices in the inputs",
     "observe": "looking at what every kernel reads and writes",
-    "interpret": "computing the kernel's values by its source",
+    "interpret": "running the exported program operator by operator",
     "time-call": "timing the call, as it is and changed in turns",
     "time-load": "timing the load",
     "time-build": "timing the build",

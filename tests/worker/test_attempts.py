@@ -27,6 +27,8 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("branch", "y = x\nif (x.mean() > 0) and not (x.max() > 9):\n    y = y * 2\nreturn y", ()),
     ("branch", "y = x\nif x.max() > 0:\n    z = x * 2\n    y = y + z\nreturn y", ()),
     ("conditional expression", "return x + (1 if x.sum() > 0 else 2)", ()),
+    ("number of a tensor, branch", "y = x + int(k.max())\nif y.sum() > 0:\n    y = y + 1\nreturn y",
+     (torch.tensor([3, 2]),)),
     ("loop", "y = x\nwhile y.abs().max() > 1:\n    y = y * 0.5\nreturn y", ()),
     ("assertion", "assert (x > -100).all(), 'low'\nreturn x * 2", ()),
     ("number of a tensor", "return torch.zeros(int(k.max())) + x.sum()", (torch.tensor([3, 2]),)),
@@ -170,6 +172,40 @@ def test_the_line_that_fixes_a_size_is_named(tmp_path: Path) -> None:
     assert verdict["guilty"]["model_locations"][0]["line"] == 7
     assert "static" in verdict["fix"]["text"]
     assert verdict["summary"] == "The model does not allow all sizes of a dynamic dimension."
+
+
+STOPS = """
+import torch
+
+class Trims(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.GRU(6, 8, batch_first=True)
+
+    def forward(self, x, lengths):
+        x = x[:, : {longest}]
+        return self.encoder(x)[0].sum(1)
+
+torch.export.export(Trims(), (torch.randn(3, 12, 6), torch.tensor([12, 3, 9])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("longest", "said"),
+    [
+        ("int(lengths.max())", "gets past line 10, then stops at line 11: return self.encoder"),
+        ("lengths.max().item()", "pad every input to one length in the caller"),
+    ],
+)
+def test_a_change_that_is_not_enough_tells_where_the_next_one_is(
+    longest: str, said: str, tmp_path: Path
+) -> None:
+    """The fix says how far the export got, and what a recurrent layer needs: a fixed length."""
+    script = tmp_path / "trims.py"
+    script.write_text(STOPS.format(longest=longest))
+    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    assert verdict["confidence"] == "likely" and "branch" not in verdict["summary"]
+    assert said in verdict["fix"]["text"] and "mask the outputs" in verdict["fix"]["text"]
 
 
 WIDER = """

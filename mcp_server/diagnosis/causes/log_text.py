@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.components import component, own_operators, seen, users_code
 from mcp_server.diagnosis.interventions.base import Kind
+from mcp_server.diagnosis.interventions.source import action_of
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_FAMILY, CausalLevel, Suspect
@@ -227,7 +228,26 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         # The change with which a failed export or compile passed, if one did.
         changes = (t.intervention for t in case.trials.values() if t.intervention.kind is Kind.SOURCE)
         change = next(changes, None) if category == "compile_failure" else None
-        yield suspect if change is None else replace(suspect, intervention=change)
+        if change is not None:
+            suspect = replace(suspect, intervention=change)
+        elif category == "compile_failure" and suspect.fix is not None:
+            suspect = replace(suspect, fix=Fix(text=_with_attempts(suspect.fix.text, case)))
+        yield suspect
+
+
+def _with_attempts(text: str, case: DiagnosisState) -> str:
+    """What to do, with the change that got past the first obstacle, if one did, and where the next one is."""
+    for tried in case.captured.attempts:
+        text = tried.advice or text
+        further = [each for each in tried.attempts if each.reached]
+        if further:
+            best = max(further, key=lambda each: len(each.more_lines))
+            line = f"line {best.more_lines[-1] if best.more_lines else best.line}"
+            after = best.after.rpartition("\n")[2]
+            stops = f"then stops at line {best.reached}: {best.reached_code}"
+            then = f". There, {tried.advice}" if tried.advice else ""
+            text = f"{action_of(best)}. With `{after}` the {tried.stage} gets past {line}, {stops}{then}"
+    return text
 
 
 def _excluded(category: Category, case: DiagnosisState) -> bool:

@@ -36,7 +36,8 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     if not passing:
         return None
     found = passing[0]
-    at = f" in line {found.line}" if found.line else ""
+    lines = [str(line) for line in (found.line, *found.more_lines) if line]
+    at = f" in {'line' if len(lines) == 1 else 'lines'} {' and '.join(lines)}" if lines else ""
     change = Intervention(
         key=f"source:{found.name}",
         kind=Kind.SOURCE,
@@ -45,7 +46,7 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
         after_code=found.after,
         action=action_of(found),
     )
-    passed = f"the call passed the {tried.stage} and gave the outputs of eager mode"
+    passed = f"the {tried.stage} passed and gave the outputs of eager mode"
     at_sizes = f" at {counted(found.sizes, 'size')}" if found.sizes > 1 else ""
     trial = judged_elsewhere(change, Effect.GONE, Seen("raised", text=found.again))
     return replace(trial, reason=passed + at_sizes)

@@ -39,12 +39,12 @@ TABLE.error(
         r"(?P<detail>GuardOnDataDependentSymNode)",
     ),
     "compile_failure",
-    "The export found a branch on a value that is known only at run time.",
+    "The export needs a value that is known only at run time.",
     "Could not guard on data-dependent expression u0 > 3 (unhinted: u0 > 3).",
     guide=SHAPES_GUIDE,
     stage="export",
     names=Naming("{expression}", kind="script"),
-    fix="use torch.where or torch.cond for the branch, or, if the condition always has the same result, assert it with torch._check",
+    fix="take a number with .item() and bound it with torch._check; for a branch use torch.where or torch.cond",
 )
 TABLE.error(
     "branch_alias",

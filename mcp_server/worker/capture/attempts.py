@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -22,45 +23,123 @@ from torch.utils import _pytree as pytree
 
 from ..compare import compare_all
 from ..tensors import only_tensors
-from .changes import Change, Failing, Place, changes, dynamic_places, functions, holds, places
+from .changes import (
+    Change,
+    Failing,
+    Place,
+    changes,
+    dynamic_places,
+    functions,
+    holds,
+    rewritten,
+    stop,
+    words,
+)
 from .events import Attempt
 
 BUDGET_S = 60.0
 MOST = 14
+DEPTH = 3  # changes of one attempt
 DELTAS = (0, -1, 1)  # differences to the sizes of dynamic dimensions
 State = Dict[str, torch.Tensor]
 Wanted = List[Tuple[int, List[torch.Tensor]]]  # eager mode's results, by the difference of the sizes
 
 
-def attempts(failing: Failing) -> List[Attempt]:
-    """Return what was tried, in order, until something passed. Restores the module and torch."""
-    with silent():
-        return _attempts(failing)
+def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None) -> List[Attempt]:
+    """Return what was tried, in order, until something passed. Restores the module and torch.
 
-
-def _attempts(failing: Failing) -> List[Attempt]:
-    began, found = time.monotonic(), []
+    `tell` gets a line before each attempt.
+    """
+    until, found = time.monotonic() + BUDGET_S, []
     state = {name: value.detach().clone() for name, value in failing.module.state_dict().items()}
     random = torch.get_rng_state()
     try:
-        known = [function for _, _, function in functions(failing.module)]
-        is_told = any(holds(function, place) for function in known for place in places(failing))
-        if failing.stage == "export" and not is_told:
-            failing.lines = _drafted(failing)
-            restore(failing.module, state)
-        wanted = list(_references(failing, state))
-        for change in itertools.islice(changes(failing), MOST):
-            if time.monotonic() - began > BUDGET_S:
-                break
-            _attempt(failing, change, wanted, state)
-            found.append(change.told)
-            if change.told.outcome == "passes":
-                change.told.again = _fails_again(failing, state)
-                break
+        with silent():
+            if failing.stage == "export" and stop(failing) is None:
+                tell("looking for the line that stops the export")
+                failing.lines = _drafted(failing)
+                restore(failing.module, state)
+            wanted = list(_references(failing, state))
+            for told in _tried(Trying(wanted, state, until, tell), failing, changes(failing), 1):
+                found.append(told)
+            if found and found[-1].outcome == "passes":
+                found[-1].again = _fails_again(failing, state)
     finally:
         restore(failing.module, state)
         torch.set_rng_state(random)
     return found
+
+
+@dataclass(frozen=True)
+class Trying:
+    """What all attempts share."""
+
+    wanted: Wanted
+    state: State
+    until: float
+    tell: Callable[[str], None]
+
+
+def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int) -> Iterator[Attempt]:
+    """Try each change; if one gets past its line, try each change of the next line too, until one passes."""
+    for change in itertools.islice(found, MOST):
+        if time.monotonic() > trying.until:
+            return
+        told = change.told
+        at = f" in line {told.line}" if told.line else ""
+        trying.tell(f"trying to make the {failing.stage} pass: {told.action}{at}")
+        error = _attempt(failing, change, trying.wanted, trying.state)
+        further = _behind(failing, change, error) if error is not None and depth < DEPTH else None
+        passed = told.outcome == "passes"
+        for more in _both(trying, further, change, depth) if further is not None else ():
+            yield more
+            passed = more.outcome == "passes"
+        if not passed or further is None:
+            yield told
+        if passed:
+            return
+
+
+def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[Failing]:
+    """Return the failure with a change if it is at another line of the model; None otherwise."""
+    if change.owner is None:
+        return None
+    trees = {**failing.trees, (change.owner, change.attribute): change.tree}
+    with _changed(change):
+        behind = replace(failing, error=error, trees=trees, lines=[])
+        place = stop(behind)
+        if place is None or place == stop(failing) or place[1] in change.lines:
+            return None
+    change.told.reached = place[1]
+    change.told.reached_code = linecache.getline(*place).strip()
+    return behind
+
+
+def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterator[Attempt]:
+    """Try the changes of the next obstacle, each reported together with the one that led to it."""
+    first = change.told
+    with _changed(change):
+        for told in _tried(trying, behind, rewritten(behind, words(behind)), depth + 1):
+            told.name, told.more_lines = f"{first.name}, {told.name}", [told.line, *told.more_lines]
+            told.action = f"{first.action}, then {told.action}"
+            told.note = "; ".join(filter(None, (first.note, told.note)))
+            told.before, told.after = f"{first.before}\n{told.before}", f"{first.after}\n{told.after}"
+            told.file, told.line = first.file, first.line
+            yield told
+
+
+@contextlib.contextmanager
+def _changed(change: Change) -> Iterator[None]:
+    """Replace the function of the change, if it has one."""
+    if change.owner is None:
+        yield
+        return
+    old = getattr(change.owner, change.attribute)
+    setattr(change.owner, change.attribute, change.function)
+    try:
+        yield
+    finally:
+        setattr(change.owner, change.attribute, old)
 
 
 def restore(module: torch.nn.Module, state: State) -> None:
@@ -179,26 +258,27 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[int, List[torc
             continue  # eager mode does not accept this size either
 
 
-def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> None:
-    """Export (and compile) with a change and compare with eager mode at each size; record the outcome."""
-    old = getattr(change.owner, change.attribute) if change.owner is not None else None
+def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> Optional[BaseException]:
+    """Export (and compile) with a change and compare with eager mode at each size; record the outcome.
+
+    Returns the error, or None if there is none.
+    """
     try:
-        if change.owner is not None:
-            setattr(change.owner, change.attribute, change.function)
-        restore(failing.module, state)
-        program = exported(failing, change.options)
-        if not _agrees(failing, program, wanted, change.told):
-            change.told.outcome = "differs"
-            return
-        if failing.compile is not None:
-            failing.compile(program)
-        change.told.outcome = "passes"
+        with _changed(change):
+            restore(failing.module, state)
+            program = exported(failing, change.options)
+            if not _agrees(failing, program, wanted, change.told):
+                change.told.outcome = "differs"
+                return None
+            if failing.compile is not None:
+                failing.compile(program)
+            change.told.outcome = "passes"
     except Exception as error:
         change.told.error = f"{type(error).__name__}: {error}"[:300]
+        return error
     finally:
-        if change.owner is not None:
-            setattr(change.owner, change.attribute, old)
         restore(failing.module, state)
+    return None
 
 
 def _agrees(failing: Failing, program: Any, wanted: Wanted, told: Attempt) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import dis
 import inspect
+import linecache
 import re
 import textwrap
 import traceback
 import types
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -21,6 +23,7 @@ from .events import Attempt
 from .rewrites import Context, Rewrite, fitting
 
 Place = Tuple[str, int]
+_VIOLATED = re.compile(r"Constraints violated \((?P<names>[\w, ]+)\)")
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Failing:
     compile: Optional[Callable[[Any], Any]] = None
     lines: List[Place] = field(default_factory=list)  # of the model, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
+    trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # of functions that are rewritten already
 
     @property
     def stage(self) -> str:
@@ -53,6 +57,8 @@ class Change:
     owner: Any = None
     attribute: str = ""
     function: Any = None
+    tree: Any = None
+    lines: range = range(0)  # of the statement that is replaced
 
 
 def chain(error: Optional[BaseException]) -> Iterator[BaseException]:
@@ -99,7 +105,7 @@ _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_
 
 def changes(failing: Failing) -> Iterator[Change]:
     """Yield the changes to try, the likeliest first."""
-    text = "\n".join(f"{type(each).__name__}: {each}" for each in chain(failing.error))
+    text = words(failing)
     yield from suggestions(failing, text)
     yield from registrations(failing, text)
     yield from rewritten(failing, text)
@@ -173,21 +179,26 @@ def options(failing: Failing) -> Iterator[Change]:
         told = Attempt("deferred asserts", f"export with {DEFERRED}=True", note, after=f"{DEFERRED}=True")
         yield Change(told, {**failing.options, DEFERRED: True})
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    declared = (getattr(dim, "__name__", "") for *_, dim in declared_dims(failing))
+    dims = ", ".join(f'Dim("{name}")' for name in dict.fromkeys(filter(None, declared))) or "Dim(...)"
     sizes = [leaves[number].shape[dim] for number, dims in dynamic_places(failing).items() for dim in dims]
     for factor in (2, 4, 8):
         if any(size % factor for size in sizes):
             break
         told = Attempt("multiple", f"declare a multiple of {factor}", "other sizes are refused")
-        told.before, told.after = "Dim(...)", f'{factor} * Dim("k", min=1)'
+        told.before, told.after = dims, f'{factor} * Dim("k", min=1)'
         yield _redeclared(failing, told, partial(_multiple, factor))
     note = "sizes from 2 on; the package does not check a range that export narrows"
     told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note)
-    told.before, told.after = "Dim(...)", "Dim.DYNAMIC"
+    told.before, told.after = dims, "Dim.DYNAMIC"
     yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
-    told = Attempt("static", "change that line to take every size, or declare the dimension static")
-    told.note = "a static dimension needs a package for each size"
-    told.before, told.after = "Dim(...)", "None"
-    yield _redeclared(failing, told, lambda _each: None)
+    named = _VIOLATED.search(words(failing))
+    names = named["names"].split(", ") if named is not None else []
+    told = Attempt("static", advice(failing))
+    told.action = told.action or "change that line to take every size, or declare the dimension static"
+    told.note = "a static dimension needs inputs padded to one size, or a package for each size"
+    told.before, told.after = ", ".join(f'Dim("{name}")' for name in names) or dims, "None"
+    yield _redeclared(failing, told, lambda each: None if each.__name__ in names or not names else each)
 
 
 def _multiple(factor: int, dim: Any) -> Any:
@@ -221,6 +232,37 @@ def registrations(failing: Failing, text: str) -> Iterator[Change]:
             yield Change(told, failing.options)
 
 
+def stop(failing: Failing) -> Optional[Place]:
+    """Return the innermost line of the model that the error names; None if it names none."""
+    known = [function for _, _, function in functions(failing.module)]
+    return next((place for place in places(failing) if any(holds(each, place) for each in known)), None)
+
+
+LAYERS = [
+    (
+        torch.nn.RNNBase,
+        "pad every input to one length in the caller, declare that dimension static, and mask the outputs of "
+        "padded steps: the export unrolls the time steps of a recurrent layer, so their number is fixed",
+    ),
+]  # measured with torch 2.13: a GRU, LSTM or RNN exports with a dynamic batch, not with a dynamic length
+
+
+def advice(failing: Failing, reached: Sequence[Place] = ()) -> str:
+    """Return what to do about a layer that needs a fixed size; empty if no failing line calls one."""
+    for place in filter(None, (stop(failing), *failing.lines, *reached)):
+        for name in re.findall(r"self\.(\w+)\(", linecache.getline(*place)):
+            layers = [getattr(module, name, None) for module in failing.module.modules()]
+            for kind, text in LAYERS:
+                if any(isinstance(layer, kind) for layer in layers):
+                    return text
+    return ""
+
+
+def words(failing: Failing) -> str:
+    """Return the text of the error and of the errors that led to it."""
+    return "\n".join(f"{type(each).__name__}: {each}" for each in chain(failing.error))
+
+
 def rewritten(failing: Failing, text: str) -> Iterator[Change]:
     """Apply rows that fit the error's text at the lines that it names, or at every line if it names none."""
     rows = fitting(text, failing.stage)
@@ -236,8 +278,11 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
         inside = {line for where, line in told if where == file and line in within}
         for line in sorted(inside) or ([] if is_told else within[1:]):
             for row in rows:
-                tree = ast.parse(textwrap.dedent("".join(lines)))
-                change = _of_row(row, tree, line - first + 1, failing, function)
+                tree = copy.deepcopy(failing.trees.get((owner, name)))
+                if tree is None:
+                    tree = ast.parse(textwrap.dedent("".join(lines)))
+                    ast.increment_lineno(tree, first - 1)
+                change = _of_row(row, tree, line, failing, function)
                 if change is not None:
                     change.told.file, change.told.line = file, line
                     change.owner, change.attribute = owner, name
@@ -258,10 +303,13 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
     if made is None:
         return None
     block[number:] = made
-    ast.fix_missing_locations(tree)
+    for node in (each for new in made for each in ast.walk(new)):
+        if getattr(node, "lineno", 0) < tree.body[0].lineno and "lineno" in node._attributes:
+            ast.copy_location(node, statement)  # a node of a template
     told.after = "\n".join(ast.unparse(each) for each in made[: max(len(made) - len(after), 1)])
     new = _compiled(tree, function)
-    return Change(told, failing.options, function=new) if new is not None else None
+    lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    return Change(told, failing.options, function=new, tree=tree, lines=lines) if new is not None else None
 
 
 def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
@@ -285,7 +333,7 @@ def _compiled(tree: Any, function: Any) -> Any:
         tree.body = [outer]
         ast.fix_missing_locations(tree)
     try:
-        code = compile(tree, f"<{function.__code__.co_filename}, rewritten>", "exec")
+        code = compile(tree, function.__code__.co_filename, "exec")
     except (SyntaxError, ValueError):
         return None
     for name in (*(["_outer"] if free else []), function.__name__):

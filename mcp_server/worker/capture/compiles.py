@@ -289,7 +289,7 @@ class Compiles:
         if self.last_export is None:
             return
         from .attempts import attempts, compile_with  # only a program that fails this way needs these
-        from .changes import Failing, chain
+        from .changes import Failing, advice, chain
 
         module, args, kwargs, options, failed, sources = self.last_export
         inside = set(map(id, chain(error)))
@@ -302,12 +302,13 @@ class Compiles:
         else:
             return
         self.last_export = None
-        tried = attempts(failing)
+        tried = attempts(failing, lambda line: self.journal.event("attempting", step=line))
         lines: list[Any] = [
             {"file": file, "line": line, "code": linecache.getline(file, line).strip()}
             for file, line in failing.lines
         ]
-        self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines)
+        told = advice(failing, [(each.file, each.reached) for each in tried if each.reached])
+        self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines, advice=told)
 
     def widen(self) -> None:
         """Export again, at the end of the program, with a range that includes the sizes of its calls.

@@ -88,7 +88,8 @@ class Attempt:
     """One change that was tried on a failed export or compile, and the result.
 
     `outcome`: passes, differs (from eager mode) or fails. `again` is the error that returned without the
-    change; `sizes` counts the sizes of inputs at which the results matched eager mode. `widened` holds
+    change; `sizes` counts the sizes of inputs at which the results matched eager mode. `more_lines` are
+    changed too; `reached` is the line at which the export stopped next, with its code. `widened` holds
     (tensor, dimension) of each dimension whose bound (`name`: min or max) was moved; `note` then says what
     failed.
     """
@@ -104,4 +105,7 @@ class Attempt:
     error: str = ""
     again: str = ""
     sizes: int = 0
+    more_lines: list[int] = field(default_factory=list)
+    reached: int = 0
+    reached_code: str = ""
     widened: list[tuple[int, int]] = field(default_factory=list)
