@@ -363,7 +363,8 @@ BRANCH = ". If no Dim sets this bound, it comes from a branch of the model on th
 def _within(dim: int, bound: int | None, below: bool) -> str:
     """What brings a size into the range."""
     if below:
-        return f"pad dimension {dim} to {bound}, and drop what the padding adds to the outputs"
+        apart = "otherwise handle smaller inputs apart"
+        return f"pad dimension {dim} to {bound} if the result does not depend on the padding, {apart}"
     parts = "the batch" if dim == 0 else f"dimension {dim}"
     return f"split {parts} into parts of at most {bound} if they do not depend on each other"
 
