@@ -243,7 +243,6 @@ class Compiles:
         """Handle the uncaught error that ends the program."""
         self.failing(error)
         self.attempt(error)
-        self.widen()
 
     def exiting(self, status: Any = None) -> None:
         """Journal a `sys.exit` with a failure status, which may be a check, too."""

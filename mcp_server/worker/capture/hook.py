@@ -69,8 +69,8 @@ class Hook:
     def _exit(self) -> None:
         """Journal an orderly end, to tell it from a crash, in processes that did something."""
         if self.journal.pid == os.getpid():
-            safely(self.journal, self.compiles.widen)
             self.journal.event("exit")
+            safely(self.journal, self.compiles.widen)  # last, since eager mode may not survive that size
 
     def attach(self, name: str, module: Any) -> None:
         """Wrap the watched functions of the module that was just executed."""
