@@ -179,8 +179,7 @@ def options(failing: Failing) -> Iterator[Change]:
         told = Attempt("deferred asserts", f"export with {DEFERRED}=True", note, after=f"{DEFERRED}=True")
         yield Change(told, {**failing.options, DEFERRED: True})
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
-    declared = (getattr(dim, "__name__", "") for *_, dim in declared_dims(failing))
-    dims = ", ".join(f'Dim("{name}")' for name in dict.fromkeys(filter(None, declared))) or "Dim(...)"
+    dims = _written(_dim_names(failing))
     sizes = [leaves[number].shape[dim] for number, dims in dynamic_places(failing).items() for dim in dims]
     for factor in (2, 4, 8):
         if any(size % factor for size in sizes):
@@ -192,13 +191,29 @@ def options(failing: Failing) -> Iterator[Change]:
     told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note)
     told.before, told.after = dims, "Dim.DYNAMIC"
     yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
-    named = _VIOLATED.search(words(failing))
-    names = named["names"].split(", ") if named is not None else []
+    yield _static(failing)
+
+
+def _dim_names(failing: Failing) -> List[str]:
+    names = (getattr(dim, "__name__", "") for *_, dim in declared_dims(failing))
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def _written(names: List[str]) -> str:
+    return ", ".join(f'Dim("{name}")' for name in names) or "Dim(...)"
+
+
+def _static(failing: Failing) -> Change:
+    """Declare the dimensions static that the error names, or all if it names none."""
+    named, declared = _VIOLATED.search(words(failing)), _dim_names(failing)
+    names = [
+        name for name in declared if named is not None and name in named["names"].split(", ")
+    ] or declared
     told = Attempt("static", advice(failing))
     told.action = told.action or "change that line to take every size, or declare the dimension static"
     told.note = "a static dimension needs inputs padded to one size, or a package for each size"
-    told.before, told.after = ", ".join(f'Dim("{name}")' for name in names) or dims, "None"
-    yield _redeclared(failing, told, lambda each: None if each.__name__ in names or not names else each)
+    told.before, told.after = _written(names), "None"
+    return _redeclared(failing, told, lambda each: None if each.__name__ in names else each)
 
 
 def _multiple(factor: int, dim: Any) -> Any:
