@@ -319,8 +319,8 @@ class Compiles:
             return
         module, args, kwargs, options, failed, sources = self.last_export
         if failed is None and options.get("dynamic_shapes") is not None:
+            from .attempts import widened
             from .changes import Failing
-            from .widened import widened
 
             tried = widened(Failing(module, args, kwargs, options, None, sources=sources), list(shapes))
             if tried:
