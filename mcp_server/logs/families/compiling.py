@@ -48,7 +48,7 @@ TABLE.error(
 )
 TABLE.error(
     "branch_alias",
-    r"(?P<name>\w+) might be (?P<what>aliasing the input or the output|modifying the input)!",
+    r"(?<!\w)(?P<name>\w+) might be (?P<what>aliasing the input or the output|modifying the input)!",
     "compile_failure",
     "A branch of torch.cond, or a body of another control flow operator, returns or writes what it was given.",
     "RuntimeError: cond_false might be aliasing the input or the output!",
