@@ -47,14 +47,15 @@ def test_the_readme_says_what_was_kept() -> None:
     assert found is not None and found[0] == section()
 
 
-def test_areas_are_tried_one_at_a_time(tmp_path: Path) -> None:
+def test_areas_are_tried_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later run replaces its own areas alone; what fails is counted and told."""
     file = tmp_path / "results.json"
     file.write_text("{}")
-    keep(Tried("2.9.0", "3.10.1", {"steps": Area.of({"a": "", "b": ""})}), file)
-    keep(Tried("2.9.1", "3.10.1", {"texts": Area.of({"c": "", "d": "read as none"})}), file)
-    keep(Tried("2.10.0", "3.10.1", {}), file)
-    old, new = kept(file)
+    monkeypatch.setattr("benchmarks.RESULTS", file)
+    keep(Tried("2.9.0", "3.10.1", {"steps": Area.of({"a": "", "b": ""})}))
+    keep(Tried("2.9.1", "3.10.1", {"texts": Area.of({"c": "", "d": "read as none"})}))
+    keep(Tried("2.10.0", "3.10.1", {}))
+    old, new = kept()
     assert (old.torch, old.cell("steps"), old.cell("texts")) == ("2.9.1", "2 of 2", "1 of 2")
     assert (new.torch, new.cell("steps")) == ("2.10.0", "not run")
     assert failures([old, new]) == ["2.9, texts: d: read as none"]

@@ -62,7 +62,7 @@ def host() -> Path:
     libraries = Path(include[0]).parent / "lib"
     return made(
         "host",
-        *("g++", "-std=c++20", "-O0", f"-D_GLIBCXX_USE_CXX11_ABI={int(abi == 'True')}", str(HOST)),
+        *("g++", "-std=c++20", "-g", "-O0", f"-D_GLIBCXX_USE_CXX11_ABI={int(abi == 'True')}", str(HOST)),
         *(f"-I{path}" for path in include),
         *(f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--no-as-needed"),
         *("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread", "-o", str(FOLDER / "host")),

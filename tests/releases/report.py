@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks
-from benchmarks import RESULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "releases.md"
@@ -58,19 +57,19 @@ class Tried:
         return f"{found.tried - len(found.failed)} of {found.tried}" if found else "not run"
 
 
-def keep(tried: Tried, path: Path = RESULTS) -> Path:
+def keep(tried: Tried) -> Path:
     """Write the release into the file, with areas that were not tried this time as they were."""
-    releases = {one.release: one for one in kept(path)}
+    releases = {one.release: one for one in kept()}
     before = releases[tried.release].areas if tried.release in releases else {}
     areas = {area: {**before, **tried.areas}[area] for area in AREAS if area in {**before, **tried.areas}}
     releases[tried.release] = replace(tried, areas=areas)
-    benchmarks.keep("releases", {one.release: asdict(one) for one in _sorted(releases)}, path)
-    return path
+    benchmarks.keep("releases", {one.release: asdict(one) for one in _sorted(releases)})
+    return benchmarks.RESULTS
 
 
-def kept(path: Path = RESULTS) -> list[Tried]:
+def kept() -> list[Tried]:
     """Every release that was tried, the oldest first."""
-    found = benchmarks.kept("releases", path)
+    found = benchmarks.kept("releases")
     return _sorted({name: Tried.read(one) for name, one in found.items()})
 
 
@@ -83,9 +82,9 @@ def table(tried: list[Tried]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def section(path: Path = RESULTS) -> str:
+def section() -> str:
     """What the page says between its marks: the table, then what did not hold."""
-    tried = kept(path)
+    tried = kept()
     wrong = [f"- torch {line}" for line in failures(tried)]
     return "\n".join(["", table(tried), "", *wrong, *([""] if wrong else [])])
 
