@@ -123,11 +123,8 @@ def narrow_case(directory: Path, dtype: str = "fp16", workload: Workload | None 
     """A call of the recorded package, whose own kernel sums values of `dtype`."""
     given = workload or PackageWorkload(package=directory, inputs=Path("inputs.pt"))
     case = DiagnosisState(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
-    case.package = recorded("user_spread", directory).package
-    wrapper = directory / "user_spread.wrapper.cpp"
-    text = wrapper.read_text()
-    assert BODY in text and "{'x': '*fp32'" in text
-    wrapper.write_text(text.replace(BODY, SUM).replace("{'x': '*fp32'", f"{{'x': '*{dtype}'"))
+    changes = {BODY: SUM, "{'x': '*fp32'": f"{{'x': '*{dtype}'"}
+    case.package = recorded("user_spread", directory, changes).package
     case.runs["plain"] = run("plain", "", called())
     return case
 
@@ -156,11 +153,8 @@ def padded_case(directory: Path, other: str, workload: Workload | None = None) -
     """A call of the recorded package, whose own kernel takes a maximum over lanes that hold `other`."""
     given = workload or PackageWorkload(package=directory, inputs=Path("inputs.pt"))
     case = DiagnosisState(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
-    case.package = recorded("user_spread", directory).package
-    wrapper = directory / "user_spread.wrapper.cpp"
-    text = wrapper.read_text()
-    assert BODY in text
-    wrapper.write_text(text.replace(BODY, MAXIMUM.format(other=other)))
+    changes = {BODY: MAXIMUM.format(other=other)}
+    case.package = recorded("user_spread", directory, changes).package
     case.runs["plain"] = run("plain", "", called())
     return case
 

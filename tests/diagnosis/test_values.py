@@ -153,7 +153,7 @@ def test_nan_in_a_program_that_ended_well(
     case.runs["script"] = run("script")
     case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
     if eager is not None:
-        case.interpreted = worker_run({"event": "compared", "equal": eager, "outputs": [{}]})
+        case.interpreted = worker_run({"event": "compared", "equal": eager})
     (found,) = nan_or_inf.detect_bad_values(case)
     assert (found.weak, found.harmful, case.healthy) == (weak, harmful, healthy)
     assert not healthy or "NaN in its outputs" in health_summary(case)

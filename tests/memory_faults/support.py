@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +22,13 @@ from tests.recorded import RECORDINGS
 WRAPPERS = RECORDINGS / "wrappers"
 
 
-def recorded(name: str, directory: Path) -> PackageView:
-    """A recorded wrapper of torch 2.11 on CUDA as a package of nothing else."""
-    shutil.copyfile(WRAPPERS / f"{name}.torch-2.11-cuda.cpp", directory / f"{name}.wrapper.cpp")
+def recorded(name: str, directory: Path, changes: Mapping[str, str] = {}) -> PackageView:
+    """A recorded wrapper of torch 2.11 on CUDA as a package of nothing else, with `changes` of its text."""
+    text = (WRAPPERS / f"{name}.torch-2.11-cuda.cpp").read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (directory / f"{name}.wrapper.cpp").write_text(text)
     return view_package(directory)
 
 
