@@ -26,7 +26,7 @@ COLOURS = (
     (re.compile(r"^(?:Where|Kernel|Fix|Confirmed)\b"), "#f1fa8c"),
 )
 LABELLED = re.compile(r"^(?:[A-Z]\w*)? {2,}")
-END = re.compile(r"^(?:Proof|Next|Cost)\b")  # what differs from run to run
+END = re.compile(r"^(?:Reproduce|Next|Cost)\b")  # what differs from run to run
 
 
 def printed() -> list[str]:
