@@ -124,7 +124,7 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
         yield Suspect(
             category="input_mismatch",
             guilty=component("call", "the call's inputs", case.call_locations, value=f"{both} exchanged"),
-            summary=f"{both} are in each other's place. Nothing refuses that: dtype and shape are the same.",
+            summary=f"{both} are in each other's place. Nothing rejects that: dtype and shape are the same.",
             level=CausalLevel.CALL,
             evidence=(seen("run", "the outputs differ from what is expected"),),
             fix=Fix(text="pass the inputs in the order of the export"),
@@ -138,41 +138,6 @@ def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
     for mismatch in case.mismatches:
         if mismatch.aspect != "count" or not tensors_at_fixed(case):
             yield _contract_suspect(mismatch, case)
-    yield from _exchanged(case)
-
-
-MOST_PAIRS = 3
-
-
-def _exchanged(case: DiagnosisState) -> Iterator[Suspect]:
-    """Two inputs of one dtype and shape in each other's place, where the outputs are not as expected.
-
-    Nothing shows it but the call with them exchanged: a pair that was tried in vain is no suspect.
-    """
-    given = case.given.tensors if case.plain_diverges and case.given is not None else []
-    leaves = [leaf_of(each) for each in case.compiled_inputs]
-    kinds = [(each.dtype, each.shape) for each in given] if len(given) == len(leaves) else []
-    pairs = [(i, j) for j, kind in enumerate(kinds) for i in range(j) if kinds[i] == kind]
-    for one, other in pairs[:MOST_PAIRS]:
-        order = [*range(len(leaves))]
-        order[one], order[other] = other, one
-        test = exchange(tuple(order), tuple(each.name for each in leaves))
-        trial = case.trials.get(test.key)
-        if trial is not None and trial.effect is not Effect.GONE:
-            continue
-        names = f"{leaves[one].name} and {leaves[other].name}"
-        yield Suspect(
-            category="input_mismatch",
-            guilty=component("input", names, case.call_locations, index=one),
-            summary=f"{names} stand in each other's place: they have one dtype and shape, and exchanged they "
-            "give the outputs that are expected.",
-            level=CausalLevel.CALL,
-            evidence=(seen("check_devices", f"{names} have one dtype and shape"),),
-            fix=Fix(text=f"give {names} in the order of the export"),
-            intervention=test,
-            weak=trial is None,
-            observed=False,
-        )
 
 
 def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
