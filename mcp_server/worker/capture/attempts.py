@@ -55,23 +55,30 @@ def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None)
     `tell` gets a line before each attempt.
     """
     until, found = time.monotonic() + BUDGET_S, []
-    state = {name: value.detach().clone() for name, value in failing.module.state_dict().items()}
+    with _put_back(failing.module) as state:
+        if failing.stage == "export" and stop(failing) is None:
+            tell("looking for the line that stops the export")
+            failing.lines = _drafted(failing)
+            restore(failing.module, state)
+        wanted = list(_references(failing, state))
+        for told in _tried(Trying(wanted, state, until, tell), failing, changes(failing), 1):
+            found.append(told)
+        if found and found[-1].outcome == "passes":
+            found[-1].again = _fails_again(failing, state)
+    return found
+
+
+@contextlib.contextmanager
+def _put_back(module: torch.nn.Module) -> Iterator[State]:
+    """Keep the state of the module, and restore it and the random numbers afterwards; torch logs nothing."""
+    state = {name: value.detach().clone() for name, value in module.state_dict().items()}
     random = torch.get_rng_state()
     try:
         with silent():
-            if failing.stage == "export" and stop(failing) is None:
-                tell("looking for the line that stops the export")
-                failing.lines = _drafted(failing)
-                restore(failing.module, state)
-            wanted = list(_references(failing, state))
-            for told in _tried(Trying(wanted, state, until, tell), failing, changes(failing), 1):
-                found.append(told)
-            if found and found[-1].outcome == "passes":
-                found[-1].again = _fails_again(failing, state)
+            yield state
     finally:
-        restore(failing.module, state)
+        restore(module, state)
         torch.set_rng_state(random)
-    return found
 
 
 @dataclass(frozen=True)
@@ -339,14 +346,11 @@ Shapes = List[Tuple[Tuple[int, ...], ...]]
 
 def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
     """Return an attempt for each bound of a `Dim` that calls exceed. Restores the module and torch."""
-    state = {name: value.detach().clone() for name, value in failing.module.state_dict().items()}
-    random = torch.get_rng_state()
-    try:
-        with silent():
-            return [_with_bound(failing, *each) for each in _passed(failing, shapes)]
-    finally:
-        restore(failing.module, state)
-        torch.set_rng_state(random)
+    passed = list(_passed(failing, shapes))
+    if not passed:  # most programs: their weights need not be copied
+        return []
+    with _put_back(failing.module):
+        return [_with_bound(failing, *each) for each in passed]
 
 
 def _passed(failing: Failing, shapes: Shapes) -> Iterator[Tuple[Any, str, int]]:
