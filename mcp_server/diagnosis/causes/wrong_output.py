@@ -22,6 +22,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedLoad
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
+from mcp_server.package.terms.dtypes import EPSILON
 from mcp_server.plurals import counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.divergence import Changed, EveryLaunch, Kind
@@ -361,7 +362,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-STEPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # largest relative error of one rounding
+STEPS = {dtype: EPSILON[dtype] / 2 for dtype in ("bfloat16", "float16")}  # error of one rounding
 ROUNDINGS = 2.0  # steps of the largest value; the accumulated rounding of a deep model stays below
 
 

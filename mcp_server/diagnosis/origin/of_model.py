@@ -33,7 +33,7 @@ from mcp_server.diagnosis.origin.walk import (
 )
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.accesses import indexed_by
-from mcp_server.package.terms.dtypes import is_float
+from mcp_server.package.terms.dtypes import EPSILON, is_float
 from mcp_server.package.terms.evaluate import (
     DOMAINS,
     FUNCTIONS,
@@ -359,8 +359,6 @@ def sums_nothing(walker: Walker, found: Outside) -> bool:
         return False
 
 
-_EPSILON = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-_FLOAT32 = 2.0**-23
 _STEPS = 256  # of rounding, in sums and products before the difference
 
 
@@ -385,4 +383,4 @@ def undecided(walker: Walker, computed: Computed) -> tuple[Outside, str] | None:
 
 def _nearly_equal(first: Scalar, second: Scalar, dtype: str) -> bool:
     largest = max(abs(first), abs(second))
-    return largest > 0 and abs(first - second) <= _STEPS * _EPSILON.get(dtype, _FLOAT32) * largest
+    return largest > 0 and abs(first - second) <= _STEPS * EPSILON.get(dtype, EPSILON["float32"]) * largest

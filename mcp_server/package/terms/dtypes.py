@@ -6,6 +6,8 @@ import re
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 """Ordered from narrowest to widest."""
+EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+"""From 1 to the next number: `torch.finfo(dtype).eps`. One rounding moves a number by half of it at most."""
 _TYPES = {
     **dict.fromkeys(("float", "fp32"), "float32"),
     **dict.fromkeys(("double", "fp64"), "float64"),
