@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["normal", "uniform", "index", "mask"]
+Kind = Literal["normal", "uniform", "index", "count", "mask"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Input:
     """One argument of `forward`.
 
     `shape` has numbers and names of dynamic dimensions. Values are drawn from `low` to `high`, without it;
-    for an index these are its bounds. The other fields say which values the model cannot bear.
+    for an index these are its bounds. A count is compared with positions, not looked up, so any value is
+    allowed. The other fields say which values the model cannot bear.
     """
 
     name: str
@@ -578,7 +579,7 @@ class Model(nn.Module):
         index("token", ("B",), 0, 97),
         Input("keys", ("B", 48, 24)),
         Input("values", ("B", 48, 24)),
-        index("length", ("B",), 1, 49),
+        Input("length", ("B",), "count", 1, 49),
     ),
     BATCH,
     (

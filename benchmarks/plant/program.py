@@ -63,7 +63,7 @@ def _draw(given: Any, sizes: dict[str, int], made: Any) -> Any:
         return torch.randn(shape, generator=made)
     if given.kind == "uniform":
         return torch.rand(shape, generator=made) * (given.high - given.low) + given.low
-    if given.kind == "index":
+    if given.kind in ("index", "count"):
         return torch.randint(int(given.low), int(given.high), shape, generator=made)
     mask = torch.rand(shape, generator=made) > 0.3
     mask[:, : min(6, shape[1])] = True

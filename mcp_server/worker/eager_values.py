@@ -11,7 +11,7 @@ from torch.utils import _pytree
 
 from . import events
 from .report import Report
-from .rounding import Expected, eps_of
+from .rounding import TF32_EPS, Expected, eps_of
 from .tensors import checksum, only_tensors, widest
 
 PRODUCTS = ("mm", "linear", "matmul", "conv", "attention")  # in the names of operators that sum products
@@ -176,8 +176,9 @@ class ExactRecorder(Recorder):
     Parameters are widened for one operator at a time, to save memory. Operators that are not torch's own get
     their original dtypes, since a user's kernel may support no other.
 
-    With a `seed` each node's result gets a random rounding error of the original dtype. That moves a result
-    much further than one rounding where large terms cancel, or after many nodes.
+    With a `seed` each node's result gets a random rounding error of the original dtype, and the factors of a
+    product one of TF32 if this process allows TF32 for it. Where large terms cancel, or after many nodes,
+    these errors move a result much further than one rounding.
     """
 
     def __init__(self, module: Any, wanted: frozenset[str], cap: int, report: Report, seed: int = 0) -> None:
@@ -212,7 +213,10 @@ class ExactRecorder(Recorder):
         return _pytree.tree_map(widened, result)
 
     def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> Any:
-        return _pytree.tree_map(widened, super().fetch_args_kwargs_from_env(n))
+        given = _pytree.tree_map(widened, super().fetch_args_kwargs_from_env(n))
+        if not (self.seed and n.op == "call_function" and uses_tf32(n)):
+            return given
+        return _pytree.tree_map_only(torch.Tensor, lambda factor: self.moved(factor, TF32_EPS), given)
 
     def rounded(self, node: torch.fx.Node, result: Any) -> Any:
         """The result with rounding errors. Views are left alone, because they must keep sharing memory."""
@@ -222,15 +226,34 @@ class ExactRecorder(Recorder):
             inexact = isinstance(value, torch.Tensor) and eps_of(value.dtype) and eps_of(fake.dtype)
             if not inexact or value.layout is not torch.strided or _memory(value) in shared:
                 return value
-            device = value.device
-            if device not in self.chance:
-                self.chance[device] = torch.Generator(device).manual_seed(self.seed)
-            chance = torch.rand(
-                value.shape, generator=self.chance[device], dtype=torch.float64, device=device
-            )
-            return value * (1 + eps_of(fake.dtype) * (chance - 0.5))
+            return self.moved(value, eps_of(fake.dtype))
 
         return _pytree.tree_map(perturbed, result, fakes(node, result))
+
+    def moved(self, value: torch.Tensor, eps: float) -> torch.Tensor:
+        """The value with a random relative error of at most half of `eps` in each element."""
+        device = value.device
+        if not eps_of(value.dtype):
+            return value
+        if device not in self.chance:
+            self.chance[device] = torch.Generator(device).manual_seed(self.seed)
+        chance = torch.rand(value.shape, generator=self.chance[device], dtype=torch.float64, device=device)
+        return value * (1 + eps * (chance - 0.5))
+
+
+def uses_tf32(node: torch.fx.Node) -> bool:
+    """Whether this process lets CUDA round the float32 factors of the node's products to TF32.
+
+    By default it does for convolutions (`torch.backends.cudnn.conv`, a switch of its own from torch 2.9 on).
+    """
+    fake, name = node.meta.get("val"), operator_name(node)
+    if not (isinstance(fake, torch.Tensor) and fake.is_cuda and fake.dtype == torch.float32):
+        return False
+    if not any(word in name for word in PRODUCTS):
+        return False
+    cudnn: Any = torch.backends.cudnn
+    switch: Any = getattr(cudnn, "conv", cudnn) if "conv" in name else torch.backends.cuda.matmul
+    return bool(switch.fp32_precision == "tf32" if hasattr(cudnn, "conv") else switch.allow_tf32)
 
 
 def fakes(node: torch.fx.Node, value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import PackageWorkload, Record, TensorSpec
 from mcp_server.runtime.context import Context
-from tests.gpu.zoo import TF32, CudaZoo
+from tests.gpu.zoo import CONVOLVED, TF32, CudaZoo
 from tests.support.tools import asked
 
 Call = Callable[[Context, CudaZoo], Awaitable[Record]]
@@ -29,13 +29,10 @@ async def _printed(context: Context, zoo: CudaZoo) -> Any:
     return await asked("explain_error", context, log=ran.runs[0].log.path)
 
 
-def compared(name: str) -> Call:
+def compared(name: str, tool: str = "compare_with_eager") -> Call:
     """A healthy package beside its own program."""
     return lambda context, zoo: asked(
-        "compare_with_eager",
-        context,
-        zoo.call(name, "inputs"),
-        exported=zoo.exported(name, "inputs").exported,
+        tool, context, zoo.call(name, "inputs"), exported=zoo.exported(name, "inputs").exported
     )
 
 
@@ -75,4 +72,5 @@ CALLS: dict[str, Call] = {
     "diagnose-static-toolchain": lambda context, zoo: diagnose(context, zoo.static_call(), budget_s=150),
     "diagnose-good-logarithm": diagnosed("logarithm", "inputs"),
     "diagnose-good-lookup": diagnosed("user_lookup", "inputs"),
+    "diagnose-good-convolved": compared(CONVOLVED, "diagnose"),
 }

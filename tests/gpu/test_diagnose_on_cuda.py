@@ -110,9 +110,9 @@ def test_a_static_cxx_runtime_is_the_toolchain(answers: Answers) -> None:
     assert seen.fix is not None and "CXX" in seen.fix.text
 
 
-@pytest.mark.parametrize("name", ["good-logarithm", "good-lookup"])
+@pytest.mark.parametrize("name", ["good-logarithm", "good-lookup", "good-convolved"])
 def test_a_healthy_call_has_no_fault(answers: Answers, name: str) -> None:
-    """Good inputs are not accused of anything."""
+    """Good inputs are not accused, nor are convolutions, which round to TF32 in eager mode too."""
     seen = verdict(answers, name)
     assert (seen.outcome, seen.category) == ("no_fault", None), seen.summary
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from mcp_server.model import ExportedWorkload, PackageWorkload, TensorSpec
 from tests.conftest import ROOT, torch_environment
 
-TF32 = "tf32"
+TF32, CONVOLVED = "tf32", "convolved"
 USER = ("user_lookup", "user_spread", "user_shift", "user_wide", "user_tall")
 NAMES = ("ranker", "logarithm", "jagged", "scatter", *USER)
 STATIC = "static"  # a directory below the zoo's
@@ -62,7 +62,7 @@ def make(directory: Path) -> CudaZoo:
 
 
 def make_tf32(directory: Path) -> None:
-    """The package whose products use TF32."""
+    """The packages whose products use TF32."""
     if not (directory / f"{TF32}.pt2").exists():
         argv = [sys.executable, "-W", "ignore", "-m", "tests.gpu.tf32_model", str(directory)]
         done = subprocess.run(
