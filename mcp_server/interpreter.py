@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from mcp_server.errors import argument, here
-from mcp_server.jobs.command import child_environment
+from mcp_server.jobs.child import child_environment
 
 VARIABLE = "AOTI_DEBUG_PYTHON"
 

@@ -39,7 +39,7 @@ from pydantic import Field, ValidationError
 
 from mcp_server.cluster import Cluster
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import write_whole

@@ -31,11 +31,10 @@ from programs import PROGRAMS, Program  # noqa: E402
 from mcp_server.memory_faults import Fault  # noqa: E402
 from mcp_server.model import PackageWorkload  # noqa: E402
 from mcp_server.package.view import view_package  # noqa: E402
-from mcp_server.probes.cache import Cache  # noqa: E402
 from mcp_server.probes.commands import Options  # noqa: E402
 from mcp_server.runtime.context import Context  # noqa: E402
 from mcp_server.runtime.failure import read_failure  # noqa: E402
-from mcp_server.tools import fault_methods  # noqa: E402
+from mcp_server.tools import fault_run  # noqa: E402
 from mcp_server.tools.fault_run import prepare  # noqa: E402
 from mcp_server.tools.locate_fault import LocatedFault, locate_fault  # noqa: E402
 from mcp_server.tools.machine import find_tool  # noqa: E402
@@ -136,7 +135,7 @@ async def _runs(program: Program, where: Path, device: str, row: Row, deadline: 
         timeout_s=RUN_S,
     )
     context = Context(where / "runs", Path(sys.executable))
-    cache = Cache(where / "rebuilt")
+    os.environ["AOTI_DEBUG_CACHE"] = str(where / "rebuilt")  # each program alone, one after the other
 
     async def plain() -> None:
         row.plain, row.seconds["plain"] = await _plainly(context, workload, {}, "plain")
@@ -146,7 +145,7 @@ async def _runs(program: Program, where: Path, device: str, row: Row, deadline: 
 
     async def located() -> None:
         start = time.monotonic()
-        found = await _located(where, workload, cache, program.tool, "located")
+        found = await _located(where, workload, program.tool, "located")
         row.seconds["locate"] = round(time.monotonic() - start, 2)
         row.located, row.right = found.summary, judge(program, found)
 
@@ -155,10 +154,10 @@ async def _runs(program: Program, where: Path, device: str, row: Row, deadline: 
         others = [
             flagged,
             partial(_memcheck, where, workload, row),
-            partial(_core, where, workload, cache, row),
+            partial(_core, where, workload, row),
         ]
         if program.name in JOURNALED:
-            others.append(partial(_cached, where, workload, cache))
+            others.append(partial(_cached, where, workload))
         await _each(others, deadline)
 
 
@@ -173,11 +172,11 @@ async def _plainly(
     return told, round(done.finished.wall_s, 3)
 
 
-async def _cached(where: Path, workload: PackageWorkload, cache: Cache) -> None:
+async def _cached(where: Path, workload: PackageWorkload) -> None:
     """The addresses of a run with the caching allocator on: what the picture of the guide is drawn from."""
     context = Context(where / "cached", Path(sys.executable))
     async with anyio.create_task_group() as tasks:
-        target = prepare(context, workload, Options(separate_weights=True), tasks, cache=cache)
+        target = prepare(context, workload, Options(separate_weights=True), tasks)
         await target.run(context, "cached", env={})
 
 
@@ -188,11 +187,9 @@ async def _each(work: list[Any], deadline: float) -> None:
             await one()
 
 
-async def _located(
-    where: Path, workload: PackageWorkload, cache: Cache, tool: Any, name: str
-) -> LocatedFault:
+async def _located(where: Path, workload: PackageWorkload, tool: Any, name: str) -> LocatedFault:
     context = Context(where / name, Path(sys.executable))
-    found = await locate_fault(context, workload, tool=tool, cache=cache)
+    found = await locate_fault(context, workload, tool=tool)
     (where / f"{name}.json").write_text(found.model_dump_json(indent=1, exclude_defaults=True))
     return found
 
@@ -210,17 +207,17 @@ async def _memcheck(where: Path, workload: PackageWorkload, row: Row) -> None:
         run_request(workload),
         workload=workload,
         env=CACHING_OFF,
-        prefix=fault_methods.sanitizer_prefix(program, "memcheck"),
+        prefix=fault_run.sanitizer_prefix(program, "memcheck"),
     )
-    report, _ = fault_methods.read_report(done.finished.output, "memcheck", view)
+    report, _ = fault_run.read_report(done.finished.output, "memcheck", view)
     site = next(iter(report.faults), None)
     told = f"{site.text}, {site.kernel}:{site.line}" if site else "nothing"
     row.memcheck = f"{told} ({report.errors} errors)"
     row.seconds["memcheck"] = round(done.finished.wall_s, 2)
 
 
-async def _core(where: Path, workload: PackageWorkload, cache: Cache, row: Row) -> None:
-    found = await _located(where, workload, cache, "core_dump", "core")
+async def _core(where: Path, workload: PackageWorkload, row: Row) -> None:
+    found = await _located(where, workload, "core_dump", "core")
     fault = found.fault
     row.core_dump = f"{fault.text}, {fault.kernel}:{fault.generated_line}" if fault else "nothing"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Component, ComponentKind, Evidence, ModelLocation, ScriptWorkload
 from mcp_server.package.kernels import Kernel

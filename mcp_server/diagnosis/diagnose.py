@@ -27,9 +27,9 @@ from mcp_server.diagnosis.causes.invalid_package import remarks_on_file
 from mcp_server.diagnosis.kept_files import leave_proof, leave_subject
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
 from mcp_server.diagnosis.observe.program import put_back
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked, removing
 from mcp_server.diagnosis.words import lines_of
 from mcp_server.errors import ProblemError
@@ -37,7 +37,7 @@ from mcp_server.model import NextStep, PackageWorkload, Verdict, Workload
 from mcp_server.recorder.replay import TakenCall, take_call
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_users_log
-from mcp_server.tools.fault_methods import ONE_THREAD
+from mcp_server.tools.fault_run import ONE_THREAD
 from mcp_server.tools.requests import run_request
 from mcp_server.worker.protocol import ReplayRequest
 

@@ -23,7 +23,7 @@ from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.linear import affine
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.sizes import evaluate_whole
-from mcp_server.tools.index_bounds import operator_bounds
+from mcp_server.tools.dump_kernel_io import operator_bounds
 from mcp_server.worker.protocol import InputSlice
 
 

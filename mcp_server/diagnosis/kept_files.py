@@ -15,7 +15,7 @@ from mcp_server import __version__
 from mcp_server.diagnosis.components import own_operators
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options, Trial
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.jobs.command import child_environment, looks_secret
+from mcp_server.jobs.child import child_environment, looks_secret
 from mcp_server.jobs.store import storing
 from mcp_server.model import PROOF_FILE, SUBJECT_FILE, Artifact, Record, Verdict
 from mcp_server.runtime.context import Context

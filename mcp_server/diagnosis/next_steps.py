@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_server.diagnosis.causes.compiler import generated_suspect
+from mcp_server.diagnosis.program_seen import Seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.symptom import Seen
 from mcp_server.errors import argument
 from mcp_server.model import (
     Category,

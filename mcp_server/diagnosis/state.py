@@ -16,8 +16,9 @@ from mcp_server.jobs.gpus import Clock
 from mcp_server.model import Artifact
 from mcp_server.package.prover import Finding
 from mcp_server.runtime.context import E, WorkerRun
+from mcp_server.tools.compare_with_eager import ComparedWithEager
 from mcp_server.tools.decompile import Comparison
-from mcp_server.tools.divergence import ComparedWithEager, WrongLaunch
+from mcp_server.tools.every_launch import WrongLaunch
 from mcp_server.tools.kernel_io import KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.machine import Problem

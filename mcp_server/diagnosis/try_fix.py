@@ -25,7 +25,7 @@ from mcp_server.diagnosis.interventions.kernel import edit_kernel, launch_in_eag
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
 from mcp_server.diagnosis.interventions.source import edited
 from mcp_server.diagnosis.next_steps import package_words, workload_arguments
-from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Record
 from mcp_server.operations.arguments import TryArguments, option_words

@@ -24,8 +24,19 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.child import SUPERVISOR, Child, Program, Starter, decode, oom_kill_count
-from mcp_server.jobs.command import STACKS_SIGNAL, STOOD_STILL, Command, Finished, child_environment
+from mcp_server.jobs.child import (
+    STACKS_SIGNAL,
+    STOOD_STILL,
+    SUPERVISOR,
+    Child,
+    Command,
+    Finished,
+    Program,
+    Starter,
+    child_environment,
+    decode,
+    oom_kill_count,
+)
 from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
 from mcp_server.jobs.output import Capture
 from mcp_server.jobs.supervisor import end_proxied

@@ -28,8 +28,7 @@ from anyio.abc import TaskGroup
 
 from mcp_server import worker
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.child import Child, Starter
-from mcp_server.jobs.command import Command, Finished
+from mcp_server.jobs.child import Child, Command, Finished, Starter
 from mcp_server.jobs.run import ForkServer, fork_server
 from mcp_server.jobs.supervisor import private_memory
 from mcp_server.worker.main import OPERATIONS

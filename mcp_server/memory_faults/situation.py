@@ -17,12 +17,11 @@ from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.symbols import known_sizes, plain, resolve_bound, scalar_values
 from mcp_server.package.terms.accesses import indexed_by
-from mcp_server.package.terms.dtypes import itemsize_of
 from mcp_server.package.terms.linear import Address, Limit, address_of
 from mcp_server.package.terms.parts import elements
 from mcp_server.package.terms.program import Access, read_program
 from mcp_server.package.terms.sizes import evaluate_whole, find_asserts, index_at, reached
-from mcp_server.package.terms.term import Apply, Element, Term
+from mcp_server.package.terms.term import Apply, Element, Term, itemsize_of
 from mcp_server.package.terms.triton_calls import constants_of
 from mcp_server.package.terms.whole import Whole, constant
 from mcp_server.package.view import PackageView

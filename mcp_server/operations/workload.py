@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_server.errors import ProblemError, argument, here, on_command_line
-from mcp_server.jobs.command import check_variable
+from mcp_server.jobs.child import check_variable
 from mcp_server.jobs.store import cause
 from mcp_server.model import (
     CommandWorkload,
@@ -33,7 +33,7 @@ from mcp_server.model import (
 from mcp_server.operations import arguments as args
 
 if TYPE_CHECKING:
-    from mcp_server.diagnosis.symptom import Symptom
+    from mcp_server.diagnosis.program_seen import Symptom
 
 KINDS = ("script", "package", "exported", "command")
 
@@ -163,7 +163,7 @@ def cost_symptom(given: args.DiagnoseArguments) -> CostSymptom | None:
 
 def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symptom:
     """Return what the user sees, and what the outputs should be."""
-    from mcp_server.diagnosis.symptom import Symptom
+    from mcp_server.diagnosis.program_seen import Symptom
 
     if (given.rtol or given.atol) and not given.expect:
         raise ProblemError("tolerances are given without an expectation", allowed="with expect")

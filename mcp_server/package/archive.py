@@ -28,7 +28,7 @@ from mcp_server.package.members import (
 )
 from mcp_server.package.problems import Defect, PackageError, check_is_zip, no_model
 from mcp_server.package.signature import CompiledInput, Signature, read_signature
-from mcp_server.package.terms.dtypes import dtype_of
+from mcp_server.package.terms.term import dtype_of
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 
 _FIELD = re.compile(r"constants_info_\[(?P<number>\d{1,6})\]\.(?P<field>\w+) = (?P<value>.*?);\s*$", re.M)

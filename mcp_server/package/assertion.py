@@ -22,7 +22,6 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, indexing_first
 from mcp_server.package.symbols import Bound, plain, resolve_bound
 from mcp_server.package.terms.accesses import indexed_by
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.linear import (
     IndexForm,
     Limit,
@@ -34,7 +33,7 @@ from mcp_server.package.terms.linear import (
 from mcp_server.package.terms.parts import elements, parts, unwrapped
 from mcp_server.package.terms.program import Check, read_program
 from mcp_server.package.terms.sizes import IndexAssert, find_asserts, read_condition, without_broadcast
-from mcp_server.package.terms.term import Apply, Element, Number, Term, Unread
+from mcp_server.package.terms.term import Apply, Element, Number, Term, Unread, is_float
 
 if TYPE_CHECKING:
     from mcp_server.package.view import PackageView

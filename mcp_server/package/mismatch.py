@@ -27,8 +27,8 @@ from mcp_server.model import Category, Fix, Record
 from mcp_server.package.launches import whole_number
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition
 from mcp_server.package.symbols import names_in
-from mcp_server.package.terms.dtypes import itemsize_of
 from mcp_server.package.terms.sizes import evaluate, evaluate_whole
+from mcp_server.package.terms.term import itemsize_of
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[

@@ -17,13 +17,12 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.symbols import known_sizes, scalar_values
 from mcp_server.package.terms.accesses import Lane, Spans, lanes, read_accesses
-from mcp_server.package.terms.dtypes import itemsize_of
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import elements, parts, say
 from mcp_server.package.terms.program import Access, read_program
 from mcp_server.package.terms.sizes import evaluate_whole, reached, size_term
-from mcp_server.package.terms.term import Apply, Term
+from mcp_server.package.terms.term import Apply, Term, itemsize_of
 from mcp_server.package.view import PackageView
 
 FindingKind = Literal["overflow", "beyond", "never_stored", "grid", "narrow"]

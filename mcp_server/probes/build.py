@@ -14,7 +14,7 @@ import anyio
 from mcp_server import package as reader
 from mcp_server.errors import ProblemError, here
 from mcp_server.interpreter import interpreter_help
-from mcp_server.jobs.command import Command, child_environment
+from mcp_server.jobs.child import Command, child_environment
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.probes import commands

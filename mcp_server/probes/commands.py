@@ -18,7 +18,7 @@ from typing import Literal
 import anyio
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.model import Record
 from mcp_server.runtime.context import Context
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
 from mcp_server.package.archive import open_package

@@ -20,8 +20,7 @@ from pydantic_core import to_jsonable_python
 from mcp_server import worker
 from mcp_server.errors import ProblemError, here, read_json
 from mcp_server.interpreter import interpreter_help
-from mcp_server.jobs.child import Child, Starter
-from mcp_server.jobs.command import Command, Finished
+from mcp_server.jobs.child import Child, Command, Finished, Starter
 from mcp_server.jobs.gpus import Clock, Lease, Waits
 from mcp_server.jobs.run import run
 from mcp_server.jobs.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import

@@ -26,7 +26,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Ending, Finished
+from mcp_server.jobs.child import Ending, Finished
 from mcp_server.logs.facts import LogFacts
 from mcp_server.logs.log import open_log, read_log, read_log_file
 from mcp_server.logs.text import bound, read_line

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import read_json
-from mcp_server.jobs.command import STOOD_STILL, Command, Finished
+from mcp_server.jobs.child import STOOD_STILL, Command, Finished
 
 # A script compiles before it calls; other programs do not.
 COMPILES = ", with any compile that it makes"

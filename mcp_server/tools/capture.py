@@ -13,7 +13,7 @@ from pydantic import Field
 from mcp_server import worker
 from mcp_server.errors import ProblemError
 from mcp_server.interpreter import interpreter_help
-from mcp_server.jobs.command import STACKS_SIGNAL, Command, Finished, child_environment
+from mcp_server.jobs.child import STACKS_SIGNAL, Command, Finished, child_environment
 from mcp_server.logs.captured import Captured, attempted_step, read_capture, stalled_call
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.runtime.context import Context, check_interpreter

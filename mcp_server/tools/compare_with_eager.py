@@ -5,31 +5,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import anyio.to_thread
+from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.model import Artifact, Cost, ExportedWorkload, PackageWorkload, Record, ScriptWorkload
 from mcp_server.package.view import view_package
 from mcp_server.plurals import quoted
 from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
-from mcp_server.runtime.failure import read_failure
+from mcp_server.runtime.failure import Failure, read_failure
 from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
-from mcp_server.tools.divergence import (
-    Changed,
-    ComparedWithEager,
-    EveryLaunch,
-    Kind,
-    Outcome,
-)
-from mcp_server.tools.every_launch import LaunchFlows, every_launch
+from mcp_server.tools.every_launch import EveryLaunch, LaunchFlows, every_launch
 from mcp_server.tools.kernel_io import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, package_request, plan_replay
 from mcp_server.worker import events
-from mcp_server.worker.events import OutputCompared
+from mcp_server.worker.events import ConstantDiffers, OutputCompared
 from mcp_server.worker.protocol import MadeBy, ReplayRequest, Step
+
+Outcome = Literal["agrees", "differs", "inconclusive"]
+Kind = Literal["error", "tf32", "nondeterministic", "uninitialised"]
+
+
+class Changed(Record):
+    """The first tensor that differs between two runs of the same call."""
+
+    launch: int
+    kernel: str
+    argument: str
+
+
+class ComparedWithEager(Record):
+    """The result of the comparison.
+
+    `kind`: why outputs differ from eager's, as far as that was seen; None where they agree or were not
+    compared. `every_launch` judges each launch on right inputs.
+    `deterministic`: whether two runs gave the same outputs; `varies_from` where they first differ.
+    `reads_unset`: whether outputs change when memory that nothing wrote is filled with NaN, or no longer
+    differ from run to run; `unset_from` where that shows.
+    `other_constants` have other values than the program's: then the package is not one of that program.
+    """
+
+    outcome: Outcome
+    summary: str
+    kind: Kind | None = None
+    outputs: list[OutputCompared] = Field(default_factory=list)
+    every_launch: EveryLaunch
+    deterministic: bool | None = None
+    varies_from: Changed | None = None
+    reads_unset: bool | None = None
+    unset_from: Changed | None = None
+    other_constants: list[ConstantDiffers] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    failure: Failure | None = None
+    log: Artifact
+    cost: Cost
 
 
 class Repeats:
@@ -108,7 +141,7 @@ async def compare_with_eager(
 
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
-    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/rounding.py`).
+    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/compare.py`).
     A package without provenance says which nodes no launch carries out: only outputs are compared then.
     Repeats separate differences between runs from divergence, and runs with unset memory filled show reads
     of it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that

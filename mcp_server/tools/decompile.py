@@ -23,7 +23,7 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted, is_
 from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context
-from mcp_server.tools.divergence import LeftLaunch
+from mcp_server.tools.every_launch import LeftLaunch
 from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
 from mcp_server.worker.events import LaunchVerified, OutputVerified, Schema

@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from pydantic import Field
 from pydantic_core import to_jsonable_python
 
+from mcp_server.model import Artifact, ModelLocation, Record
 from mcp_server.package.dataflow import Step
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import read_provenance
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_
 from mcp_server.runtime.context import Context, WorkerRun
-from mcp_server.tools.divergence import EveryLaunch, LeftLaunch, WrongLaunch
 from mcp_server.worker.events import Closeness, ConstantDiffers, JudgedOutputs, LaunchJudged
 from mcp_server.worker.protocol import LaunchFlow
 
@@ -28,6 +29,49 @@ NO_NODES = (
     "No launch was judged by itself: the package does not say which nodes its launches come from (compile "
     "with INDUCTOR_PROVENANCE=1, torch >= 2.9)"
 )
+
+
+class WrongLaunch(Record):
+    """A launch that stored wrong values from correct inputs: `difference` is about `argument`.
+
+    `suspects` are earlier unjudged launches whose values it reads, and which may be at fault instead.
+    `constant` is one that it reads and that differs from the program's. `tf32`: TF32 explains the difference.
+    """
+
+    launch: int
+    kernel: str
+    argument: str
+    difference: Closeness
+    suspects: list[int] = Field(default_factory=list)
+    constant: str = ""
+    tf32: bool = False
+    locations: list[ModelLocation] = Field(default_factory=list)
+    summary: str
+
+
+class LeftLaunch(Record):
+    """A launch that could not be read or judged, and the reason."""
+
+    launch: int
+    kernel: str
+    why: str
+
+
+class EveryLaunch(Record):
+    """Each launch judged by itself: after every launch the program's values of what it wrote were copied in.
+
+    `outputs_right`: whether the outputs are correct with the wrong launches corrected. `plan` names what is
+    needed to make the call with launches done in eager mode, and `eager_outputs` what eager mode returns.
+    """
+
+    summary: str
+    judged: int = 0
+    wrong: list[WrongLaunch] = Field(default_factory=list)
+    unjudged: list[LeftLaunch] = Field(default_factory=list)
+    unjudged_count: int = 0
+    outputs_right: bool | None = None
+    plan: Artifact | None = None
+    eager_outputs: Artifact | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Literal
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.logs.captured import CapturedCall, CapturedCompile, CapturedUpdate
 from mcp_server.model import ExportedWorkload, Record, ScriptWorkload
 from mcp_server.package.exported import exported_device

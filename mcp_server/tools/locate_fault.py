@@ -18,13 +18,21 @@ from mcp_server.memory_faults.join import bare_fault, join_fault
 from mcp_server.model import Artifact, Cost, PackageWorkload, Record
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.package.view import view_package
-from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import REPORT, Context
 from mcp_server.runtime.failure import Failure, read_failure
 from mcp_server.tools.capture import Capture, capture
-from mcp_server.tools.fault_methods import METHODS, Tool, order
-from mcp_server.tools.fault_run import PROVENANCE, FaultRun, Program, ProgramTarget, Target, prepare
+from mcp_server.tools.fault_run import (
+    METHODS,
+    PROVENANCE,
+    FaultRun,
+    Program,
+    ProgramTarget,
+    Target,
+    Tool,
+    order,
+    prepare,
+)
 from mcp_server.tools.requests import called_package, check_inputs_given, failing_phase, plan_replay
 
 OTHERS = 5  # faults listed in addition to the first
@@ -66,7 +74,6 @@ async def locate_fault(
     workload: PackageWorkload,
     *,
     tool: Tool | Literal["auto"] = "auto",
-    cache: Cache | None = None,
 ) -> LocatedFault:
     """Run the call under checkers until one sees the fault, and join what it saw with the package.
 
@@ -78,7 +85,7 @@ async def locate_fault(
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     tools = order(tool, view.package.device_type)
     async with anyio.create_task_group() as tasks:
-        prepared = lru_cache(lambda options: prepare(context, workload, options, tasks, cache=cache))
+        prepared = lru_cache(lambda options: prepare(context, workload, options, tasks))
         target, found, attempts = await search(context, tools, prepared)
     return result(context, target, found, attempts)
 
@@ -154,7 +161,6 @@ async def locate_in_program(
     *,
     package: Path | None = None,
     tool: Tool | Literal["auto"] = "auto",
-    cache: Cache | None = None,
 ) -> LocatedFault:
     """Run the program once under the capture hook, then its failing call under checkers.
 
@@ -169,7 +175,7 @@ async def locate_in_program(
     call, note = captured_call(seen, workload)
     found: LocatedFault | None = None
     if call is not None:
-        found = await locate_fault(context, call, tool=tool, cache=cache)
+        found = await locate_fault(context, call, tool=tool)
         phase = failing_phase(seen)
         place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
         note = f"the call was made again by itself{place}"

@@ -19,7 +19,7 @@ from pydantic import Field
 from mcp_server import versions
 from mcp_server.errors import ProblemError
 from mcp_server.interpreter import interpreter_help
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.model import Category, Fix, Record
 from mcp_server.package.archive import Package
 from mcp_server.package.defects import LibraryError, read_library

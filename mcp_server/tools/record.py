@@ -13,8 +13,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Record
 from mcp_server.package.archive import open_package
 from mcp_server.plurals import counted
-from mcp_server.recorder.library import RecorderOptions, build_library
-from mcp_server.recorder.package import with_recorder, without_recorder
+from mcp_server.recorder.package import RecorderOptions, build_library, with_recorder, without_recorder
 from mcp_server.recorder.ring import RecordedCall, Recording, read_recording, recordings_in
 from mcp_server.runtime.context import Context
 

@@ -15,7 +15,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command, Finished
+from mcp_server.jobs.child import Command, Finished
 from mcp_server.model import (
     Artifact,
     Cost,

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.model import (
     Artifact,
     CommandWorkload,

@@ -10,7 +10,7 @@ from typing import Literal
 import anyio.to_thread
 from pydantic import Field
 
-from mcp_server.jobs.command import Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, read_journal_file
 from mcp_server.model import Artifact, ModelLocation, PackageWorkload, Record
 from mcp_server.package.view import view_package

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree
 
 from . import events
-from .compare import equal
+from .compare import Expected, equal, measure
 from .eager_values import PRODUCTS, expectations
 from .events import Closeness, JudgedOutputs, LaunchJudged, OfLaunch
 from .inputs import flatten, read
@@ -24,7 +24,6 @@ from .loading import constants_of, load, load_with_inputs, update_package, updat
 from .probes import AFTER, BEFORE, Event, arguments, mapped_files, subscribed, tensor_of, written
 from .protocol import CompareLaunchesRequest, LaunchFlow
 from .report import Report
-from .rounding import Expected, measure
 from .run import call
 from .tensors import checksum, dtype_name, laid_out, only_tensors, unequal
 

@@ -21,6 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import events
+from .compare import SUMMED_EPS, Expected, measure
 from .events import LaunchVerified, Verified
 from .inputs import apply, flatten, read
 from .launch_nodes import changing
@@ -29,7 +30,6 @@ from .probes import AFTER, ROLES, Event, arguments, mapped_files, strided, subsc
 from .process import capturing
 from .protocol import EditedProgram, LaunchAlone, SchemasRequest, VerifyRequest
 from .report import Refused, Report
-from .rounding import SUMMED_EPS, Expected, measure
 from .run import call
 from .tensors import cut_out, furthest, only_tensors, span, unequal
 
@@ -141,7 +141,7 @@ class Meaning:
         self._wide: list[dict[Any, torch.Tensor]] = []
 
     def agreement(self, place: Hashable, got: torch.Tensor) -> Verified:
-        """Compare a tensor of the package with this computation, up to rounding (see `rounding`)."""
+        """Compare a tensor of the package with this computation, up to rounding (see `compare`)."""
         own = self.own[place].to(got.device)
         if own.numel() != got.numel():
             return Verified("different", why=f"shape {list(own.shape)}, not {list(got.shape)}")

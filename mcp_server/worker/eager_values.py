@@ -10,8 +10,8 @@ import torch
 from torch.utils import _pytree
 
 from . import events
+from .compare import TF32_EPS, Expected, eps_of
 from .report import Report
-from .rounding import TF32_EPS, Expected, eps_of
 from .tensors import checksum, only_tensors, widest
 
 PRODUCTS = ("mm", "linear", "matmul", "conv", "attention")  # in the names of operators that sum products

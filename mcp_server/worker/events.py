@@ -518,7 +518,7 @@ class EagerRan(Event):
 
 @dataclass
 class Closeness:
-    """How close a tensor is to what it should be, that of a `node` of the program (`rounding.measure`).
+    """How close a tensor is to what it should be, that of a `node` of the program (`compare.measure`).
 
     `error` is the largest difference from the float64 reference, `eager_error` eager's own, `allowed` the
     largest tolerance; `first` is the first element beyond it, with `values` of eager and of the package.

@@ -64,8 +64,8 @@ def operate(request: ExportedRequest, report: Report) -> None:
         report.event(compared_with)
         identical = [*map(checksum, only_tensors(result))] == [*map(checksum, got)]
         if not compared_with.equal or (checked and not identical):
+            from .compare import judge
             from .eager_values import FEWEST, expectations  # imports that an agreeing call does not need
-            from .rounding import judge
 
             again = _pytree.tree_leaves(load_with_inputs(request, report)[1:])
             wanted = expectations(program.module(), again, report, rounded=RUNS)

@@ -20,13 +20,13 @@ from typing import Any, Callable, Collection, Iterator, Mapping, Optional, Seque
 import torch
 from torch.fx import Node
 
+from .compare import Expected
 from .eager_values import BIAS, Recorder, operator_name
 from .events import LaunchJudged
 from .loading import constants_of, load_exported, update_program
 from .probes import AFTER, Event, arguments, strided, subscribed
 from .protocol import EagerPlan, ExportedRequest
 from .report import Refused, Report
-from .rounding import Expected
 from .tensors import laid_out, only_tensors
 
 Known = tuple[str, int, bool]  # a value: its node, its place, whether it is the product without the bias

@@ -23,10 +23,9 @@ import torch
 
 from . import events
 from .compare import compare_all
-from .compiling import compiled
 from .inputs import flatten, read
 from .interpret import FRAME
-from .loading import load, load_exported
+from .loading import compiled, load, load_exported
 from .process import synchronize
 from .protocol import CompileRequest, TimingRequest
 from .report import Report

@@ -12,10 +12,10 @@ from mcp_server.diagnosis.causes import index_out_of_bounds, input_mismatch, nan
 from mcp_server.diagnosis.diagnose import observations
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
 from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.symptom import RunSeen
-from mcp_server.jobs.command import Ending, Finished
+from mcp_server.jobs.child import Ending, Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Category, Component, Cost, Evidence, PackageWorkload
 from mcp_server.package.archive import open_package
@@ -23,8 +23,9 @@ from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.runtime.context import WorkerRun, decode
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.divergence import Changed, ComparedWithEager, EveryLaunch, WrongLaunch
-from mcp_server.tools.divergence import Kind as Divergent
+from mcp_server.tools.compare_with_eager import Changed, ComparedWithEager
+from mcp_server.tools.compare_with_eager import Kind as Divergent
+from mcp_server.tools.every_launch import EveryLaunch, WrongLaunch
 from mcp_server.tools.trace_launches import LaunchRow, Trace
 from mcp_server.worker.events import CallFacts, Closeness, Event
 from tests.conftest import ZooPackage

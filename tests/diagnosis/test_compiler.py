@@ -20,7 +20,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.runtime.context import Context
-from mcp_server.tools.divergence import Kind
+from mcp_server.tools.compare_with_eager import Kind
 from mcp_server.tools.failing import FailureShown
 from mcp_server.tools.switches import Bisected, Decision, Workaround
 from mcp_server.worker.events import ConstantDiffers

@@ -18,7 +18,7 @@ from torch.utils import _pytree
 from mcp_server import brief
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.kept_files import MOST_LINES
-from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.model import PROOF_FILE, PackageWorkload, Verdict
 from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, Kind, Seen, SideEffects
 from mcp_server.diagnosis.observe.intervene import combined
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import conclude, confidence, is_bystander, merged, ranked
-from mcp_server.jobs.command import Ending, Finished
+from mcp_server.jobs.child import Ending, Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Fix, Verdict
 from mcp_server.runtime.context import Context

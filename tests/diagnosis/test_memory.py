@@ -13,11 +13,11 @@ from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.indices import indexing_launches
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import limit_of
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload

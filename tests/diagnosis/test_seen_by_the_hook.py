@@ -13,10 +13,10 @@ from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import by_changed_input
 from mcp_server.diagnosis.observe.program import may_be_a_host, named_package
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
-from mcp_server.jobs.command import Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.logs.captured import Leaf
 from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload

@@ -11,8 +11,8 @@ import pytest
 from mcp_server.diagnosis.causes.compiler import CODE, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
 from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.tools.failing import FailureShown

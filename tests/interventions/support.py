@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_interventions
-from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.model import PackageWorkload
 from tests.served import served
 from tests.worker.support import context_in

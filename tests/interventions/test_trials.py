@@ -19,7 +19,7 @@ from mcp_server.diagnosis.interventions.base import (
 )
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.run import TriedCall, chance_of, effect_of, side_effects_of
-from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.try_fix import with_variables
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import CallFacts, Comparison, OutputChange

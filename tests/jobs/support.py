@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from mcp_server.jobs.command import Command, Finished
+from mcp_server.jobs.child import Command, Finished
 from mcp_server.jobs.manager import Job
 from mcp_server.jobs.run import run
 from mcp_server.model import Cost

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.jobs.gpus import Gpu, Waits, canonical_name, device_names, leased, read_listing
 from mcp_server.jobs.store import try_lock
 from mcp_server.model import CommandWorkload

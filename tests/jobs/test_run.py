@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import ALLOWED, STACKS_SIGNAL, Command, child_environment
+from mcp_server.jobs.child import ALLOWED, STACKS_SIGNAL, Command, child_environment
 from mcp_server.jobs.run import run
 from tests.jobs.support import FAMILY, all_dead, family, finish, python
 

@@ -14,8 +14,7 @@ from mcp_server.memory_faults.situation import Evidence
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.fault_methods import read_report
-from mcp_server.tools.fault_run import read_ranges
+from mcp_server.tools.fault_run import read_ranges, read_report
 from mcp_server.worker.events import Argument, Given
 from tests.recorded import RECORDINGS
 

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.logs.journal import read_journal_file
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.logs.journal import read_journal_file
 from mcp_server.model import PackageWorkload, TensorSpec
 from mcp_server.probes.commands import Options

@@ -21,7 +21,7 @@ from mcp_server.model import FAILURES, PackageWorkload, ScriptWorkload, Verdict,
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
-from mcp_server.tools.divergence import WrongLaunch
+from mcp_server.tools.every_launch import WrongLaunch
 from mcp_server.worker.events import Closeness
 from tests.conftest import ZooPackage, build
 from tests.diagnosis.support import (

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.jobs.store import Store
 from mcp_server.model import Record
 from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Arguments, Operation, WaitArguments

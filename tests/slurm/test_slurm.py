@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.jobs.command import Command
+from mcp_server.jobs.child import Command
 from mcp_server.jobs.run import run
 from mcp_server.jobs.supervisor import children_of
 from tests.conftest import ROOT, ZooPackage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.diagnose import diagnose
-from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, ROOT, compiled_once, torch_environment

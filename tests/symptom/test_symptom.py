@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.diagnose import diagnose
-from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.render import as_text

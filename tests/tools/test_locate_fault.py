@@ -13,12 +13,10 @@ import pytest
 from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.package.view import view_package
-from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context
-from mcp_server.tools import fault_methods
-from mcp_server.tools.fault_methods import core_environment, read_core, run_sanitizer
-from mcp_server.tools.fault_run import prepare
+from mcp_server.tools import fault_run
+from mcp_server.tools.fault_run import core_environment, prepare, read_core, run_sanitizer
 from mcp_server.tools.machine import find_tool
 from mcp_server.worker import events
 from tests.conftest import ZooPackage
@@ -26,12 +24,6 @@ from tests.recorded import RECORDINGS
 from tests.support.tools import tool
 from tests.worker.support import QUICK
 from tests.zoo.names import thorough
-from tools.made import MADE
-
-
-@pytest.fixture(scope="session")
-def cache() -> Cache:
-    return Cache(MADE / "instrumented")
 
 
 def call(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
@@ -43,9 +35,7 @@ def located(context: Context, workload: Workload, **asked: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_an_overrun_of_a_weight_is_joined_with_its_index(
-    zoo: ZooPackage, context: Context, cache: Cache
-) -> None:
+def test_an_overrun_of_a_weight_is_joined_with_its_index(zoo: ZooPackage, context: Context) -> None:
     """AddressSanitizer sees row 32 of 32; the join names line, weight, row and input."""
     found = located(context, call(zoo, "ranker", "bad-index"))
     fault = found.fault
@@ -69,9 +59,7 @@ def test_an_overrun_of_a_weight_is_joined_with_its_index(
 
 @thorough
 @pytest.mark.slow
-def test_an_assert_that_fires_is_joined_like_an_access(
-    zoo: ZooPackage, context: Context, cache: Cache
-) -> None:
+def test_an_assert_that_fires_is_joined_like_an_access(zoo: ZooPackage, context: Context) -> None:
     """Without a sanitizer the generated assert is the evidence: same input, same bound."""
     found = located(context, call(zoo, "ranker", "bad-index"), tool="native")
     assert found.fault is not None and found.fault.blame is not None
@@ -81,7 +69,7 @@ def test_an_assert_that_fires_is_joined_like_an_access(
 
 @thorough
 @pytest.mark.slow
-def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context, cache: Cache) -> None:
+def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context) -> None:
     """Both methods ran, neither saw a thing, and the summary does not clear the numbers."""
     found = located(context, call(zoo, "ranker", "inputs"))
     assert not found.found
@@ -117,15 +105,13 @@ def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_sanitizer_wraps_an_observed_run(
-    zoo: ZooPackage, context: Context, cache: Cache, sanitizer: Path
-) -> None:
+def test_the_sanitizer_wraps_an_observed_run(zoo: ZooPackage, context: Context, sanitizer: Path) -> None:
     """The program runs under the prefix, writes its journal, and the report in its output is read."""
     assert find_tool("compute-sanitizer", {}, Path(sys.executable)) == sanitizer
 
     async def run() -> Any:
         async with anyio.create_task_group() as tasks:
-            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks, cache=cache)
+            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks)
             return await run_sanitizer(context, target, "memcheck")
 
     found = anyio.run(run)
@@ -138,7 +124,7 @@ def test_the_sanitizer_wraps_an_observed_run(
 
 @pytest.mark.slow
 def test_a_run_that_went_on_unchecked_is_no_clean_run(
-    zoo: ZooPackage, context: Context, cache: Cache, sanitizer: Path
+    zoo: ZooPackage, context: Context, sanitizer: Path
 ) -> None:
     """compute-sanitizer that attached to nothing makes the method fail, so that the next one is tried."""
     told = sanitizer.read_text().replace("moe-dispatch.memcheck", "no-attach.synccheck")
@@ -146,7 +132,7 @@ def test_a_run_that_went_on_unchecked_is_no_clean_run(
 
     async def run() -> None:
         async with anyio.create_task_group() as tasks:
-            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks, cache=cache)
+            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks)
             with pytest.raises(ProblemError, match="No attachable process"):
                 await run_sanitizer(context, target, "memcheck")
 
@@ -155,16 +141,16 @@ def test_a_run_that_went_on_unchecked_is_no_clean_run(
 
 def test_expandable_segments_do_not_reach_the_sanitizer() -> None:
     """They give false alarms; another setting of the allocator stays."""
-    assert "PYTORCH_CUDA_ALLOC_CONF" in fault_methods.left_out(
+    assert "PYTORCH_CUDA_ALLOC_CONF" in fault_run.left_out(
         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     )
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in fault_methods.left_out({"PYTORCH_CUDA_ALLOC_CONF": "x:1"})
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in fault_run.left_out({"PYTORCH_CUDA_ALLOC_CONF": "x:1"})
 
 
 def test_a_device_assert_becomes_the_assertion_that_was_printed(zoo: ZooPackage) -> None:
     """memcheck's own record of an assert names no kernel; the printed line does."""
     recorded, view = RECORDINGS / "feature-cache.memcheck.txt", view_package(zoo("ranker"))
-    _, accesses = fault_methods.read_report(recorded, "memcheck", view)
+    _, accesses = fault_run.read_report(recorded, "memcheck", view)
     access = accesses[0]
     assert access.condition == "0 <= tmp4 < ks0"
     assert access.line is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.tools.failing import FailureShown, result_of_script
 from mcp_server.tools.reduce import Reduced

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Command, Ending, Finished
+from mcp_server.jobs.child import Command, Ending, Finished
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, CapturedProcess
 from mcp_server.runtime.steps import CARD, StepCache, keep, key_of
 from mcp_server.tools.requests import is_importable, own_module, plan_replay

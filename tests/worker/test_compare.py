@@ -16,11 +16,10 @@ from torch import nn
 
 from mcp_server.runtime.context import stream_events
 from mcp_server.worker.capture.events import OddElement
-from mcp_server.worker.compare import compare_all, equal, faults_of_part, tolerance
+from mcp_server.worker.compare import Expected, compare_all, equal, faults_of_part, judge, measure, tolerance
 from mcp_server.worker.eager_values import expectations
 from mcp_server.worker.events import Rounding
 from mcp_server.worker.report import Report
-from mcp_server.worker.rounding import Expected, judge, measure
 from mcp_server.worker.tensors import first_non_finite, summary
 from tests.zoo.names import few
 

@@ -16,7 +16,7 @@ from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.kernel import eager_key, try_in_eager
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
-from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.package.view import view_package

@@ -16,7 +16,7 @@ from mcp_server.logs.facts import ThreadStack
 from mcp_server.memory_faults import Blame, Fault, MissedArgument
 from mcp_server.model import Category, Component, ComponentKind, Fix
 from mcp_server.package.prover import Finding, FindingKind
-from mcp_server.package.terms.dtypes import itemsize_of
+from mcp_server.package.terms.term import itemsize_of
 from mcp_server.plurals import quoted
 
 FIXES: dict[str, str] = {

@@ -17,8 +17,8 @@ from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Buffer
 from mcp_server.package.symbols import names_in
-from mcp_server.package.terms.dtypes import itemsize_of
 from mcp_server.package.terms.sizes import evaluate
+from mcp_server.package.terms.term import itemsize_of
 from mcp_server.worker.protocol import Change
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}

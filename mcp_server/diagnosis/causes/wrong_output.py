@@ -22,10 +22,10 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedLoad
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
-from mcp_server.package.terms.dtypes import EPSILON
+from mcp_server.package.terms.term import EPSILON
 from mcp_server.plurals import counted, listed, quoted
-from mcp_server.tools.compare_with_eager import Repeats
-from mcp_server.tools.divergence import Changed, EveryLaunch, Kind
+from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
+from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker import events
 
 # Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.

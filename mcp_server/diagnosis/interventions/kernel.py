@@ -34,7 +34,7 @@ from mcp_server.probes.rewrite import (
 )
 from mcp_server.runtime.context import Context
 from mcp_server.tools.compare_with_eager import Pair, compare_pair
-from mcp_server.tools.divergence import EveryLaunch
+from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker.protocol import EagerLaunches
 
 

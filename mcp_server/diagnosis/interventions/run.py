@@ -24,7 +24,7 @@ from mcp_server.diagnosis.interventions.base import (
     SideEffects,
     Trial,
 )
-from mcp_server.diagnosis.symptom import Symptom, misfit
+from mcp_server.diagnosis.program_seen import Symptom, misfit
 from mcp_server.errors import ProblemError
 from mcp_server.logs.log import read_log
 from mcp_server.logs.text import bound, clean

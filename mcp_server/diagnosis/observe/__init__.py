@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.model import PackageWorkload
 from mcp_server.runtime import context
 from mcp_server.runtime.context import Context

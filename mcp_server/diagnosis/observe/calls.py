@@ -25,14 +25,14 @@ from mcp_server.diagnosis.observe import (
     to_be_placed,
 )
 from mcp_server.diagnosis.observe.program import STACKS, STACKS_AT, see
+from mcp_server.diagnosis.program_seen import RunSeen, refuse_misfit
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.symptom import RunSeen, refuse_misfit
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
-from mcp_server.tools.fault_methods import ONE_THREAD
+from mcp_server.tools.fault_run import ONE_THREAD
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
 SHARE = 0.45  # a call that hangs must leave time to find out where it hangs

@@ -16,9 +16,9 @@ from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, 
 from mcp_server.diagnosis.next_steps import call_arguments, package_words
 from mcp_server.diagnosis.observe import LOCATES, REMOVES, Observation, limit_of
 from mcp_server.diagnosis.observe.calls import interpret, run_call
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import is_cause, ranked, untried
 from mcp_server.plurals import listed
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of

@@ -11,9 +11,9 @@ from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.indices import candidates, index_error, indexing_launches
 from mcp_server.diagnosis.observe import COMPARES, DECIDES, GUESSES, LOCATES, NEEDED, SEARCHES, Observation
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernels import indexes_unchecked
 from mcp_server.runtime.context import Context

@@ -15,14 +15,14 @@ import anyio.to_thread
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.interventions import source
 from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.errors import ProblemError, argument, here
-from mcp_server.jobs.command import Command, Finished
+from mcp_server.jobs.child import Command, Finished
 from mcp_server.logs.captured import CapturedCall, CapturedOverwriting
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.recorder.library import recording_environment, recordings_of
+from mcp_server.recorder.package import recording_environment, recordings_of
 from mcp_server.recorder.replay import take_call
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output

@@ -16,11 +16,10 @@ from functools import partial
 from mcp_server.diagnosis.origin import Condition
 from mcp_server.diagnosis.origin.expression import Expression, Leaf, by_tensor, index_text, shown, tensor_of
 from mcp_server.diagnosis.origin.walk import Given, value_of
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, outside, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
 from mcp_server.package.terms.parts import SIGNS, key, parts
-from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
+from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, is_float
 
 _PIECES = 600
 _WHOLE = Interval(-(1 << 48), 1 << 48)

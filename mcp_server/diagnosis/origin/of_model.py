@@ -33,7 +33,6 @@ from mcp_server.diagnosis.origin.walk import (
 )
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.accesses import indexed_by
-from mcp_server.package.terms.dtypes import EPSILON, is_float
 from mcp_server.package.terms.evaluate import (
     DOMAINS,
     FUNCTIONS,
@@ -46,7 +45,7 @@ from mcp_server.package.terms.evaluate import (
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, ordinal
 from mcp_server.package.terms.parts import key, parts, uncast, understood, unwrapped
 from mcp_server.package.terms.program import Check, read_program
-from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
+from mcp_server.package.terms.term import EPSILON, Apply, Element, Fold, Scalar, Term, is_float
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")

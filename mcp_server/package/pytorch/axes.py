@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.parts import free_positions, parts, uncast
-from mcp_server.package.terms.term import QUOTIENTS, REMAINDERS, Apply, Position, Range, Size, Term
+from mcp_server.package.terms.term import QUOTIENTS, REMAINDERS, Apply, Position, Range, Size, Term, is_float
 from mcp_server.package.terms.whole import Whole, constant, divided, named, whole_of
 
 

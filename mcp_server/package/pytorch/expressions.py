@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place
 from mcp_server.package.pytorch.views import Memory, Step
-from mcp_server.package.terms.dtypes import is_float, promoted
 from mcp_server.package.terms.evaluate import MATH
 from mcp_server.package.terms.parts import SIGNS
-from mcp_server.package.terms.term import Term
+from mcp_server.package.terms.term import Term, is_float, promoted
 from mcp_server.package.terms.whole import Whole, named
 
 CASTS = {"float32": "float()", "float64": "double()", "int64": "long()", "int32": "int()", "bool": "bool()"}

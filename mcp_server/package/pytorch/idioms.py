@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.linear import linear
 from mcp_server.package.terms.parts import UNROLLED, key, parts, rebuilt, unrolled
 from mcp_server.package.terms.syntax import read_cpp
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term, is_float
 from mcp_server.package.terms.translate import Translator
 from mcp_server.package.terms.whole import Whole
 

@@ -18,7 +18,7 @@ from mcp_server.package.pytorch.tensors import Call, Tensors
 from mcp_server.package.pytorch.text import function, printable, without_unused
 from mcp_server.package.pytorch.views import Tensor
 from mcp_server.package.terms.blocks import Block
-from mcp_server.package.terms.dtypes import dtype_of
+from mcp_server.package.terms.term import dtype_of
 from mcp_server.package.terms.whole import Whole
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import Wrapper, grouped

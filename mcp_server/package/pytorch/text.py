@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 from mcp_server.package.archive import CompiledConstant, Package
 from mcp_server.package.pytorch.idioms import put_together
-from mcp_server.package.terms.dtypes import itemsize_of
 from mcp_server.package.terms.sizes import reached
+from mcp_server.package.terms.term import itemsize_of
 
 INDENT = "    "
 HEAD = '"""A package of AOTInductor, read as PyTorch. `python -i model.py`, then Model()(*inputs)."""'

@@ -9,10 +9,9 @@ from mcp_server.package.pytorch.axes import Axes, NotRead, Place, plain_name
 from mcp_server.package.pytorch.expressions import Operators, Value, literal, operand
 from mcp_server.package.pytorch.idioms import known_function, rolled, summands
 from mcp_server.package.pytorch.views import Memory, Step, Structures, Tensor, view
-from mcp_server.package.terms.dtypes import promoted
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.parts import free_positions, parts, unwrapped
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread, promoted
 from mcp_server.package.terms.whole import Whole, constant, product
 
 LONG = 90  # characters; longer expressions get a name

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import islice, pairwise, product
 from math import gcd, prod
 
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.evaluate import FUNCTIONS, Evaluator, Read, UnknownValue, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, limits
 from mcp_server.package.terms.parts import elements, parts, uncast, understood
@@ -34,6 +33,7 @@ from mcp_server.package.terms.term import (
     Scalar,
     Size,
     Term,
+    is_float,
 )
 
 _MOST = 1 << 17

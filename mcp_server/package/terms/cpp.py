@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
-from mcp_server.package.terms.dtypes import dtype_of, is_address, promoted, type_of
 from mcp_server.package.terms.parts import key, parts, say, uncast
 from mcp_server.package.terms.program import (
     Access,
@@ -29,7 +28,21 @@ from mcp_server.package.terms.program import (
 )
 from mcp_server.package.terms.sizes import IndexAssert
 from mcp_server.package.terms.syntax import Call, Item, Name, NotRead, Operation, Syntax, read_cpp
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term, Unread
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Fold,
+    Number,
+    Position,
+    Range,
+    Size,
+    Term,
+    Unread,
+    dtype_of,
+    is_address,
+    promoted,
+    type_of,
+)
 from mcp_server.package.terms.translate import cast, chosen, inverted, operator
 
 _LOOP = re.compile(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.term import (
     Apply,
     Element,
@@ -26,6 +25,7 @@ from mcp_server.package.terms.term import (
     Size,
     Term,
     Unread,
+    is_float,
 )
 
 Read = Callable[[Element, int], Scalar | None]

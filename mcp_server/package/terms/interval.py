@@ -11,9 +11,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.evaluate import DOMAINS, FUNCTIONS, Domain, UnknownValue, applied, rounded
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Scalar, Size, Term
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Scalar, Size, Term, is_float
 
 INF = math.inf
 # Operators that rise or fall with their operand where they are defined (`DOMAINS`); NaN elsewhere.

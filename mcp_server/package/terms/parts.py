@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from operator import attrgetter
 
-from mcp_server.package.terms.dtypes import is_float
 from mcp_server.package.terms.term import (
     Apply,
     Element,
@@ -24,6 +23,7 @@ from mcp_server.package.terms.term import (
     Size,
     Term,
     Unread,
+    is_float,
 )
 
 _WORDS = 40_000

@@ -8,10 +8,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
-from mcp_server.package.terms.dtypes import is_address, itemsize_of
 from mcp_server.package.terms.parts import elements, free_positions, parts, say, uncast, understood
 from mcp_server.package.terms.sizes import find_asserts
-from mcp_server.package.terms.term import Apply, Number, Range, Size, Term, Unread
+from mcp_server.package.terms.term import Apply, Number, Range, Size, Term, Unread, is_address, itemsize_of
 from mcp_server.package.terms.translate import Translator, cast, operator
 
 TRUE = Number(True, "bool")

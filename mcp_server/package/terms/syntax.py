@@ -10,7 +10,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from mcp_server.package.terms.dtypes import whole_dtype
+from mcp_server.package.terms.term import whole_dtype
 
 _LONGEST = 4000
 

@@ -11,12 +11,22 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from mcp_server.package.terms.dtypes import dtype_of, is_address, is_float, promoted, type_of
 from mcp_server.package.terms.evaluate import MATH
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import say
 from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Operation, Syntax
-from mcp_server.package.terms.term import Apply, Number, Scalar, Term, Unread
+from mcp_server.package.terms.term import (
+    Apply,
+    Number,
+    Scalar,
+    Term,
+    Unread,
+    dtype_of,
+    is_address,
+    is_float,
+    promoted,
+    type_of,
+)
 
 Lookup = Callable[[str], Term]
 

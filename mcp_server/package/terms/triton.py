@@ -13,11 +13,21 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mcp_server.package.terms.dtypes import is_float, promoted
 from mcp_server.package.terms.parts import parts
 from mcp_server.package.terms.program import Check, Definition, Program, Source
 from mcp_server.package.terms.sizes import IndexAssert
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Term, Unread
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Fold,
+    Number,
+    Position,
+    Range,
+    Term,
+    Unread,
+    is_float,
+    promoted,
+)
 from mcp_server.package.terms.translate import cast, chosen, inverted, operator
 from mcp_server.package.terms.triton_calls import DEEPEST, Functions, Value, ceiling, function_of, parsed
 

@@ -11,12 +11,25 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mcp_server.package.terms.dtypes import dtype_of, is_address, promoted, whole_dtype
 from mcp_server.package.terms.parts import free_positions, rebuilt
 from mcp_server.package.terms.program import Access, Place, Reader, Source, Store, place_of
 from mcp_server.package.terms.sizes import size_term
 from mcp_server.package.terms.syntax import Call, Literal, Name, NotRead, Syntax, read_python
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Range, Size, Term, Unread
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Fold,
+    Number,
+    Position,
+    Range,
+    Size,
+    Term,
+    Unread,
+    dtype_of,
+    is_address,
+    promoted,
+    whole_dtype,
+)
 from mcp_server.package.terms.translate import cast, chosen, operator
 
 DEEPEST = 8  # most nested function calls, and nested loops

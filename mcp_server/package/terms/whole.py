@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mcp_server.package.terms.dtypes import is_float
-from mcp_server.package.terms.term import Apply, Number, Term
+from mcp_server.package.terms.term import Apply, Number, Term, is_float
 
 Product: TypeAlias = tuple[str, ...]
 """The factors of a product, sorted; empty for a constant."""

@@ -21,10 +21,9 @@ import torch
 
 from .. import events
 from ..compare import equal
-from ..compiling import compiled
 from ..events import Decision
 from ..interpret import bind, stack_of
-from ..loading import load, load_with_inputs
+from ..loading import compiled, load, load_with_inputs
 from ..process import synchronize
 from ..protocol import AttemptRequest, CutRequest, Plan, TrialRequest, Workaround
 from ..report import Report
