@@ -44,9 +44,7 @@ class Steps:
 
     async def bad_index_is_located(self) -> Outcome:
         release = self.release
-        found = await locate_fault(
-            release.context(), release.call("ranker", "bad-index"), cache=release.cache
-        )
+        found = await locate_fault(release.context(), release.call("ranker", "bad-index"))
         launch = found.fault.launch if found.fault else None
         return _unless(launch is not None and launch.index == 0, found.summary)
 
