@@ -14,9 +14,8 @@ from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
-from mcp_server.model import Artifact, Cost, ScriptWorkload, Verdict
+from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.tools.failing import FailureShown
-from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import called, capture, diverged, look, package_case, phase, run, worker_run
@@ -34,28 +33,6 @@ def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     best = ranked(detect(case), case)[0]
     assert (best.category, best.guilty.name) == ("constants", "inp.weight")
     assert "3 of 64" in best.summary and confidence(best, case) == "likely"
-
-
-@pytest.mark.parametrize(("size", "accused"), [(0.0, "is all zeros"), (900.0, "up to 900"), (0.5, None)])
-def test_a_weight_unlike_the_others_is_named(
-    zoo: ZooPackage, tmp_path: Path, size: float, accused: str | None
-) -> None:
-    """With no exported program: a matrix of zeros, or one far larger than the others. One alike is not."""
-    case = compared(zoo)
-    case.exported = None
-    assert case.package is not None
-    matrix = ArgumentValues(name="", when="before", dtype="float32", shape=[4, 4])
-    constant = case.package.constants[0]
-    named = tuple(replace(constant, name=f"w{n}", fqn=f"w{n}.weight") for n in range(3))
-    vars(case.package)["constants"] = named
-    sizes = enumerate((size, 0.4, 0.3))
-    read = [matrix.model_copy(update={"name": f"w{n}", "min": -x, "max": x}) for n, x in sizes]
-    log = Artifact(uri="", path=tmp_path, bytes=0, what="log")
-    launch = LaunchValues(kernel="k", sequence=0, launch=2, arguments=read)
-    case.kernel_io = KernelIO(returned=True, launches=[launch], log=log, cost=Cost())
-    found = [each for each in detect(case) if each.category == "constants"]
-    assert [each.guilty.name for each in found] == (["w0.weight"] if accused else [])
-    assert accused is None or accused in found[0].summary
 
 
 @pytest.mark.parametrize(("by", "weak"), [(0.12, True), (0.5, False)])

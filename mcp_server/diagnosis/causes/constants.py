@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from statistics import median
 
-from mcp_server.diagnosis.components import check_failed, component, seen
+from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
@@ -20,13 +19,12 @@ from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.plurals import quoted
-from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
 
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
 
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
-    """Constants given in another form, with NaN, as views, under other names, or not at all; odd weights."""
+    """Constants given in another form, with NaN, as views, under other names, or not at all."""
     if case.package is None:
         return
     looks = (_different, _unreached, _not_finite, _partial, _misnamed, _viewed)
@@ -34,7 +32,6 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
         for look in looks:
             for suspect in look(update, case):
                 yield replace(suspect, harmful=case.failed)
-    yield from _conspicuous(case)
 
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
@@ -196,51 +193,6 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         evidence=(seen("capture", differ), seen("run", quoted(text))),
         fix=fix,
     )
-
-
-LARGE = 1e3  # times the median of the weights: more than training makes of one of them
-
-
-def _conspicuous(case: DiagnosisState) -> Iterator[Suspect]:
-    """A weight that is all zeros, or far larger than the others, if no exported program tells what it was."""
-    if case.exported is not None or not (check_failed(case) or case.plain_diverges):
-        return
-    weights = _watched_weights(case)
-    for name, (seen_in, values) in weights.items():
-        size = _largest(values)
-        typical = median([_largest(other) for each, (_, other) in weights.items() if each != name] or [size])
-        if size and not size > LARGE * typical > 0:
-            continue
-        what = f"has values up to {size:.3g}; half of the other weights stay below {typical:.3g}"
-        what = what if size else "is all zeros"
-        yield Suspect(
-            category="constants",
-            level=CausalLevel.STATE,
-            guilty=component("constant", name, value=what),
-            summary=f"Constant {name}, which launch {seen_in.launch} reads, {what}.",
-            evidence=(seen("dump_kernel_io", f"{name} {what}"),),
-            fix=Fix(
-                text=f"check that {name} was loaded, and not rescaled, before the export; then export again"
-            ),
-            settle="The exported program or the weights that were meant settle it.",
-            observed=False,
-        )
-
-
-def _watched_weights(case: DiagnosisState) -> dict[str, tuple[LaunchValues, ArgumentValues]]:
-    """The matrices among the package's constants, by name, with the first launch that read each."""
-    names = {each.name: each.fqn for each in case.package.constants} if case.package is not None else {}
-    found: dict[str, tuple[LaunchValues, ArgumentValues]] = {}
-    for launch in case.kernel_io.launches if case.kernel_io is not None else ():
-        for values in launch.arguments:
-            matrix = "float" in values.dtype and len(values.shape or ()) > 1 and not values.non_finite
-            if values.name in names and values.when == "before" and matrix and values.max is not None:
-                found.setdefault(names[values.name], (launch, values))
-    return found
-
-
-def _largest(values: ArgumentValues) -> float:
-    return max(abs(values.min or 0.0), abs(values.max or 0.0))
 
 
 # Updates that copy by storage, unless the program manages the constants. `update_constant_buffer` copies

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcp_server.diagnosis.causes.compiler import OF_NUMBERS
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
 from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.value_constraints import failed_divisions
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
-from mcp_server.diagnosis.components import check_failed, own_code
+from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.indices import candidates, index_error, indexing_launches
 from mcp_server.diagnosis.observe import COMPARES, DECIDES, GUESSES, LOCATES, NEEDED, SEARCHES, Observation
 from mcp_server.diagnosis.program_seen import RunSeen
@@ -33,7 +32,7 @@ class WatchLaunches(Observation):
     best = NEEDED
     alone = True
 
-    def gain(self, case: DiagnosisState, suspects: Sequence[Suspect]) -> float:
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.package is None or "plain" not in case.runs:
             return 0.0
         if case.outputs_nonfinite or any("nan" in error.family.tags for _, error in case.errors):
@@ -45,11 +44,7 @@ class WatchLaunches(Observation):
         launches = indexing_launches(case)
         asserted = index_error(case) is not None and not possible
         dropped = any(not launch.checked for launch in launches)
-        if dropped or (asserted and launches):
-            return SEARCHES
-        wrong = case.exported is None and (check_failed(case) or case.plain_diverges)
-        named = any(each.harmful and not each.weak and each.category not in OF_NUMBERS for each in suspects)
-        return GUESSES if wrong and not named else 0.0
+        return SEARCHES if dropped or (asserted and launches) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.kernel_io = await dump_kernel_io(
