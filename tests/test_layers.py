@@ -204,7 +204,6 @@ PUBLIC = (
     "package.view",
     "render",
     "report.bundle",
-    "report.page",
     "server.app",
     "server.resources",
     "server.tools",

@@ -25,12 +25,14 @@ from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name, in_s
 from mcp_server.operations.work import open_store
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
+    PAGE_FILE,
+    Source,
     new_file,
     of_verdict,
+    page,
     read_source,
     write_bundle,
 )
-from mcp_server.report.page import FILE, Source, page
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import check_devices
 from mcp_server.tools.machine import Checkup, checkup
@@ -250,7 +252,7 @@ def bundle(
 
 def make_report(source: Source, directory: Path) -> None:
     """Write `report.html` into `directory`. Raise ProblemError if it exists or cannot be written."""
-    path = directory / FILE
+    path = directory / PAGE_FILE
     with new_file(path, "report", "a new directory"):
         directory.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", errors="replace") as file:

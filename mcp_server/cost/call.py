@@ -10,8 +10,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from mcp_server.cost.signals import Found, signals_of
-from mcp_server.cost.verdicts import LEAST_WIN, Lever, Win, loss, no_loss, told
+from mcp_server.cost.signals import LEAST_WIN, Found, Lever, Win, loss, no_loss, signals_of, told
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command, child_environment
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload, Verdict

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from mcp_server.cost.call import diagnose_call
-from mcp_server.cost.verdicts import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
+from mcp_server.cost.signals import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.errors import ProblemError
 from mcp_server.model import (

@@ -17,9 +17,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mcp_server.model import Fix
+from mcp_server.package.exported import Provenance, indexing_first
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
-from mcp_server.package.provenance import Provenance, indexing_first
 from mcp_server.package.symbols import Bound, plain, resolve_bound
 from mcp_server.package.terms.accesses import indexed_by
 from mcp_server.package.terms.linear import (

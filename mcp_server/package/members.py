@@ -26,8 +26,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from mcp_server.package.problems import PackageError
-from mcp_server.package.zip_form import AmbiguousError, check_members, end_of, read_directory
+from mcp_server.package.problems import AmbiguousError, PackageError, check_members, end_of, read_directory
 
 MAX_MEMBERS = 50_000
 MAX_TEXT_BYTES = 512 << 20

@@ -11,8 +11,8 @@ from mcp_server.model import ModelLocation
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.assertion import Tracer
 from mcp_server.package.dataflow import Dataflow
+from mcp_server.package.exported import Provenance, read_provenance
 from mcp_server.package.launches import Launch
-from mcp_server.package.provenance import Provenance, read_provenance
 from mcp_server.package.wrapper import Wrapper, grouped
 
 _CUBIN_LIMIT = 64 << 20

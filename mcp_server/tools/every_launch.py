@@ -13,8 +13,8 @@ from pydantic_core import to_jsonable_python
 
 from mcp_server.model import Artifact, ModelLocation, Record
 from mcp_server.package.dataflow import Step
+from mcp_server.package.exported import read_provenance
 from mcp_server.package.launches import Launch
-from mcp_server.package.provenance import read_provenance
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_
 from mcp_server.runtime.context import Context, WorkerRun

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
+from mcp_server.package.exported import unbounded_first
 from mcp_server.package.launches import Role
-from mcp_server.package.provenance import unbounded_first
 from mcp_server.package.terms.sizes import index_at
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.failure import Failure

@@ -23,9 +23,9 @@ from torch.utils import _pytree
 
 from . import events
 from .capture.events import TensorFacts
+from .encode import CALL_FORMAT, restore
 from .protocol import CallRecord, Change, InputSlice, InputsRequest, TensorSpec
 from .report import Refused, Report, members
-from .saved_calls import CALL_FORMAT, restore
 from .tensors import (
     checksum,
     describe,

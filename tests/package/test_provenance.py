@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_server.package.exported import read_exported
-from mcp_server.package.provenance import Provenance, indexing_first, read_provenance, read_stack
+from mcp_server.package.exported import Provenance, indexing_first, read_exported, read_provenance, read_stack
 from tests.conftest import ZooPackage
 from tests.package.summaries import recorded
 

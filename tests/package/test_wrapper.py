@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from mcp_server.package.dataflow import Dataflow
-from mcp_server.package.provenance import read_provenance
+from mcp_server.package.exported import read_provenance
 from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage

@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.model import Verdict
-from mcp_server.report.page import Source
+from mcp_server.report.bundle import Source
 from tests.render.samples import VERDICT
 
 VOID = frozenset({"meta", "br", "img", "input", "link", "hr"})

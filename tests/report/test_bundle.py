@@ -49,8 +49,7 @@ from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.model import Evidence, PackageWorkload, Verdict
-from mcp_server.report.bundle import MANIFEST, of_verdict, read_source, write_bundle
-from mcp_server.report.page import Source, page
+from mcp_server.report.bundle import MANIFEST, Source, of_verdict, page, read_source, write_bundle
 from mcp_server.report.redact import Redactor
 from mcp_server.runtime.context import Context
 from tests.conftest import build

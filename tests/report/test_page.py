@@ -19,7 +19,7 @@ from mcp_types import TextResourceContents
 from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.jobs.store import Store
 from mcp_server.model import Cause, Component, Confirmed, Fix, ModelLocation, RuledOut, Verdict
-from mcp_server.report.page import Source, issue_text, page, path_of
+from mcp_server.report.bundle import Source, issue_text, page, path_of
 from mcp_server.report.redact import Redactor, clean_text
 from mcp_server.server.app import make_server, verdict_page
 from mcp_server.server.tools import VERDICT_TOOLS, VERDICT_URI

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.fx.proxy import TracerBase
 
-from mcp_server.package.provenance import read_stack
+from mcp_server.package.exported import read_stack
 from mcp_server.worker.capture import journal
 from mcp_server.worker.capture.compiles import keep_lines
 from mcp_server.worker.capture.journal import CaptureStore, Journal

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.worker import inputs as worker_inputs
-from mcp_server.worker.encode import encode_output
+from mcp_server.worker.encode import encode_output, pack, pack_leaves, restore
 from mcp_server.worker.events import Inputs
 from mcp_server.worker.report import Refused
-from mcp_server.worker.saved_calls import pack, pack_leaves, restore
 from mcp_server.worker.tensors import storage_bytes
 from tests.worker.support import here, saved
 from tests.zoo.names import few

@@ -18,7 +18,7 @@ from mcp_server.logs.families import BY_ID, Advice
 from mcp_server.logs.roots import PACKAGE_FILE
 from mcp_server.logs.text import is_expression
 from mcp_server.model import Category, Component, ComponentKind, Evidence, Fix, ModelLocation, PackageWorkload
-from mcp_server.package.provenance import read_stack
+from mcp_server.package.exported import read_stack
 from mcp_server.plurals import counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence, in_words

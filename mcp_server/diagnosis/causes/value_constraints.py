@@ -30,7 +30,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Division, divisions
-from mcp_server.package.provenance import DIVIDES
+from mcp_server.package.exported import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.package.terms.linear import affine
 from mcp_server.plurals import counted, listed

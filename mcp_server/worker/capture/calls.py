@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
-from ..encode import encode_all, encode_layout, encode_output, frames
+from ..encode import (
+    CALL_FORMAT,
+    TooLarge,
+    encode_all,
+    encode_layout,
+    encode_output,
+    frames,
+    pack,
+    pack_leaves,
+)
 from ..process import (
     capturing,
     current_device,
@@ -23,7 +32,6 @@ from ..process import (
     synchronize,
 )
 from ..report import Encoded, encode, facts
-from ..saved_calls import CALL_FORMAT, TooLarge, pack, pack_leaves
 from ..tensors import digests
 from .journal import CaptureStore, Ending, Journal, unkept
 from .memory import MemoryLog, Outputs, Watched

@@ -22,9 +22,8 @@ from typing import Any, Iterator, Optional
 
 import torch
 
-from ..encode import OURS, TORCH, callers, encode, frames, is_ours, raised_in
+from ..encode import OURS, TORCH, TooLarge, callers, encode, frames, is_ours, raised_in
 from ..report import Encoded, encode_frames, identity
-from ..saved_calls import TooLarge
 from ..tensors import is_plain, only_tensors, storage_bytes
 from .calls import Calls, failure
 from .journal import Ending
