@@ -154,8 +154,8 @@ def no_model(path: Path, names: Iterable[str]) -> PackageError:
 
 
 # Zip readers differ. `zipfile` looks for the directory right before its end record; miniz, with which torch
-# loads packages, looks at the offset that the record names. If these differ, a checker sees other members than
-# the loader extracts. Here all records must agree, with nothing before, between or after them. Records:
+# loads packages, looks at the offset that the record names. If these differ, a checker sees other members
+# than the loader extracts. Here all records must agree, with nothing before, between or after them. Records:
 # PKWARE's APPNOTE 6.3.10, sections 4.3.7 to 4.3.16.
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")

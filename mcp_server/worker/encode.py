@@ -141,9 +141,9 @@ def is_ours(code: CodeType) -> bool:
     return code.co_filename.startswith(NOT_THE_USERS)
 
 
-# The leaves of a call come back with the same strides, offsets and aliasing: `torch.save` keeps whole storages
-# and their sharing; a small view of a large storage is cut to the span that it touches when the whole would not
-# fit the cap.
+# The leaves of a call come back with the same strides, offsets and aliasing: `torch.save` keeps whole
+# storages and their sharing; a small view of a large storage is cut to the span that it touches when the
+# whole would not fit the cap.
 CALL_FORMAT = "aoti-debug-call-1"
 PLAIN = (int, float, bool, str, type(None))
 
