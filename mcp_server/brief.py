@@ -36,6 +36,7 @@ SHOWN_WAIT_S = 0.1
 OF_JOB = re.compile(r"aoti-debug://jobs/(?P<job>\w+)/(?P<file>.+)")
 OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
 HEALTHY = {"likely": "as far as this call shows", "possible": "the numbers were not checked"}
+_TIMES = re.compile(r" \(\d+ times\)$")
 _KERNEL = re.compile(r"\b(?:cpp|triton)_\w{32,}")
 _HEAD, _TAIL = 18, 16  # characters kept at each end of a long kernel name
 
@@ -106,12 +107,18 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     if verdict.outcome != "no_fault" and not proven:
         told = verdict.summary.lower()
         facts = [each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told]
-        yield from _labelled("Observed", facts[:MOST_KNOWN])
+        yield from _labelled("Observed", _once(facts)[:MOST_KNOWN])
     cleared = [f"{each.hypothesis.rstrip('.')}: {each.by}" for each in verdict.bystanders[:MOST_CLEARED]]
     yield from _labelled("Cleared", cleared)
     yield from _labelled("Note", verdict.remarks)
     yield from _next(verdict, in_shell, proven)
     yield from _more(verdict, in_shell)
+
+
+def _once(facts: list[str]) -> list[str]:
+    """The facts without those that another one contains: the same error text, seen in several runs."""
+    texts = list(dict.fromkeys(_TIMES.sub("", each) for each in facts))
+    return [each for each in texts if not any(each in other and each != other for other in texts)]
 
 
 def title_of(verdict: Verdict) -> str:
@@ -178,7 +185,7 @@ def _place(party: Component) -> str:
     first, *others = party.model_locations
     shown = f"{Path(first.file).name}:{first.line}  {first.code}".rstrip()
     numbers = [str(at.line) for at in others if at.file == first.file and at.line != first.line]
-    if party.kind not in ("kernel", "op") or not numbers:
+    if party.launch_index is None or not numbers:
         return shown
     return f"{shown}  (or line {', '.join(dict.fromkeys(numbers))}: one kernel)"
 

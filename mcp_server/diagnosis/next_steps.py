@@ -156,7 +156,9 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
         why = "try the intended weights"
         return [_comparison(arguments), NextStep(why=why, tool="try_fix", arguments=meant)]
-    steps = []
+    steps: list[NextStep] = []
+    if best.only_in_program and best.observed and best.category == "wrong_output":
+        return steps  # the call by itself is right
     if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
         said = {**workload_arguments(case.workload), "symptom": "nan"}
         return [NextStep(why="prove it, if it is a fault", tool="diagnose", arguments=said)]
@@ -169,6 +171,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         meant = {**_of_call(arguments), "constants": STATE_DICT}
         return [NextStep(why="repeat the call with the intended weights", tool="try_fix", arguments=meant)]
     tool, why = TOOLS.get(best.category, ("", ""))
+    if tool == "run_deterministic" and case.call is None and not case.calls:
+        return steps  # nothing was called that could be repeated
     if tool and SHOWN_BY.get(tool) not in case.done:
         takes_it = tool in ANY_WORKLOAD or "package" in arguments
         if tool in NEEDS_INPUTS and takes_it and "inputs" not in arguments:

@@ -96,6 +96,8 @@ class Suspect:
         return self.intervention is not None and self.intervention.leaves_out
 
 
+REFUSED_NAMES = "the package refuses the names of an update"
+UNREGISTERED = "the loader refuses the package: an operator that it calls is not registered"
 WRONG_ARCHITECTURE = "the system refuses the code: it is for another architecture"
 
 # Direct rejections. The loader, linker, compiler or operating system rejects something, and its text names
@@ -123,6 +125,8 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
         ("undefined_symbol", "link_library", "linker_shim"),
     ),
+    REFUSED_NAMES: ((), ("constant_unknown",)),
+    UNREGISTERED: ((), ("op_not_registered",)),
     "the linker refuses a file: it is no library": ((), ("link_file",)),
     "the compiler cannot be started": ((), ("no_compiler",)),
     WRONG_ARCHITECTURE: (("foreign_library",), ("no_kernel_image", "torch_without_arch")),

@@ -12,7 +12,7 @@ from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.causes.wrong_output import DRAWS
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import Instrument
+from mcp_server.diagnosis.suspect import REFUSALS, Instrument
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
@@ -85,12 +85,32 @@ def misnamed(text: str) -> DiagnosisState:
 
 
 def test_a_refused_update_names_what_differs(zoo: ZooPackage) -> None:
-    """The name in the text is the party, and the compiled name that ends alike is the remedy."""
+    """The name in the text is the party, and the remedy takes the prefix off all names."""
     case = failing(misnamed("Constant not found: student.b"))
     case.package = package_case(zoo("ranker")).package
     (found,) = constants.detect(case)
     assert found.guilty.name == "student.b" and found.instruments == {Instrument.CAPTURE_HOOK, Instrument.LOG}
-    assert found.fix is not None and (found.fix.before, found.fix.after) == ("student.b", "b")
+    assert found.fix is not None and "removeprefix('student.')" in (found.fix.after or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "compiled", "key", "party"),
+    [
+        ("student.{}", "{}", "name.removeprefix('student.')", "student.c"),
+        ("{}", "model.{}", "'model.' + name", "c"),
+    ],
+)
+def test_a_common_prefix_of_all_names_is_named(given: str, compiled: str, key: str, party: str) -> None:
+    """Six names with a prefix too much or too few: the fix renames all of them, and none is left out."""
+    names = "abcdef"
+    case = failing(misnamed(f"Constant not found: {party}"))
+    (update,) = case.captured.updates
+    constants_given = {given.format(n): {"dtype": "float32"} for n in names}
+    record = {"compiled": [compiled.format(n) for n in names], "constants": constants_given}
+    case.capture = capture(updates=[{**update.model_dump(mode="json"), **record}])
+    (found,) = constants._misnamed(case.captured.updates[0], case)
+    assert found.fix is not None and found.fix.after == f"{{{key}: value for name, value in weights.items()}}"
+    assert all(given.format(n) in found.summary for n in names) and found.refusal in REFUSALS
 
 
 @pytest.mark.parametrize(("failed", "places", "count"), [(True, [0], 1), (False, [0], 0), (True, [], 0)])

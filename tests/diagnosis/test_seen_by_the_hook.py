@@ -70,13 +70,17 @@ def test_a_load_without_files_left() -> None:
     assert [confidence(each, case) for each in environment.detect_limit(case)] == ["likely"]
 
 
-def aliasing(outcome: str) -> DiagnosisState:
-    """A program whose check failed after calls, of which the first one's output is a view of its input."""
+def aliasing(outcome: str, storage: str = "output", compared: tuple[int, ...] = ()) -> DiagnosisState:
+    """A program whose check failed after calls, of which the first one's output is a view of its input.
+
+    The check `compared` these calls; `storage` was written.
+    """
     case = DiagnosisState(None)
     first = phase(2, load=1, thread=1, outcome=outcome, stack=[LINE])
     later = {**phase(6, load=1, thread=1), "number": 3}
-    told = {"storage": "output", "act": "written", "interval": "output", "call": 1, "output": 1}
-    failed = phase(9, outcome="failed")
+    call = 1 if storage == "output" else 3
+    told = {"storage": storage, "act": "written", "interval": "output", "call": call, "output": 1}
+    failed = phase(9, outcome="failed", calls=list(compared))
     case.capture = capture(calls=[first, later], assertions=[failed], memory=[phase(5, **told)])
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
     return case
@@ -86,8 +90,16 @@ def test_an_output_that_changed_with_its_input() -> None:
     """The input that was written anew is guilty, at the line of the call whose output was kept."""
     case = aliasing("ok")
     (found,) = shared_memory.detect_memory_log(case)
-    assert (found.category, found.guilty.input_index) == ("concurrency", 0)
+    assert (found.category, found.guilty.input_index) == ("wrong_output", 0)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "possible"
+
+
+@pytest.mark.parametrize(("compared", "found"), [((3,), 1), ((), 1), ((1,), 0)])
+def test_an_input_that_was_written_through_an_output(compared: tuple[int, ...], found: int) -> None:
+    """A later call read what the program wrote into an output: only a check of that call can fail by it."""
+    suspects = list(shared_memory.detect_memory_log(aliasing("ok", "input", compared)))
+    assert [each.guilty.value for each in suspects] == ["written through output 1"] * found
+    assert all("output.clone()" in each.fix.text for each in suspects if each.fix is not None)
 
 
 @pytest.mark.parametrize(

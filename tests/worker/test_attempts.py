@@ -41,9 +41,24 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("least squares", "return torch.linalg.lstsq(x.T @ x + torch.eye(6), x.T).solution", ()),
     ("written batch", "return x.reshape(4, 3, 2).sum(1) + 0 * x.shape[0]", ()),
     ("suggested dimension", "return x + self.table[: x.shape[0]]", ()),
+    ("padding", "n = x.shape[0]\nif n < 9:\n    x = torch.nn.functional.pad(x, (0, 0, 0, 9 - n))\n"
+     "return x[:9]", ()),
+    ("container", "return Pair(x + 1, x.sum())", ()),
+    ("fake function", "return torch.ops.small.doubled(x)[0] + 1", ()),
 ]  # fmt: skip
 MODEL = """
+import dataclasses
 import torch
+
+@dataclasses.dataclass
+class Pair:
+    first: torch.Tensor
+    second: torch.Tensor
+
+library = torch.library.Library("small", "FRAGMENT")
+if not hasattr(torch.ops.small, "doubled"):
+    library.define("doubled(Tensor x) -> Tensor[]")
+    library.impl("doubled", lambda x: [x * 2, x[:, :1].contiguous()], "CPU")
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -71,7 +86,7 @@ def model_of(body: str, folder: Path) -> torch.nn.Module:
 def tried(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
     """What is tried on the export of a model that fails."""
     model, args = model_of(body, folder), (X, *more)
-    sizes = "table" in body or "shape" in body
+    sizes = any(word in body for word in ("table", "shape", "doubled"))
     shapes = ({0: torch.export.Dim("n")}, *[None] * len(more)) if sizes else None
     with pytest.raises(Exception) as raised:
         torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
@@ -140,6 +155,14 @@ def test_a_verdict_has_the_rewrite_that_ran(tmp_path: Path) -> None:
     assert verdict["guilty"]["model_locations"][0]["line"] == 6
     assert verdict["fix"]["after"] == "return torch.where(x.mean() > 0, x.relu(), -x)"
     assert "eager mode" in verdict["confirmed"]["after"] and script.read_text() == SCRIPT
+
+
+def test_a_change_must_hold_at_the_ends_of_the_declared_range(tmp_path: Path) -> None:
+    """A window of 3 rows to which shorter inputs are padded: no multiple or looser `Dim` takes 2 rows."""
+    pad = "if x.shape[0] < 3:\n    x = torch.nn.functional.pad(x, (0, 0, 0, 3 - x.shape[0]))"
+    found = tried(f"{pad}\nreturn (x.unfold(0, 3, 2) @ torch.ones(3, 2)).amax(0)", (), tmp_path)
+    at_end = [each for each in found if each.name in ("multiple", "DYNAMIC")]
+    assert at_end and all(each.outcome == "fails" and "Guard failed" in each.error for each in at_end)
 
 
 FIXED_SIZE = """

@@ -6,7 +6,7 @@ another shape gives wrong numbers or overruns the constant's memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,12 +14,13 @@ from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.diagnosis.suspect import REFUSED_NAMES, CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.plurals import quoted
 
+MOST_NAMED = 8
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
 
 
@@ -177,22 +178,67 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
     if not name:
         return
     groups = ((update.unknown, "given and not in the package"), (update.missing, "not given"))
-    differ = "; ".join(f"{len(names)} {what}: {', '.join(names[:3])}" for names, what in groups if names)
-    # The compiled name with the same ending as the given name is the intended one.
-    same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
-    if len(same) == 1:
-        fix = Fix(text="give the constants under the names of the export", before=name, after=same[0])
-    elif case.exported is not None and name in case.exported.state:
-        fix = Fix(text=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
-    else:
-        fix = Fix(text=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
+    differ = "; ".join(f"{len(names)} {what}: {_shown(names)}" for names, what in groups if names)
     value = "not given" if name in update.compiled else "not a constant of the package"
+    extra, lacking = _prefixes(update, case)
+    if extra:
+        differ = f"all {len(update.unknown)} unknown names begin with {extra!r}. {differ}"
+    elif lacking:
+        differ = f"the package's names begin with {lacking!r}, the given names do not. {differ}"
     yield _OfUpdate(
         guilty=_updated(name, update, value),
         summary=f"{update.how} was refused: {differ}.",
         evidence=(seen("capture", differ), seen("run", quoted(text))),
-        fix=fix,
+        fix=_renamed(name, extra, lacking, update, case),
+        refusal=REFUSED_NAMES,
     )
+
+
+def _shown(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _folded(names: Iterable[str], case: DiagnosisState) -> list[str]:
+    """The names that are weights of the exported model and not constants of the package."""
+    state = set(case.exported.state) if case.exported is not None else set()
+    return sorted((state - set(_compiled(case))).intersection(names))
+
+
+def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
+    """The prefix that every unknown name has too much, or that every one lacks; empty if there is none."""
+    state = case.exported.state if case.exported is not None else ()
+    known = [*update.compiled, *state]
+    for first in update.unknown[:1]:
+        for other in known:
+            extra = first.removesuffix(other) if first.endswith(f".{other}") else ""
+            lacking = other.removesuffix(first) if other.endswith(f".{first}") else ""
+            if extra and all(n.startswith(extra) and n.removeprefix(extra) in known for n in update.unknown):
+                return extra, ""
+            if lacking and all(f"{lacking}{n}" in known for n in update.unknown):
+                return "", lacking
+    return "", ""
+
+
+def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: DiagnosisState) -> Fix:
+    """How to give the constants under the package's names."""
+    plain = [n.removeprefix(extra) for n in update.unknown]
+    folded = _folded([name, *(f"{lacking}{n}" for n in plain)], case)
+    of_code = f"{', '.join(folded[:MOST_NAMED])} was folded into the code when the package was compiled"
+    if len(update.unknown) > 1 and (extra or lacking):
+        key = f"name.removeprefix({extra!r})" if extra else f"{lacking!r} + name"
+        text = f"rename the weights before {update.how}"
+        if folded:
+            text += f"; {of_code}, so leave it out, or {KEEP_ALL}"
+        return Fix(text=text, after=f"{{{key}: value for name, value in weights.items()}}")
+    # The compiled name with the same ending as the given name is the intended one.
+    same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
+    if len(same) == 1:
+        return Fix(text="give the constants under the names of the export", before=name, after=same[0])
+    if folded:
+        return Fix(text=f"{of_code}: {KEEP_ALL}")
+    return Fix(text=f"give exactly the package's constants: {_shown(update.compiled)}")
 
 
 # Updates that copy by storage, unless the program manages the constants. `update_constant_buffer` copies

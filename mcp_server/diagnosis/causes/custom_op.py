@@ -23,7 +23,7 @@ from mcp_server.diagnosis.components import (
 )
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.diagnosis.suspect import UNREGISTERED, CausalLevel, Suspect
 from mcp_server.errors import argument
 from mcp_server.memory_faults.triton_reductions import NarrowSum, Padding, narrow_sums, paddings
 from mcp_server.model import Fix, ModelLocation, PackageWorkload
@@ -71,6 +71,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
             "bring Python operators along.",
             evidence=(reported(root, label), seen("open_package", f"the package calls {quoted(needed)}")),
             fix=Fix(text=f"import the module that registers {op} before the package is loaded{here}"),
+            refusal="" if here else UNREGISTERED,
         )
 
 

@@ -90,6 +90,13 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
+def _still_calling(case: DiagnosisState) -> bool:
+    """Whether the last call had only just begun when the time ran out, after other calls had returned."""
+    quiet = case.capture.quiet_s if case.capture is not None else None
+    returned = any(call.outcome == "ok" for call in case.calls)
+    return returned and quiet is not None and quiet < WAITING_S
+
+
 def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     """Threads that were all inside a call when the time ran out."""
     run, hooked = case.script_run, case.captured
@@ -98,7 +105,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     parents = {process.pid: process.parent for process in hooked.processes if not process.exited}
     loaded = {load.pid for load in hooked.loads}
     forked = [c for c in inside if hooked.load_of(c) is None and parents.get(c.pid) in loaded]
-    if run is None or not (forked or (inside and run.failure == "timeout")):
+    if run is None or not (forked or (inside and run.failure == "timeout" and not _still_calling(case))):
         return
     inside = forked or inside
     first, threads = inside[0], len({call.thread for call in inside})
@@ -182,7 +189,8 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
         return
     compiling = next((each for each in capture.compiles[::-1] if each.outcome == "unfinished"), None)
     threads = [thread for thread in run.log.threads if locations_of(thread.frames_of_user)]
-    if any(call.outcome == "unfinished" for call in capture.calls) or not (compiling or threads):
+    inside = any(call.outcome == "unfinished" for call in capture.calls) and not _still_calling(case)
+    if inside or not (compiling or threads):
         return
     waits, quiet = all(map(_waits, threads)), capture.quiet_s
     recent = quiet is not None and quiet < (WAITING_S if waits else HANGING_S)

@@ -72,6 +72,7 @@ _ACTIONS: Mapping[Advice, str] = {
 
 # A symbol of libtorch: in its C interface or in one of its C++ namespaces, as mangled by the Itanium ABI.
 _OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
+_IN_PACKAGE = re.compile(r"/data/aotinductor/|\.wrapper\.so$")  # the folder is gone after the load
 _OTHER_TORCH = (
     "the libtorch installed here does not provide {symbol}. If a custom operator defines it, load its "
     "library first; otherwise build {library} again with the torch installed here"
@@ -122,7 +123,8 @@ def action(root: ErrorFact, category: Category) -> str:
         return _ACTIONS["fix_script"]
     own = root.family.fix
     if root.family.id == "undefined_symbol" and _OF_TORCH.match(root.fields.get("symbol", "")):
-        own = _OTHER_TORCH
+        of_package = _IN_PACKAGE.search(root.fields.get("library", ""))
+        own = _OTHER_TORCH.replace("{library}", "the package") if of_package else _OTHER_TORCH
     return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
 
 
@@ -227,7 +229,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         )
         # The change with which a failed export or compile passed, if one did.
         changes = (t.intervention for t in case.trials.values() if t.intervention.kind is Kind.SOURCE)
-        change = next(changes, None) if category == "compile_failure" else None
+        change = next(changes, None) if category in ("compile_failure", "custom_op") else None
         if change is not None:
             suspect = replace(suspect, intervention=change)
         elif category == "compile_failure" and suspect.fix is not None:

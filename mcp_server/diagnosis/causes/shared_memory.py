@@ -42,6 +42,12 @@ def _kept(_event: MemoryEvent, case: DiagnosisState) -> bool:
     return checked and all(call.outcome == "ok" for call in case.calls)
 
 
+def _compared(event: MemoryEvent, case: DiagnosisState) -> bool:
+    """Whether the check that failed may be about the event's call: it compared that call, or nobody knows."""
+    known = [each.calls for each in case.captured.assertions[-1:] if each.calls]
+    return _kept(event, case) and all(event.call in calls for calls in known)
+
+
 def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
     """Whether something other than a call wrote constants of the suspect call, which is fine otherwise."""
     call = case.suspect_call
@@ -87,7 +93,7 @@ class _Row:
     """What an event of the log means: `what` is its storage, act and interval.
 
     An event counts if it `holds`. The first one that counts is the suspect, and is `sure` or only possible.
-    Without `before`, a fix with `after` replaces the line of the call. `more` is further evidence.
+    `more` is further evidence.
     """
 
     what: tuple[str, str, str]
@@ -142,8 +148,8 @@ ROWS = (
         summary="The memory behind input {place} ({name}) was given back to the system before the call, "
         "which died of it.",
         fact="when the call began, the memory of input {place} was not mapped",
-        fix="keep what owns the memory (a mapping, a file, an array) until the call has returned",
-        after="x.clone()",
+        fix="keep what owns the memory (a mapping, a file, an array) until the call has returned, or copy "
+        "the tensor where it is made",
         value="not mapped",
         holds=_died,
     ),
@@ -191,11 +197,25 @@ ROWS = (
         "values into that input while it kept the output, which changed with it.",
         fact="output {output} of a call is a view of its input {place}; later the program had written that "
         "input, and still kept the output",
-        fix="copy the output before its input is written anew",
-        after="output.clone()",
+        fix="copy the output before its input is written again",
+        after="output = output.clone()",
+        category="wrong_output",
         value="output {output} is a view of it",
-        holds=_kept,
-        sure=lambda _case: False,
+        holds=_compared,
+        sure=lambda case: bool(case.equals_eager),
+        more=agreement,
+    ),
+    _Row(
+        ("input", "written", "output"),
+        summary="Output {output} of a call is input {place} ({name}) itself, or a view of it. The program "
+        "wrote into that output, so the next call that was given the input read the changed values.",
+        fact="output {output} of a call shares the memory of its input {place}; the program wrote into it, "
+        "and gave the same memory to a later call",
+        fix="copy that output before it is written (output.clone()), or return a copy from forward",
+        category="wrong_output",
+        value="written through output {output}",
+        holds=_compared,
+        sure=lambda case: bool(case.equals_eager),
         more=agreement,
     ),
 )
@@ -278,14 +298,14 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
     guilty = component("input", str(words["name"]), lines, value=value, index=event.input)
     if event.storage == "constant":
         guilty = component("constant", names[0], lines, value=value)
-    sure, code = row.sure(case), lines[0].code if row.after and lines else None
+    sure = row.sure(case)
     return Suspect(
         category=row.category,
         guilty=guilty,
         summary=row.summary.format(**words),
         level=CausalLevel.STATE,
         evidence=(seen("capture", row.fact.format(**words)), *row.more(case)),
-        fix=Fix(text=row.fix, before=row.before or code, after=row.after),
+        fix=Fix(text=row.fix, before=row.before, after=row.after),
         harmful=case.failed,
         weak=row.category == "constants" and not sure,
         observed=sure,

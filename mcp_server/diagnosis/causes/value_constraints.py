@@ -316,7 +316,7 @@ def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
     return Suspect(
         category="constants",
         guilty=component("constant", names[0], made[-1:], value="changed after the export"),
-        summary=f"The program changed {of} after the export, and the package has the values of before.",
+        summary=f"The program changed {of} after the export, and the package still has the old values.",
         level=CausalLevel.STATE,
         evidence=(seen("capture", f"{of} changed after the export"), *agreement(case)),
         fix=Fix(

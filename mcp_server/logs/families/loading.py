@@ -48,7 +48,7 @@ TABLE.error(
     "load_exception",
     (),
     ("invalid_package", "environment", "toolchain", "arch_mismatch"),
-    "The load of a package failed with an error that has no family of its own.",
+    "The load of a package failed.",
     "RuntimeError: something unheard of",
 )
 TABLE.error(

@@ -17,7 +17,8 @@ import re
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -31,7 +32,6 @@ from .changes import (
     Place,
     changes,
     declared_dims,
-    dynamic_places,
     functions,
     holds,
     rewritten,
@@ -44,9 +44,28 @@ from .events import Attempt
 BUDGET_S = 60.0
 MOST = 14
 DEPTH = 3  # changes of one attempt
-DELTAS = (0, -1, 1)  # differences to the sizes of dynamic dimensions
+# The sizes of dynamic dimensions at which a change is compared with eager mode, from one size and its `Dim`.
+STEPS: Dict[str, Callable[[int, Any], int]] = {
+    "example": lambda size, _dim: size,
+    "less": lambda size, _dim: size - 1,
+    "more": lambda size, _dim: size + 1,
+    "least": lambda size, dim: _even(max(_end(dim, "min", 2), 2), size),
+    "twice": lambda size, dim: min(2 * size, _end(dim, "max", 2 * size)),
+}
 State = Dict[str, torch.Tensor]
-Wanted = List[Tuple[int, List[torch.Tensor]]]  # eager mode's results, by the difference of the sizes
+Wanted = List[Tuple[str, List[torch.Tensor]]]  # eager mode's results, by the step
+
+
+def _end(dim: Any, bound: str, default: int) -> int:
+    """Return a bound of a `Dim`; the default if it has none."""
+    value = getattr(dim, bound, None)
+    return value if isinstance(value, int) else default
+
+
+def _even(least: int, size: int) -> int:
+    """Return a number from `least` on that a range of multiples also takes; `size` if none is smaller."""
+    found = (-(-least // step) * step for step in (8, 4, 2, 1))
+    return next((each for each in found if each < size), size)
 
 
 def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None) -> List[Attempt]:
@@ -61,7 +80,8 @@ def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None)
             failing.lines = _drafted(failing)
             restore(failing.module, state)
         wanted = list(_references(failing, state))
-        for told in _tried(Trying(wanted, state, until, tell), failing, changes(failing), 1):
+        runs = [partial(_eager, failing, step) for step in STEPS]
+        for told in _tried(Trying(wanted, state, until, tell), failing, changes(failing, runs), 1):
             found.append(told)
         if found and found[-1].outcome == "passes":
             found[-1].again = _fails_again(failing, state)
@@ -141,16 +161,17 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
 
 @contextlib.contextmanager
 def _changed(change: Change) -> Iterator[None]:
-    """Replace the function of the change, if it has one."""
-    if change.owner is None:
-        yield
-        return
-    old = getattr(change.owner, change.attribute)
-    setattr(change.owner, change.attribute, change.function)
-    try:
-        yield
-    finally:
-        setattr(change.owner, change.attribute, old)
+    """Make the change, and undo it."""
+    with change.during():
+        if change.owner is None:
+            yield
+            return
+        old = getattr(change.owner, change.attribute)
+        setattr(change.owner, change.attribute, change.function)
+        try:
+            yield
+        finally:
+            setattr(change.owner, change.attribute, old)
 
 
 def restore(module: torch.nn.Module, state: State) -> None:
@@ -231,14 +252,27 @@ def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
     return None
 
 
-def _resized(failing: Failing, delta: int) -> Optional[Tuple[Any, Any]]:
-    """Return the inputs with every dynamic dimension longer by `delta`; None if that is impossible."""
-    places = dynamic_places(failing) if delta else {}
-    if delta and not places:
-        return None
+def _sizes(failing: Failing, step: str) -> Dict[Tuple[int, int], int]:
+    """Return the sizes of the dynamic dimensions at a step, by leaf and dimension."""
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
-    sizes = {(n, dim): leaves[n].shape[dim] + delta for n, dims in places.items() for dim in dims}
+    return {
+        (n, dim): STEPS[step](leaves[n].shape[dim], declared)
+        for _, n, dim, declared in declared_dims(failing)
+    }
+
+
+def _resized(failing: Failing, step: str) -> Optional[Tuple[Any, Any]]:
+    """Return the inputs with the sizes of a step; None if that is impossible or gives the example again."""
+    sizes = _sizes(failing, step)
+    if step != "example" and sizes == _sizes(failing, "example"):
+        return None
     return with_sizes(failing, sizes)
+
+
+def _eager(failing: Failing, step: str) -> Any:
+    """Return what eager mode gives for the inputs of a step; None if there are none."""
+    given = _resized(failing, step)
+    return failing.module(*given[0], **given[1]) if given is not None else None
 
 
 def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
@@ -255,18 +289,28 @@ def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[
     return args, kwargs
 
 
-def _references(failing: Failing, state: State) -> Iterator[Tuple[int, List[torch.Tensor]]]:
+def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torch.Tensor]]]:
     """Yield what eager mode returns, for the inputs and for other sizes of them."""
-    for delta in DELTAS:
-        given = _resized(failing, delta)
-        if given is None:
+    for step in STEPS:
+        if step != "example" and _resized(failing, step) is None:
             continue
         restore(failing.module, state)
         try:
             with torch.no_grad():
-                yield delta, only_tensors(failing.module(*given[0], **given[1]))
+                yield step, _tensors(_eager(failing, step))
         except Exception:
             continue  # eager mode does not accept this size either
+
+
+def _tensors(tree: Any) -> List[torch.Tensor]:
+    """List the tensors of a result, also inside of dataclasses that torch does not know as containers."""
+    found: List[torch.Tensor] = []
+    for leaf in pytree.tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif is_dataclass(leaf):
+            found += _tensors([getattr(leaf, each.name) for each in fields(leaf)])
+    return found
 
 
 def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> Optional[BaseException]:
@@ -278,7 +322,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
         with _changed(change):
             restore(failing.module, state)
             program = exported(failing, change.options)
-            if not _agrees(failing, program, wanted, change.told):
+            if not _agrees(failing, program, wanted, change):
                 change.told.outcome = "differs"
                 return None
             if failing.compile is not None:
@@ -292,15 +336,19 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
     return None
 
 
-def _agrees(failing: Failing, program: Any, wanted: Wanted, told: Attempt) -> bool:
-    """Whether the program matches eager mode at one size at least, and differs at none."""
-    for delta, expected in wanted:
-        given = _resized(failing, delta)
+def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> bool:
+    """Whether the program matches eager mode at one size at least, and differs at none.
+
+    Raises the program's error at a size that it must take.
+    """
+    told = change.told
+    for step, expected in wanted:
+        given = _resized(failing, step)
         assert given is not None
         try:
-            got = only_tensors(program.module()(*given[0], **given[1]))
+            got = _tensors(program.module()(*given[0], **given[1]))
         except Exception as error:
-            if delta == 0:
+            if step == "example" or change.takes(_sizes(failing, step).values()):
                 raise
             told.error = f"at another size: {error}"[:300]
             continue

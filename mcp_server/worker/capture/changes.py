@@ -12,14 +12,15 @@ import re
 import textwrap
 import traceback
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
 
 from .events import Attempt
+from .fakes import NO_FAKE, call_of, registered, written
 from .rewrites import Context, Rewrite, fitting
 
 Place = Tuple[str, int]
@@ -59,6 +60,13 @@ class Change:
     function: Any = None
     tree: Any = None
     lines: range = range(0)  # of the statement that is replaced
+    during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # while it is tried
+    narrows: bool = False  # whether it may refuse sizes that were declared
+    factor: int = 1  # it refuses sizes that are no multiple of this number
+
+    def takes(self, sizes: Iterable[int]) -> bool:
+        """Whether the change must accept these declared sizes."""
+        return not self.narrows and all(size % self.factor == 0 for size in sizes)
 
 
 def chain(error: Optional[BaseException]) -> Iterator[BaseException]:
@@ -103,12 +111,13 @@ DEFERRED = "prefer_deferred_runtime_asserts_over_guards"
 _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_\w+|[A-Za-z_]\w*)\s*$", re.M)
 
 
-def changes(failing: Failing) -> Iterator[Change]:
-    """Yield the changes to try, the likeliest first."""
+def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterator[Change]:
+    """Yield the changes to try, first those that keep the declared sizes. `runs` call the eager model."""
     text = words(failing)
-    yield from suggestions(failing, text)
     yield from registrations(failing, text)
+    yield from fakes(failing, text, runs)
     yield from rewritten(failing, text)
+    yield from suggestions(failing, text)
     if failing.stage == "export":
         yield from options(failing)
 
@@ -162,9 +171,10 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     if shapes is None or not new:
         return
     told = Attempt("suggested dimension", "declare the dimension as torch suggests")
-    told.note, told.after = "sizes outside of it are refused", "; ".join(said)
+    told.note, told.after = "other sizes are refused: pad or split them in the caller", "; ".join(said)
     told.before = ", ".join(f'{name} = Dim("{name}")' for name in new)
-    yield _redeclared(failing, told, lambda each: new.get(each.__name__, each))
+    change = _redeclared(failing, told, lambda each: new.get(each.__name__, each))
+    yield replace(change, narrows=True)
 
 
 def options(failing: Failing) -> Iterator[Change]:
@@ -186,7 +196,7 @@ def options(failing: Failing) -> Iterator[Change]:
             break
         told = Attempt("multiple", f"declare a multiple of {factor}", "other sizes are refused")
         told.before, told.after = dims, f'{factor} * Dim("k", min=1)'
-        yield _redeclared(failing, told, partial(_multiple, factor))
+        yield replace(_redeclared(failing, told, partial(_multiple, factor)), factor=factor)
     note = "sizes from 2 on; the package does not check a range that export narrows"
     told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note)
     told.before, told.after = dims, "Dim.DYNAMIC"
@@ -213,7 +223,8 @@ def _static(failing: Failing) -> Change:
     told.action = told.action or "change that line to take every size, or declare the dimension static"
     told.note = "a static dimension needs inputs padded to one size, or a package for each size"
     told.before, told.after = _written(names), "None"
-    return _redeclared(failing, told, lambda each: None if each.__name__ in names else each)
+    change = _redeclared(failing, told, lambda each: None if each.__name__ in names else each)
+    return replace(change, narrows=True)
 
 
 def _multiple(factor: int, dim: Any) -> Any:
@@ -240,11 +251,36 @@ def registrations(failing: Failing, text: str) -> Iterator[Change]:
             how, register = "torch.utils._pytree._register_namedtuple", pytree._register_namedtuple
         else:
             continue
-        with contextlib.suppress(Exception):
-            register(kind, serialized_type_name=kind.__qualname__)
-            call = f"{how}({kind.__name__}, serialized_type_name={kind.__qualname__!r})"
-            told = Attempt("container", "register the type before the export", after=call)
-            yield Change(told, failing.options)
+        call = f"{how}({kind.__name__}, serialized_type_name={kind.__qualname__!r})"
+        note = "the program that loads the package must register it, too"
+        told = Attempt("container", "register the type before the export", note, after=call)
+        yield Change(told, failing.options, during=partial(_container, kind, register))
+
+
+@contextlib.contextmanager
+def _container(kind: Any, register: Callable[..., Any]) -> Iterator[None]:
+    """Register a type as a container, and remove it from torch's tables afterwards."""
+    register(kind, serialized_type_name=kind.__qualname__)
+    try:
+        yield
+    finally:
+        for table in (pytree.SUPPORTED_NODES, pytree.SUPPORTED_SERIALIZED_TYPES):
+            node: Any = table.pop(kind, None)
+            pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(getattr(node, "serialized_type_name", ""), None)
+
+
+def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
+    """Register a fake function for the operator that has none, read off its results in `runs`."""
+    found = NO_FAKE.search(text)
+    if found is None:
+        return
+    name = found["made"] or found["defined"]
+    calls = list(filter(None, (call_of(name, run) for run in runs)))
+    code = written(name, calls)
+    if code:
+        seen = "read off its results in eager mode; check that it holds for all inputs"
+        told = Attempt("fake function", "give the operator a fake function", seen, after=code)
+        yield Change(told, failing.options, during=partial(registered, name, code))
 
 
 def stop(failing: Failing) -> Optional[Place]:

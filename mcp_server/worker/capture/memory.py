@@ -95,13 +95,14 @@ class InputMemory(NamedTuple):
 
 
 class _View(NamedTuple):
-    """An output that shares memory with an input. `place`: (call, output, input)."""
+    """An output that shares memory with an input. `place`: (call, output, input); `version` of the output."""
 
     turn: int
     place: tuple[int, int, int]
     output: Any
     input: InputMemory
     values: str
+    version: int
 
 
 class Aliases:
@@ -128,7 +129,8 @@ class Aliases:
             for position, known in enumerate(inputs):
                 if known is not None and address and known.address == address:
                     at = (call, place, position)
-                    self.views.append(_View(self.turn, at, weakref.ref(output), known, _values(output)))
+                    values, version = _values(output), version_of(output)
+                    self.views.append(_View(self.turn, at, weakref.ref(output), known, values, version))
 
     def overwritten(self) -> list[list[int]]:
         """List (call, output, input) of each live output whose memory was mutated after the call."""
@@ -143,6 +145,14 @@ class Aliases:
                 found.append(list(view.place))
             first = False
         return found
+
+    def reread(self, leaves: list[torch.Tensor]) -> Iterable[tuple[int, int]]:
+        """Yield (output, input) for each input of a call that was mutated through an earlier output."""
+        addresses = [address_of(leaf) for leaf in leaves]
+        for view in list(self.views):
+            output = view.output()
+            if output is not None and view.input.address in addresses and version_of(output) != view.version:
+                yield view.place[1], addresses.index(view.input.address)
 
 
 def _values(output: torch.Tensor) -> str:
@@ -321,6 +331,8 @@ class MemoryLog:
             if (number, output, place) not in self.outputs:
                 self.outputs.add((number, output, place))
                 self.tell("output", "written", "output", number, output=output, input=place)
+        for output, place in dict.fromkeys(self.aliases.reread(inputs)):
+            self.tell("input", "written", "output", call, output=output, input=place)
         snapshot = None if recording else self.streams.snapshot(inputs)
         if recording:
             self.streams.watch_graph(call, inputs)

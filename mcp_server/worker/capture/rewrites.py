@@ -202,6 +202,30 @@ def value_of(node: Node) -> Node:
 
 
 @on_statement
+def of_padding(node: Node, after: List[Node]) -> Optional[List[Node]]:
+    """Rewrite `if n < w: x = pad(x, (0, w - n))` as a pad by `w`: it fits if only `w` elements are used."""
+    body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
+    if body is None or not isinstance(node.test, ast.Compare) or len(node.test.ops) != 1:
+        return None
+    sides = [ast.dump(node.test.left), ast.dump(node.test.comparators[0])]
+    least = 1 if isinstance(node.test.ops[0], (ast.Lt, ast.LtE)) else 0
+    missing = [sides[least], sides[1 - least]]
+
+    class Whole(ast.NodeTransformer):
+        found = False
+
+        def visit_BinOp(self, each: ast.BinOp) -> Node:
+            if isinstance(each.op, ast.Sub) and [ast.dump(each.left), ast.dump(each.right)] == missing:
+                self.found = True
+                return each.left
+            return self.generic_visit(each)
+
+    whole = Whole()
+    made = whole.visit(copy.deepcopy(body))
+    return [made, *after] if whole.found else None
+
+
+@on_statement
 def of_loop(node: Node, after: List[Node]) -> Optional[List[Node]]:
     """Rewrite `while test: x = f(x)` with one variable."""
     body = only(node.body, (ast.Assign, ast.AugAssign)) if isinstance(node, ast.While) else None
@@ -422,6 +446,7 @@ def one_hot(node: Node, module: Any) -> Optional[Node]:
 BOTH = "both sides are computed"
 ANY = f"{VALUE}|{SIZE}"
 REWRITES = [
+    Rewrite("padding", SIZE, of_padding, "pad without the test", "longer inputs are padded and cut, too"),
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
     Rewrite("check for none", VALUE, without_check, "leave out the check", "empty parts are computed"),
@@ -431,7 +456,13 @@ REWRITES = [
     Rewrite("choice of a module", VALUE, picked_module, "compute all and select one", "all are computed"),
     Rewrite("one-hot", f"{VALUE}|one_hot", one_hot, "give the number of classes"),
     Rewrite("tensor of tensors", f"not allocated yet|{VALUE}", stacked, "join with torch.stack"),
-    Rewrite("fixed table", SIZE, cut_table, "take as many rows as the input has"),
+    Rewrite(
+        "fixed table",
+        SIZE,
+        cut_table,
+        "take as many rows as the input has",
+        "an input with more rows than the table fails: it must have enough for the largest",
+    ),
     Rewrite("written batch", SIZE, own_size, "use the size of the input instead of the number"),
     Rewrite("math on a size", f"{SIZE}|_sym_|SpecViolation", symbolic_math, "use operators on symbols"),
     Rewrite("try", f"{ANY}|fake tensor call", of_try, "leave out try and except"),
