@@ -1,1 +1,0 @@
-"""The command line: what a person types and reads. Nothing is decided here."""

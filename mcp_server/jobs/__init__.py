@@ -1,1 +1,0 @@
-"""Child processes: supervisor, environment, captured output, limits, artifacts."""

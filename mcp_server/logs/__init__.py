@@ -1,1 +1,0 @@
-"""Pure parsers: they take text or a file and return typed facts. Nothing here starts a process."""

@@ -1,1 +1,0 @@
-"""Rebuilds a finished package from its own wrapper, with launch probes or sanitizers, without the model."""

@@ -1,1 +1,0 @@
-"""The MCP server: how a client sees the operations. Nothing is decided here."""

@@ -1,1 +1,0 @@
-"""The tools, one module each: from a workload to findings with evidence. Also what the tools share."""
