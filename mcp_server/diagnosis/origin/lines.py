@@ -73,7 +73,7 @@ class _Rewriter(ast.NodeTransformer):
                         self.texts.append("use torch.xlogy, which is 0 where its first argument is 0")
                         return _call("torch.xlogy", factor, operand)
             case ast.BinOp(left=left, op=ast.Div(), right=divisor) if self.op == "div":
-                if isinstance(divisor, ast.Name | ast.Attribute):
+                if isinstance(divisor, ast.Name | ast.Attribute) or _is_number(divisor):
                     return None
                 self.texts.append("divide by 1 where the divisor is 0")
                 self.first.append(f"divisor = {ast.unparse(divisor)}")
@@ -232,13 +232,18 @@ def _is_kept(operand: ast.expr, domain: Domain) -> bool:
     return False
 
 
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression has only numbers, as `24**0.5`."""
+    return not any(isinstance(each, ast.Name | ast.Attribute | ast.Call) for each in ast.walk(node))
+
+
 def _operand(node: ast.AST | None, op: str) -> ast.expr | None:
     """The operand that decides whether the operation of a node is defined; None for another operation."""
     match node:
         case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
-            return right
+            return None if _is_number(right) else right
         case ast.BinOp(op=ast.Mod() | ast.FloorDiv(), right=right) if op in ("floordiv", "mod", "remainder"):
-            return right
+            return None if _is_number(right) else right
         case ast.Call(func=ast.Attribute(attr=name, value=receiver), args=args) if name == op:
             module = isinstance(receiver, ast.Name) and receiver.id in ("torch", "math", "F")
             operands = args if module else [receiver, *args]
