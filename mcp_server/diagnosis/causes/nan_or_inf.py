@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.wrong_output import FIXES
-from mcp_server.diagnosis.components import component, launch_component, leaf_of, lines_of, operator_of, seen
+from mcp_server.diagnosis.components import (
+    component,
+    input_component,
+    launch_component,
+    leaf_of,
+    lines_of,
+    name_of,
+    operator_of,
+    seen,
+)
 from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
@@ -19,6 +28,7 @@ from mcp_server.errors import argument
 from mcp_server.model import ComponentKind, Evidence, Fix
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import DOMAINS
+from mcp_server.plurals import counted, is_
 from mcp_server.tools.kernel_io import FirstBad
 from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
@@ -33,6 +43,8 @@ _KINDS: dict[str, ComponentKind] = {"kernel": "kernel", "input": "input", "const
 def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
     """The source of the first bad value: a kernel, an input or a constant."""
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
+    if case.outputs_nonfinite and case.failed and not case.nan_accepted:
+        yield from _given(first, case)
     if first is None:
         return
     marking = _marking(first, case) if first.what == "non_finite" else None
@@ -51,6 +63,38 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
             harmful=not case.nan_accepted,
             settle="The model means it: compare_with_eager tells whether it marks the right elements.",
         )
+
+
+def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
+    """Inputs with infinities, which may be meant as a mask is. Only a trial tells."""
+    leaves = dict(case.named_leaves)
+    for item in case.compiled_inputs:
+        held = leaves.get(item.path or item.name)
+        if held is None or not held.inf or (first is not None and _input_index(first, case) == item.index):
+            continue
+        fill = replace_where(leaf_of(item), Where(non_finite=True), 0.0)
+        trial = case.trials.get(fill.key)
+        gone = trial is not None and trial.effect is Effect.GONE
+        facts = trial.after.facts if trial is not None and gone else None
+        changed = [each for change in (facts.inputs if facts is not None else ()) for each in change.first]
+        places = [f"{name_of(item)}{list(each.index)} = {each.before}" for each in changed[:MOST_PLACES]]
+        count = f"{counted(held.inf, 'element')} of {name_of(item)} {is_(held.inf)} infinite"
+        yield Suspect(
+            category="nan_or_inf",
+            guilty=input_component(item, case.call_locations, "infinite").model_copy(
+                update={"elements": places}
+            ),
+            summary=f"{count}{f': {places[0]}' if places else ''}. Outputs that depend on it are not finite.",
+            level=CausalLevel.CALL,
+            evidence=(seen("check_devices", count),),
+            fix=_fix_of_input(leaf_of(item).name),
+            intervention=fill,
+            weak=not gone,
+            settle="The call with finite values there settles it.",
+        )
+
+
+MOST_PLACES = 4
 
 
 def finite_in_eager(case: DiagnosisState) -> bool:
@@ -188,8 +232,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     if first.kind == "input":
         index = _input_index(first, case)
         leaf = next((leaf_of(each) for each in case.compiled_inputs if each.index == index), None)
-        check = f"assert bool(torch.isfinite({leaf.name}).all())" if leaf is not None else None
-        return Fix(text=f"keep what is not finite out of {first.name} where it is produced", after=check)
+        return _fix_of_input(first.name, leaf.name if leaf is not None else "")
     if first.kind == "constant":
         return Fix(text=f"the weight {first.name} holds values that are not finite: load good weights")
     made = first_made(case)
@@ -199,6 +242,11 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # `exp(110) is inf`, `0 / 0 is nan`
     op = "" if operation is None else "div" if operation[0].endswith(" ") else operation[0]
     return _fix_of_line(op, first.locations[0].code if first.locations else "")
+
+
+def _fix_of_input(label: str, name: str = "") -> Fix:
+    check = f"assert bool(torch.isfinite({name or label}).all())" if name or "[" in label else None
+    return Fix(text=f"keep what is not finite out of {label} where it is produced", after=check)
 
 
 def _fix_of_line(op: str, line: str) -> Fix:

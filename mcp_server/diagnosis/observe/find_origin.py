@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -165,7 +166,8 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         return next((tensor for tensor in found if tensor is not None), None)
 
     made = as_given(origin, leaves) or kept_in_range(origin, leaves) or made_good(origin, leaves, seen)
-    case.origin_changes = [made] if made is not None else []
+    found = [made] if made is not None else []
+    case.origin_changes = [*found, *as_usual(origin, leaves, seen)]
     # An index that is NaN would be just as wrong if kept within its bound.
     of_nan = origin.result == "index" and bool(origin.explanation)
     if not case.call_fails or of_nan:
@@ -203,6 +205,7 @@ async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisStat
 
 
 MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
+MOST_USUAL = 3  # elements that are replaced by a usual value, each in a trial of its own
 MOST_COUNTED = 1 << 16  # elements of a tensor that are looked at
 _BOOLEAN = {"True": True, "False": False}
 
@@ -283,13 +286,41 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     )
 
 
+def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
+    """Each offending element of a float input set to the median of that input, the oddest element first.
+
+    The nearest good value can be too extreme for other parts of the model, as 1e-38 is for a reciprocal.
+    """
+    found: dict[str, tuple[float, Intervention]] = {}
+    for each in origin.elements[:MOST_USUAL]:
+        place = each.input_index
+        if each.kind != "input" or place is None or place >= len(leaves) or not each.index:
+            continue
+        tensor, value = tensor_of(place), _number(each.value)
+        if tensor is None or value is None or not 2 < tensor.count <= MOST_COUNTED:
+            continue
+        known = (tensor.at(i) for i in range(tensor.count))
+        others = sorted(x for x in known if isinstance(x, float) and math.isfinite(x) and x != value)
+        if not others:
+            continue
+        usual = others[len(others) // 2]
+        spread = others[-1 - len(others) // 10] - others[len(others) // 10] or 1.0
+        made = replace_element(leaves[place], tuple(each.index), usual)
+        found[made.key] = abs(value - usual) / spread, made
+    return [made for _, made in sorted(found.values(), key=lambda pair: -pair[0])]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def _is_bad(text: str, condition: Condition) -> bool:
     """Whether a value, as displayed, is one for which the expression goes wrong."""
-    try:
-        value = int(text) if text.lstrip("-").isdigit() else float(text)
-    except ValueError:
-        return False
-    return not (
+    value = int(text) if text.lstrip("-").isdigit() else _number(text)
+    return value is not None and not (
         (condition.low is not None and value < condition.low)
         or (condition.high is not None and value > condition.high)
     )
