@@ -121,6 +121,11 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("missing_library", "damaged_library", "missing_metadata", "missing_kernel_binary"),
         (),
     ),
+    "the package refuses the call: it takes another number of tensors, or other keywords": (
+        (),
+        ("input_count", "kwarg_names"),
+    ),
+    "the loader refuses the update: its constants are not those of the package": ((), ("constant_unknown",)),
     "the linker refuses the library: a symbol or a library is missing": (
         (),
         ("undefined_symbol", "link_library", "linker_shim"),

@@ -340,7 +340,8 @@ class CallFacts(Event, event="intervened"):
 
     `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned` marks a
     CUDA context that is of no use after it. `mutated` are inputs that the call changed in place. `constants`
-    are the fewest of those given that cure the call.
+    are the fewest that cure the call if given, or if an update omits them; `bad_places` has for each of them
+    the index of its first element that is not finite, which is empty if there is none.
     """
 
     label: str
@@ -358,6 +359,7 @@ class CallFacts(Event, event="intervened"):
     expected: Optional[Comparison] = None
     smallest: Optional[Smallest] = None
     constants: tuple[str, ...] = ()
+    bad_places: tuple[tuple[int, ...], ...] = ()
     check: Optional[CheckFacts] = None
 
 

@@ -202,6 +202,13 @@ def _pad(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     return torch.cat([kept, torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)], dim)
 
 
+def _reshape(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    shape = change.shape or ()
+    if math.prod(shape) != tensor.numel():
+        raise Refused("another number of elements", list(shape), "{} elements".format(tensor.numel()))
+    return tensor.reshape(shape)
+
+
 def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     dim = _dimension(tensor, change)
     line = torch.ones(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
@@ -240,6 +247,7 @@ CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "contiguous": lambda tensor, _: tensor.detach().clone(memory_format=torch.contiguous_format),
     "restride": lambda tensor, change: strided(tensor, cast("tuple[int, ...]", change.stride)),
     "align": lambda tensor, _: strided(tensor.detach(), tensor.stride()),
+    "reshape": _reshape,
     "resize": _resize,
     "elements": _set_elements,
     "pad": _pad,

@@ -26,7 +26,7 @@ from .protocol import InterveneRequest, PlannedCall, Step
 from .reduction import minimise_while
 from .report import Refused, Report, facts
 from .run import as_captured, expectation, inputs_of, run_check
-from .tensors import describe, only_tensors, unequal, unravel
+from .tensors import describe, first_non_finite, only_tensors, unequal, unravel
 
 
 def operate(request: InterveneRequest, report: Report) -> None:
@@ -230,8 +230,11 @@ class Trial:
         Call this after reporting the facts, since a call of the search may end the process. If the original
         call failed, outputs are compared with those of the call with only these elements changed.
         """
-        if (planned.get("options") or {}).get("updates"):
-            return replace(found, constants=self._constants(planned))
+        options = planned.get("options") or {}
+        if options.get("updates"):
+            return replace(found, constants=self._given(planned))
+        if options.get("omitted"):
+            return self._omitted(planned, found)
         made, search = self._made, self._search(planned)
         if made is None or search is None or not (places := search.run()):
             return found
@@ -250,19 +253,35 @@ class Trial:
         changed = sum(change.changed for change in found.inputs)
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
-    def _constants(self, planned: PlannedCall) -> tuple[str, ...]:
+    def _given(self, planned: PlannedCall) -> tuple[str, ...]:
         """The smallest set of the given constants that makes the call right; empty if not even all do."""
-        options = cast(InterveneRequest, planned.get("options") or {})
-        update = options["updates"][0]
+        update = cast(InterveneRequest, planned.get("options") or {})["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
         names = [name for name in load_file(update["file"]) if name in known]
+        return self._fewest(planned, names, lambda part: {"updates": [{**update, "names": list(part)}]})
+
+    def _omitted(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
+        """The facts with the smallest set of constants that an update must omit to make the call right."""
+        omitted = (planned.get("options") or {})["omitted"]
+        names = self._fewest(planned, omitted, lambda part: {"omitted": list(part)})
+        given: dict[str, torch.Tensor] = {}
+        for step in self.request.get("steps", []) if names else ():
+            if step["do"] == "constants":
+                given.update(load_file(step["file"]))
+        bad = [first_non_finite(given[name]) if name in given else None for name in names]
+        places = tuple(tuple(element.index) if element is not None else () for element in bad)
+        return replace(found, constants=names, bad_places=places)
+
+    def _fewest(
+        self, planned: PlannedCall, names: Sequence[str], options: Callable[[Sequence[str]], Any]
+    ) -> tuple[str, ...]:
+        """The fewest constants that make the call right with these options; empty if not even all do."""
         deadline = time.monotonic() + MOST_SECONDS
 
         def cures(part: Sequence[str]) -> bool:
-            updates = [{**update, "names": list(part)}]
-            with_part = cast(PlannedCall, {**planned, "options": {**options, "updates": updates}})
+            with_part = {**planned, "options": {**(planned.get("options") or {}), **options(part)}}
             try:
-                outputs = self.caller.make(with_part).outputs
+                outputs = self.caller.make(cast(PlannedCall, with_part)).outputs
             except Exception:  # any exception: the call fails with these constants
                 return False
             return not any(bool(mask.any()) for mask in self._faults(outputs))

@@ -112,10 +112,13 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
     return loader
 
 
+FULL_UPDATE = 1  # the argument of an update that demands every constant
+
+
 def update_package(
     loader: Any, step: Step, report: Report, changed: Optional[ReplayRequest] = None
 ) -> dict[str, torch.Tensor]:
-    """Apply one update, with `cast` and `copied` of the request; the caller keeps the tensors alive."""
+    """Apply one update, as the request `changed` alters it; the caller keeps the tensors alive."""
     changed = changed or {}
     cast = changed.get("cast", {})
     constants: dict[str, torch.Tensor] = dict(load_file(step["file"]))
@@ -133,6 +136,11 @@ def update_package(
     for name in constants.keys() & set(changed.get("copied", ())):
         constants[name] = constants[name].clone()
     arguments = list(step.get("arguments", ()))
+    if omitted := constants.keys() & set(changed.get("omitted", ())):
+        constants = {name: value for name, value in constants.items() if name not in omitted}
+        arguments[FULL_UPDATE : FULL_UPDATE + 1] = [False]
+        if not constants:
+            return {}
     report.phase("updating_constants", step["how"])
     getattr(loader, step["how"])(constants, *arguments)
     report.phase("updated_constants")

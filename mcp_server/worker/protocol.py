@@ -74,6 +74,7 @@ class Change:
     offset: Optional[int] = None
     stride: Union[int, tuple[int, ...], None] = None
     end: Optional[int] = None
+    shape: Optional[tuple[int, ...]] = None
     order: Optional[tuple[int, ...]] = None
 
     @classmethod
@@ -136,7 +137,7 @@ class ReplayRequest(RunRequest, total=False):
 
     `changes`, `tell_changes` and `stack_bytes` (in place of the step's `stack`) act on the last call.
     `current_device`: the CUDA device to make current. `cast` ({constant: dtype}) and `copied` act on
-    constants before an update.
+    constants before an update; an update does not give the `omitted` ones.
     `actual`: a file with both sides of a comparison of the program that failed, with which the outputs are
     compared unless there is `expect` or `check`.
     """
@@ -147,6 +148,7 @@ class ReplayRequest(RunRequest, total=False):
     current_device: Optional[int]
     cast: dict[str, str]
     copied: list[str]
+    omitted: list[str]
     stack_bytes: int
     actual: str
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 from mcp_server.diagnosis.components import component, seen
-from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSED_NAMES, CausalLevel, Suspect
@@ -28,7 +29,7 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given in another form, with NaN, as views, under other names, or not at all."""
     if case.package is None:
         return
-    looks = (_different, _unreached, _not_finite, _partial, _misnamed, _viewed)
+    looks = (_different, _unreached, _values, _partial, _misnamed, _viewed)
     for update in case.updates:
         for look in looks:
             for suspect in look(update, case):
@@ -37,6 +38,9 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
     return {each.fqn: each for each in case.package.constants} if case.package is not None else {}
+
+
+LARGE = 100.0  # few trained weights are larger
 
 
 _OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
@@ -140,19 +144,60 @@ def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
         )
 
 
-def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    bad = [name for name, leaf in update.constants.items() if leaf.nan]
-    if not bad:
+def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
+    """Values of an update that are not finite, or with which the outputs are wrong.
+
+    The trial finds the fewest constants whose compiled values make the outputs right.
+    """
+    given = update.constants
+    bad = [name for name, leaf in given.items() if leaf.not_finite]
+    plain = case.failure_of("plain")
+    wrong = plain == "nonfinite" or (plain == "differs" and case.plain_diverges)
+    if not bad and not (wrong and update.outcome == "ok" and given):
         return
     call = case.call
     replayed = call is not None and call.operation == "replay" and call.updated
+    omitting = compiled_values(sorted(given)) if replayed else None
+    trial = case.trials.get(omitting.key) if omitting is not None else None
+    facts = trial.after.facts if trial is not None and trial.effect is Effect.GONE else None
+    enough = facts.constants if facts is not None else ()
+    name = next(iter((*enough, *bad)), "")
+    if not name:
+        name = max(given, key=lambda each: _oddity(given[each]))
+    place = next(iter(facts.bad_places), ()) if facts is not None and enough else ()
+    what = _oddity_in_words(given[name])
+    value = f"{what} at {list(place)}" if place else what
+    known = bad or enough
+    more = f" So do {', '.join(bad[1:4])}." if bad[1:] and name == bad[0] else ""
+    cure = f"; with the compiled values of {', '.join(enough[:4])} the outputs are right" if enough else ""
     yield _OfUpdate(
-        guilty=_updated(bad[0], update, "holds NaN"),
-        summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
-        evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
-        fix=Fix(text="check the weights for values that are not finite before they are loaded"),
-        intervention=compiled_values(call.steps) if call is not None and replayed else None,
+        guilty=_updated(name, update, value or "other values"),
+        summary=f"{update.how} was given {name} with {value or 'other values than the compiled ones'}.{more}"
+        if known
+        else f"The outputs are wrong after {update.how}: perhaps the values that it was given are.",
+        evidence=(seen("capture", f"{update.how} gave {name} {value or 'other values'}{cure}"),),
+        fix=Fix(text=f"give {name} the weights that are meant: compare with those of the model"),
+        intervention=omitting,
+        weak=not known,
+        settle="The call with the compiled values settles it.",
     )
+
+
+def _oddity(leaf: Leaf) -> tuple[int, float]:
+    """How unusual the values of a constant are: not finite, then all zero, then large."""
+    zero = leaf.zero is not None and leaf.shape is not None and leaf.zero == prod(leaf.shape)
+    return 2 * int(leaf.not_finite) + int(zero), max(abs(leaf.min or 0), abs(leaf.max or 0))
+
+
+def _oddity_in_words(leaf: Leaf) -> str:
+    """What is unusual in the values of a constant; empty if nothing is."""
+    level, largest = _oddity(leaf)
+    if level == 1:
+        return "only zeros"
+    if leaf.not_finite:
+        counts = ((leaf.nan, "NaN"), (leaf.inf, "infinite"))
+        return " and ".join(f"{count} {what}" for count, what in counts if count)
+    return f"values up to {largest:.3g}" if largest > LARGE else ""
 
 
 def _partial(update: CapturedUpdate, _case: DiagnosisState) -> Iterator[Suspect]:

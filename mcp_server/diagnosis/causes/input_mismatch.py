@@ -30,6 +30,7 @@ from mcp_server.diagnosis.interventions.input import (
     contiguous,
     exchange,
     move,
+    reshape,
     resize,
     together,
     with_strides,
@@ -250,9 +251,32 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
         parts = [part.strip() for part in mismatch.expected.strip("()[]").split(",") if part.strip()]
         known = all(part.lstrip("-").isdigit() for part in parts)
         return with_strides(leaf, tuple(map(int, parts))) if known else contiguous(leaf)
+    if aspect == "rank":
+        shape = _of_rank(index, case)
+        return reshape(leaf, shape) if shape is not None else None
     if aspect in ("size", "range") and mismatch.dim is not None:
         return _resized(mismatch, leaf, mismatch.dim, case)
     return None
+
+
+def _of_rank(index: int, case: DiagnosisState) -> tuple[int, ...] | None:
+    """The shape with dimensions of size 1 removed or added, as the input was compiled; None if none fits."""
+    given = case.given.tensors[index].shape if case.given is not None else ()
+    sizes = [each.size for each in case.compiled_inputs[index].dims]
+    ones = [place for place, size in enumerate(given) if size == 1]
+    if len(given) > len(sizes):
+        left_out = combinations(ones, len(given) - len(sizes))
+        shapes = [tuple(size for at, size in enumerate(given) if at not in places) for places in left_out]
+    else:
+        added = combinations(range(len(sizes)), len(sizes) - len(given))
+        shapes = [_with_ones(given, places, len(sizes)) for places in added]
+    fitting = (s for s in shapes if all(want in (None, got) for want, got in zip(sizes, s, strict=True)))
+    return next(fitting, None)
+
+
+def _with_ones(shape: tuple[int, ...], places: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    sizes = iter(shape)
+    return tuple(1 if place in places else next(sizes) for place in range(rank))
 
 
 def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> Intervention | None:

@@ -41,7 +41,7 @@ class Effect(Enum):
 
 
 LEAVING_OUT = frozenset({"resize", "pad", "drop_rows"})
-KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align"})
+KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align", "reshape"})
 SHIPPED = KEEPING | {"permute"}  # changes of a call that can be its fix
 
 
@@ -63,16 +63,16 @@ def update_from(file: Path) -> Step:
 class Options:
     """Changes of the request other than to the inputs. The package is loaded again for the call.
 
-    `steps` replaces the steps of a captured call (updates of constants, earlier calls). `updates` are
+    `cast`, `copied` and `omitted` act on the updates of constants before a captured call. `updates` are
     updates of constants after the load. `eager`: launches done in eager mode, `edit`: work that an edited
     program does. `env` needs its own process.
     """
 
     package: Path | None = None
-    steps: tuple[Step, ...] | None = None
     updates: tuple[Step, ...] | None = None
     cast: Mapping[str, str] | None = None
     copied: tuple[str, ...] | None = None
+    omitted: tuple[str, ...] | None = None
     operators: Literal["repair"] | None = None
     eager: EagerLaunches | None = None
     edit: EditedProgram | None = None
@@ -128,7 +128,7 @@ class Intervention:
 
     @property
     def keeps_values(self) -> bool:
-        """Whether only dtype, layout or place of inputs change: a correct call returns the same values."""
+        """Whether only dtype, rank, layout or place of inputs change: a correct call returns equal values."""
         return bool(self.changes) and all(change.change in KEEPING for change in self.changes)
 
 

@@ -3,7 +3,7 @@
     LEAF: clamp LOW HIGH [SELECTION]     - stands for no limit
     LEAF: set VALUE [SELECTION]
     LEAF: cast DTYPE | move DEVICE | contiguous | own-memory | restride S,S
-    LEAF: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
+    LEAF: reshape S,S | resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
     order N,N,N
 
 SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET [to END]`, and
@@ -23,13 +23,13 @@ from typing import Any
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.errors import ProblemError
 from mcp_server.worker.capture.events import Number
-from mcp_server.worker.protocol import Change, Step, Where
+from mcp_server.worker.protocol import Change, Where
 
 FORMS = (
     "'LEAF: clamp LOW HIGH', 'LEAF: set VALUE', 'LEAF: cast DTYPE', 'LEAF: move DEVICE', "
-    "'LEAF: contiguous', 'LEAF: own-memory', 'LEAF: resize DIM SIZE', 'LEAF: pad DIM SIZE VALUE', "
-    "'LEAF: drop-rows DIM N,N', 'order N,N'; clamp and set may end with 'at I,J', 'flat N,N', 'rows N,N', "
-    "'where < X or > X', 'where == X', 'where nan', 'where non-finite'"
+    "'LEAF: contiguous', 'LEAF: own-memory', 'LEAF: reshape S,S', 'LEAF: resize DIM SIZE', "
+    "'LEAF: pad DIM SIZE VALUE', 'LEAF: drop-rows DIM N,N', 'order N,N'; clamp and set may end with "
+    "'at I,J', 'flat N,N', 'rows N,N', 'where < X or > X', 'where == X', 'where nan', 'where non-finite'"
 )
 
 
@@ -98,6 +98,11 @@ def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
     return _one(leaf, change, f"{leaf.name} laid out with strides {list(stride)}")
 
 
+def reshape(leaf: Leaf, shape: tuple[int, ...]) -> Intervention:
+    change = Change("reshape", leaf.input, shape=shape)
+    return _one(leaf, change, f"{leaf.name} reshaped to {list(shape)}")
+
+
 def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
     """Cut dimension `dim` to `size`, or extend it by repeating its elements."""
     change = Change("resize", leaf.input, dim=dim, size=size)
@@ -124,15 +129,16 @@ def changed(leaf: Leaf, change: Change) -> Intervention:
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
-def compiled_values(steps: Sequence[Step]) -> Intervention:
-    """The captured call without the updates of constants before it."""
+def compiled_values(names: Sequence[str]) -> Intervention:
+    """The captured call with the compiled values of these constants: the updates before it omit them."""
+    of = names[0] if len(names) == 1 else f"{len(names)} constants"
     return Intervention(
-        key="constant:compiled",
+        key=f"constant:compiled:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
-        what="the call with the values that the package was compiled with, without the updates",
-        options=Options(steps=tuple(step for step in steps if step["do"] != "constants")),
-        before_code="loader.update_constant_buffer(...)",
-        after_code="# without this update",
+        what=f"the call with the values of {of} that the package was compiled with, not those of the update",
+        options=Options(omitted=tuple(names)),
+        smallest=len(names) > 1,
+        not_for_shipping="The package then has old weights.",
     )
 
 
@@ -234,6 +240,7 @@ _VERBS = {
         *("restride", ("stride",)),
         "{name} = torch.empty_strided({name}.shape, {stride}, dtype={name}.dtype).copy_({name})",
     ),
+    "reshape": _Verb("reshape", ("shape",), "{name} = {name}.reshape({shape})"),
     "resize": _Verb(
         *("resize", ("dim", "size")),
         "{name} = {name}.index_select({dim}, torch.arange({size}) % {name}.shape[{dim}])",
@@ -379,5 +386,6 @@ _READ: dict[str, Callable[[str], Any]] = {
     "flat": _integers,
     "rows": _integers,
     "index": _integers,
+    "shape": _integers,
     "stride": _integers,
 }
