@@ -20,7 +20,7 @@ from .compare import compare_calls, differing, faults, faults_of_part, input_cha
 from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, Smallest
 from .inputs import apply, flatten, load_file
 from .launch_nodes import Replacement
-from .loading import load_captured, update_package
+from .loading import given_constants, load_captured, update_package
 from .process import on_stack, synchronize
 from .protocol import InterveneRequest, PlannedCall, Step
 from .reduction import minimise_while
@@ -257,7 +257,7 @@ class Trial:
         """The smallest set of the given constants that makes the call right; empty if not even all do."""
         update = cast(InterveneRequest, planned.get("options") or {})["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
-        names = [name for name in load_file(update["file"]) if name in known]
+        names = [name for name in update.get("names") or given_constants(update) if name in known]
         return self._fewest(planned, names, lambda part: {"updates": [{**update, "names": list(part)}]})
 
     def _omitted(self, planned: PlannedCall, found: CallFacts) -> CallFacts:

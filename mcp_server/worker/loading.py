@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import runpy
 import struct
@@ -112,6 +113,25 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
     return loader
 
 
+def given_constants(step: Step) -> dict[str, torch.Tensor]:
+    """The constants that an update gives."""
+    if "own" in step:
+        own = step["own"]
+        dtype = getattr(torch, own["dtype"])
+        size = os.path.getsize(step["file"]) // torch.empty((), dtype=dtype).element_size()
+        flat = torch.from_file(step["file"], shared=False, size=size, dtype=dtype)
+        value = flat.as_strided(own["shape"], own["stride"])
+        factor = own["factor"]
+        return {
+            own["name"]: torch.nan_to_num(value, 0.0, 0.0, -math.inf) if factor is None else value * factor
+        }
+    if step.get("program"):
+        program = torch.export.load(step["file"])
+        held = {**program.constants, **program.state_dict}
+        return {name: value.detach() for name, value in held.items() if isinstance(value, torch.Tensor)}
+    return dict(load_file(step["file"]))
+
+
 FULL_UPDATE = 1  # the argument of an update that demands every constant
 
 
@@ -121,7 +141,7 @@ def update_package(
     """Apply one update, as the request `changed` alters it; the caller keeps the tensors alive."""
     changed = changed or {}
     cast = changed.get("cast", {})
-    constants: dict[str, torch.Tensor] = dict(load_file(step["file"]))
+    constants = given_constants(step)
     if "names" in step:
         constants = {name: constants[name] for name in step["names"]}
     if step.get("only_known"):

@@ -84,11 +84,25 @@ class Change:
         return cls(**{**facts, "where": Where(**where) if where is not None else None})
 
 
+class OwnConstant(TypedDict):
+    """A constant of the package whose bytes a file has, and its change.
+
+    Without a `factor`, NaN and infinity become 0.
+    """
+
+    name: str
+    dtype: str
+    shape: list[int]
+    stride: list[int]
+    factor: Optional[float]
+
+
 class Step(TypedDict, total=False):
     """A step of a captured program: `do` is `constants` (an update) or `call`.
 
     A call may have `headroom` (bytes that it may map) and `stack` (bytes of its thread's stack). An update
     with `only_known` leaves out constants that the package does not have, one with `names` all others.
+    The `file` of an update is one of torch.save, of `own` bytes, or the exported `program`.
     """
 
     do: str
@@ -97,6 +111,8 @@ class Step(TypedDict, total=False):
     arguments: list[Any]
     only_known: bool
     names: list[str]
+    own: OwnConstant
+    program: bool
     threads: int
     headroom: int
     stack: int

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
+from math import log10, prod
 
-from mcp_server.diagnosis.components import component, seen
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
+from mcp_server.diagnosis.components import component, launch_lines, seen
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, update_from
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSED_NAMES, CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
+from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.plurals import quoted
+from mcp_server.worker.protocol import OwnConstant
 
 MOST_NAMED = 8
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
@@ -34,10 +36,75 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
         for look in looks:
             for suspect in look(update, case):
                 yield replace(suspect, harmful=case.failed)
+    yield from _own_values(case)
 
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
     return {each.fqn: each for each in case.package.constants} if case.package is not None else {}
+
+
+def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
+    """Weights of the package that are not finite, zero throughout, or far larger than all others.
+
+    A call with finite values or a smaller scale shows whether they are the cause.
+    """
+    read = case.constants_read or ()
+    typical = sorted(each.largest for each in read if each.bad is None and each.zeros < each.elements)
+    usual = typical[len(typical) // 2] if typical else 1.0
+    for each in read:
+        if each.bad is not None and case.outputs_nonfinite:
+            yield _of_package(each, f"{each.bad_value} at {list(each.bad)}", [_changed(each, None)], case)
+        elif not case.plain_diverges or len(each.constant.shape) < 2:
+            continue  # a bias may well be zero
+        elif each.zeros == each.elements:
+            yield _of_package(each, "only zeros", [], case)
+        elif each.largest > LARGE and each.largest > LARGE * usual:
+            power = round(log10(each.largest / max(usual, 1e-3)))
+            factors = [10.0**-k for k in (power, power + 1, power - 1) if k > 0]
+            yield _of_package(
+                each, f"values up to {each.largest:.3g}", [_changed(each, f) for f in factors], case
+            )
+
+
+def _of_package(
+    read: ConstantValues, what: str, changes: Sequence[Intervention], case: DiagnosisState
+) -> Suspect:
+    name, trials = read.constant.fqn, [case.trials.get(each.key) for each in changes]
+    cured = next((t for t in trials if t is not None and t.effect is Effect.GONE), None)
+    open_ones = [each for each, trial in zip(changes, trials, strict=True) if trial is None]
+    chosen = cured.intervention if cured is not None else next(iter(open_ones), None)
+    launch = next((each.index for each in case.launches if read.constant.name in each.reads), None)
+    return Suspect(
+        category="constants",
+        guilty=component("constant", name, launch_lines(launch, case), value=what, launch=launch),
+        summary=f"The weight {name} of the package holds {what}.",
+        level=CausalLevel.STATE if cured is not None else CausalLevel.FAULT_SITE,
+        evidence=(seen("open_package", f"{name} holds {what}"),),
+        fix=Fix(text=f"compile the package again from good weights, or load them: {name} holds {what}"),
+        intervention=chosen,
+        observed=cured is not None,
+        harmful=case.failed,
+    )
+
+
+def _changed(read: ConstantValues, factor: float | None) -> Intervention:
+    """The call with a weight of the package made finite, or scaled."""
+    constant = read.constant
+    own: OwnConstant = {
+        "name": constant.fqn,
+        "dtype": constant.dtype,
+        "shape": list(constant.shape),
+        "stride": list(constant.stride),
+        "factor": factor,
+    }
+    how = "with 0 where it is NaN or infinite" if factor is None else f"times {factor:g}"
+    return Intervention(
+        key=f"constant:changed:{constant.fqn}:{factor}",
+        kind=Kind.CONSTANT,
+        what=f"the call with {constant.fqn} {how}",
+        options=Options(updates=({**update_from(read.file), "own": own},)),
+        not_for_shipping="The right values are those of the trained model.",
+    )
 
 
 LARGE = 100.0  # few trained weights are larger

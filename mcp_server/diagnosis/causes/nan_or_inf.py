@@ -66,11 +66,13 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with infinities, which may be meant as a mask is. Only a trial tells."""
+    """Inputs with a few infinities. A mask has many, and a trial tells whether these matter."""
     leaves = dict(case.named_leaves)
     for item in case.compiled_inputs:
         held = leaves.get(item.path or item.name)
-        if held is None or not held.inf or (first is not None and _input_index(first, case) == item.index):
+        known = first is not None and _input_index(first, case) == item.index
+        infinite = held.inf or 0 if held is not None else 0
+        if known or not 0 < infinite <= MOST_PLACES:
             continue
         fill = replace_where(leaf_of(item), Where(non_finite=True), 0.0)
         trial = case.trials.get(fill.key)
@@ -78,7 +80,7 @@ def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
         facts = trial.after.facts if trial is not None and gone else None
         changed = [each for change in (facts.inputs if facts is not None else ()) for each in change.first]
         places = [f"{name_of(item)}{list(each.index)} = {each.before}" for each in changed[:MOST_PLACES]]
-        count = f"{counted(held.inf, 'element')} of {name_of(item)} {is_(held.inf)} infinite"
+        count = f"{counted(infinite, 'element')} of {name_of(item)} {is_(infinite)} infinite"
         yield Suspect(
             category="nan_or_inf",
             guilty=input_component(item, case.call_locations, "infinite").model_copy(

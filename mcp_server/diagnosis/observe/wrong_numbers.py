@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
+
 from mcp_server.diagnosis.causes.compiler import (
     CASTS,
     KEY,
@@ -23,6 +25,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.package.pytorch.text import read_constants
 from mcp_server.runtime.context import Context
 from mcp_server.tools.compare_with_eager import Pair, compare_pair, updates_of
 from mcp_server.tools.decompile import compare, write
@@ -63,6 +66,32 @@ class CompareLaunches(Observation):
             if not call.symptom.judges and every.eager_outputs is not None:
                 call = replace(call, symptom=replace(call.symptom, expect=every.eager_outputs.path))
             case.trials |= await try_in_eager(context, call, every, program)
+
+
+MOST_BYTES = 8 << 20  # of a constant whose values are read
+MOST_IN_ALL = 64 << 20
+
+
+class ReadConstants(Observation):
+    """Look for weights of the package that are not finite, all zero, or far larger than the others."""
+
+    name = "read_constants"
+    seconds = 1.0
+    best = SEARCHES
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        if case.package is None or case.call is None or case.call.updated or case.plain_run is None:
+            return 0.0
+        if sum(each.bytes for each in case.package.constants) > MOST_IN_ALL:
+            return 0.0
+        return self.best if case.plain_diverges or case.outputs_nonfinite else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        package, folder = case.package, context.fresh("constants")
+        assert package is not None
+        case.constants_read = await anyio.to_thread.run_sync(
+            lambda: tuple(read_constants(package, folder, MOST_BYTES))
+        )
 
 
 class JudgeBySource(Observation):

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.package.archive import CompiledConstant, Package
 from mcp_server.package.pytorch.idioms import put_together
-from mcp_server.package.terms.sizes import reached
+from mcp_server.package.terms.sizes import index_at, reached
 from mcp_server.package.terms.term import itemsize_of
 
 INDENT = "    "
@@ -294,6 +297,49 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
         for _, copy in found:
             copy(out)
     return missing
+
+
+@dataclass(frozen=True)
+class ConstantValues:
+    """The values of a constant of float32 in `file`: how many, how many zeros, and the largest magnitude.
+
+    `bad` is the index of the first that is NaN or infinite; None if there is none. Minus infinity is left
+    out, because masks hold it.
+    """
+
+    constant: CompiledConstant
+    file: Path
+    elements: int
+    zeros: int
+    largest: float
+    bad: tuple[int, ...] | None = None
+    bad_value: str = ""
+
+
+def read_constants(package: Package, folder: Path, most_bytes: int) -> Iterator[ConstantValues]:
+    """Write each constant of float32 that the package holds to a file of its own, and describe its values.
+
+    Larger constants than `most_bytes` are left out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for constant, copy in _sources(package):
+        if copy is None or constant.dtype != "float32" or not 0 < constant.bytes <= most_bytes:
+            continue
+        path = folder / f"{constant.index}.bin"
+        with path.open("wb") as out:
+            copy(out)
+        values = array("f", path.read_bytes())
+        finite = [abs(value) for value in values if isfinite(value)]
+        bad = next((at for at, value in enumerate(values) if isnan(value) or value == inf), None)
+        yield ConstantValues(
+            constant,
+            path,
+            elements=len(values),
+            zeros=finite.count(0.0),
+            largest=max(finite, default=0.0),
+            bad=index_at(bad, constant.shape, constant.stride) if bad is not None else None,
+            bad_value=str(values[bad]) if bad is not None else "",
+        )
 
 
 def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[BinaryIO], None] | None]]:
