@@ -31,7 +31,7 @@ COMMAND_LINE = "from mcp_server.cli.main import main; main()"
 HEALTHY_SHARE = 4  # one program of so many
 ATTEMPTS = 6
 NO_PLACE = "no place for it"
-BUDGET_S = 90
+BUDGET_S = 300  # as `diagnose` has it
 PROGRAM = """import sys
 from pathlib import Path
 

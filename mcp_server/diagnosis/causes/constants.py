@@ -21,7 +21,7 @@ from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.plurals import quoted
-from mcp_server.worker.protocol import OwnConstant
+from mcp_server.worker.protocol import OwnConstant, Step
 
 MOST_NAMED = 8
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
@@ -69,7 +69,9 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
 def _of_package(
     read: ConstantValues, what: str, changes: Sequence[Intervention], case: DiagnosisState
 ) -> Suspect:
-    name, trials = read.constant.fqn, [case.trials.get(each.key) for each in changes]
+    name, of_program = read.constant.fqn, programs_values([read.constant.fqn], case)
+    changes = [*([of_program] if of_program is not None else []), *changes]
+    trials = [case.trials.get(each.key) for each in changes]
     cured = next((t for t in trials if t is not None and t.effect is Effect.GONE), None)
     open_ones = [each for each, trial in zip(changes, trials, strict=True) if trial is None]
     chosen = cured.intervention if cured is not None else next(iter(open_ones), None)
@@ -84,6 +86,22 @@ def _of_package(
         intervention=chosen,
         observed=cured is not None,
         harmful=case.failed,
+    )
+
+
+def programs_values(names: Sequence[str], case: DiagnosisState) -> Intervention | None:
+    """The call with the exported program's values of these constants; None if there is no program."""
+    if case.program_path is None:
+        return None
+    step: Step = {**update_from(case.program_path), "program": True, "names": list(names)}
+    of = names[0] if len(names) == 1 else f"{len(names)} constants"
+    return Intervention(
+        key=f"constant:of-program:{','.join(sorted(names))}",
+        kind=Kind.CONSTANT,
+        what=f"the call with the exported program's values of {of}",
+        options=Options(updates=(step,)),
+        smallest=len(names) > 1,
+        after_code="package.load_constants(exported.state_dict, check_full_update=False)",
     )
 
 

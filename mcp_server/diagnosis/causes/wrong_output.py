@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
 
 from mcp_server.diagnosis.causes import log_text
+from mcp_server.diagnosis.causes.constants import programs_values
 from mcp_server.diagnosis.components import (
     component,
     launch_component,
@@ -17,8 +17,6 @@ from mcp_server.diagnosis.components import (
     seen,
     users_code,
 )
-from mcp_server.diagnosis.interventions.base import Intervention, Options, update_from
-from mcp_server.diagnosis.interventions.base import Kind as Aspect
 from mcp_server.diagnosis.interventions.kernel import anew, eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -30,7 +28,6 @@ from mcp_server.plurals import counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
 from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker import events
-from mcp_server.worker.protocol import Step
 
 # Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.
 DRAWS = re.compile(
@@ -164,7 +161,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The package was not made from this program's weights: {other.sentence}.",
             level=CausalLevel.STATE,
             evidence=(seen("compare_with_eager", other.sentence), observed),
-            intervention=_with_programs(found.other_constants, case),
+            intervention=programs_values([each.name for each in found.other_constants], case),
             fix=Fix(
                 text="compile the package from this program again, by itself (models of one structure in one "
                 "package share the last one's weights), or load its weights with load_constants"
@@ -183,22 +180,6 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
         evidence=(observed,),
         fix=Fix(text=FIXES[found.kind]),
         harmful=harmful,
-    )
-
-
-def _with_programs(others: Sequence[events.ConstantDiffers], case: DiagnosisState) -> Intervention | None:
-    """The call with the exported program's values of these constants."""
-    if case.program_path is None:
-        return None
-    names = [each.name for each in others]
-    step = {**update_from(case.program_path), "program": True, "names": names}
-    of = names[0] if len(names) == 1 else f"{len(names)} constants"
-    return Intervention(
-        key=f"constant:of-program:{','.join(sorted(names))}",
-        kind=Aspect.CONSTANT,
-        what=f"the call with the exported program's values of {of}",
-        options=Options(updates=(cast(Step, step),)),
-        smallest=len(names) > 1,
     )
 
 
