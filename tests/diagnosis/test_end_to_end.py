@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from benchmarks.plant.faults.models import replace_bytes
 from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict
+from mcp_server.package.archive import open_package
+from mcp_server.package.pytorch.text import read_constants
 from tests.conftest import ZooPackage, torch_environment
 from tests.support.verdicts import of_package, verdict
 from tests.zoo.names import thorough
@@ -53,6 +59,30 @@ def test_a_truncated_package(zoo: ZooPackage, tmp_path: Path) -> None:
     found = verdict(tmp_path, PackageWorkload(package=package, inputs=inputs))
     assert (found.category, found.guilty and found.guilty.value) == ("invalid_package", "truncated_zip")
     assert found.confidence == "proven"
+
+
+def test_a_weight_that_is_nan_is_proven_from_the_package_alone(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Its bytes are read from the file; with 0 in its place the call returns finite outputs."""
+    package, source = tmp_path / "changed.pt2", zoo("logarithm")
+    read = {each.constant.fqn: each for each in read_constants(open_package(source), tmp_path / "c", 1 << 20)}
+    old = read["inp.weight"].file.read_bytes()
+    at = 4 * (3 * 16 + 5)
+    new = old[:at] + struct.pack("<f", math.nan) + old[at + 4 :]
+    assert replace_bytes(source, package, old, new)
+    inputs = source.with_name("logarithm.inputs.pt")
+    found = verdict(tmp_path, PackageWorkload(package=package, inputs=inputs))
+    assert (found.category, found.confidence) == ("constants", "proven"), found.summary
+    assert found.guilty is not None
+    assert (found.guilty.name, found.guilty.value) == ("inp.weight", "nan at [3, 5]")
+
+
+def test_a_call_with_too_many_tensors_is_refused_by_the_package(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The refusal names both numbers, so nothing else can be at fault."""
+    inputs = tmp_path / "inputs.pt"
+    given = torch.load(zoo("logarithm").with_name("logarithm.inputs.pt"), weights_only=True)
+    torch.save((*given, given[0]), inputs)
+    found = verdict(tmp_path, PackageWorkload(package=zoo("logarithm"), inputs=inputs))
+    assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.summary
 
 
 def test_a_log_alone_starts_nothing_and_proves_nothing(tmp_path: Path) -> None:

@@ -150,11 +150,15 @@ def constants_of(directory: Path, constants: Mapping[str, torch.Tensor]) -> dict
 def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
     zoo: ZooPackage, tmp_path: Path
 ) -> None:
-    """The package is loaded anew without the update, for that one call."""
+    """The update omits both constants in a new load, then the one that is enough, named with its element."""
     package = zoo("logarithm")
-    update = constants_of(tmp_path, {"inp.bias": torch.full((16,), float("nan"))})
+    bias = torch.zeros(16).index_fill(0, torch.tensor([7]), float("nan"))
+    update = constants_of(tmp_path, {"inp.bias": bias, "inp.weight": torch.zeros(16, 16)})
     call = captured(package, package.with_name("logarithm.inputs.pt"), update)
-    right, wrong = tried(tmp_path, call, [compiled_values(["inp.bias"]), constant_own_memory(["inp.bias"])])
+    every = compiled_values(["inp.bias", "inp.weight"])
+    right, wrong = tried(tmp_path, call, [every, constant_own_memory(["inp.bias"])])
+    assert right.after.facts is not None
+    assert (right.after.facts.constants, right.after.facts.bad_places) == (("inp.bias",), ((7,),))
     assert right.before.failure == "nonfinite" and right.effect is Effect.GONE and right.proves
     assert wrong.effect is Effect.SAME
 
