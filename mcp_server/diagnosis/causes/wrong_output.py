@@ -11,8 +11,10 @@ from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.constants import programs_values
 from mcp_server.diagnosis.components import (
     component,
+    input_component,
     launch_component,
     launch_lines,
+    name_of,
     own_code,
     seen,
     users_code,
@@ -28,6 +30,7 @@ from mcp_server.plurals import counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
 from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker import events
+from mcp_server.worker.protocol import InputSlice
 
 # Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.
 DRAWS = re.compile(
@@ -340,6 +343,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         facts.append(seen("run", f"the check command ended with status {checked.status}{said}"))
     if not facts:
         return
+    yield from _extreme_inputs(case)
     if not refused and (coarse := _by_rounding(outputs, case)):
         yield _Wrong(
             guilty=Component(kind="package", name=""),
@@ -364,6 +368,43 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
+EXTREME = 10**12  # products of few such numbers leave float32, and sums lose all others
+
+
+def extreme_parts(case: DiagnosisState) -> list[InputSlice]:
+    """The inputs with an extreme number, if the outputs are not as expected."""
+    if not case.plain_diverges or len(case.named_leaves) != len(case.compiled_inputs):
+        return []
+    leaves = [(item, leaf) for item, (_, leaf) in zip(case.compiled_inputs, case.named_leaves, strict=True)]
+    return [
+        InputSlice(item.index, 0, 1, -EXTREME, EXTREME)
+        for item, leaf in leaves
+        if "float" in (leaf.dtype or "") and max(abs(leaf.min or 0), abs(leaf.max or 0)) > EXTREME
+    ]
+
+
+def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
+    """Elements of inputs that are far from all others. Nothing can show the number that was meant."""
+    for part in extreme_parts(case):
+        values = case.index_values.get(part)
+        if values is None or not 0 < values.outside <= MOST_EXTREME:
+            continue
+        item = case.compiled_inputs[part.input]
+        places = [f"{name_of(item)}{list(place)} = {value:g}" for place, value in values.first]
+        fact = f"{counted(values.outside, 'element')} of {values.elements} beyond ±{EXTREME:g}: {places[0]}"
+        yield _Wrong(
+            guilty=input_component(item, case.call_locations, f"{values.value:g}").model_copy(
+                update={"elements": places}
+            ),
+            summary=f"The outputs are not what is expected, and {places[0]}, far from its other elements.",
+            level=CausalLevel.FAULT_SITE,
+            evidence=(seen("look_at_indices", fact),),
+            fix=Fix(text=f"keep extreme numbers out of {name_of(item)} where it is produced"),
+            observed=False,
+        )
+
+
+MOST_EXTREME = 4
 STEPS = {dtype: EPSILON[dtype] / 2 for dtype in ("bfloat16", "float16")}  # error of one rounding
 ROUNDINGS = 2.0  # steps of the largest value; the accumulated rounding of a deep model stays below
 
