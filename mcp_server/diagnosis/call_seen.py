@@ -14,6 +14,7 @@ from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.launches import Launch
 from mcp_server.package.mismatch import Mismatch, symbol_values
 from mcp_server.package.problems import PackageError
+from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import PackageView
 from mcp_server.tools.check_devices import Given
@@ -52,6 +53,7 @@ class CallSeen(ProgramSeen):
     exported: ExportedFacts | None = None
     mismatches: tuple[Mismatch, ...] = ()
     call: CallSpec | None = None
+    constants_read: tuple[ConstantValues, ...] | None = None  # of the package
     parsed: PackageView | None = None  # of `package`, if the package has a wrapper
 
     @property

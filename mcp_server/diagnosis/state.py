@@ -15,7 +15,6 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.gpus import Clock
 from mcp_server.model import Artifact
 from mcp_server.package.prover import Finding
-from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.tools.compare_with_eager import ComparedWithEager
 from mcp_server.tools.decompile import Comparison
@@ -70,7 +69,6 @@ class DiagnosisState(CallSeen):
     origin: Origin | None = None
     origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
     origin_fix: Intervention | None = None  # the expression at the origin, corrected
-    constants_read: tuple[ConstantValues, ...] | None = None  # of the package
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)

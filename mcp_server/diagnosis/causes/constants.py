@@ -50,7 +50,7 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
     """
     read = case.constants_read or ()
     typical = sorted(each.largest for each in read if each.bad is None and each.zeros < each.elements)
-    usual = typical[len(typical) // 2] if typical else 1.0
+    usual = min([*typical[(len(typical) - 1) // 2 :][:1], 1.0])  # trained weights are rarely larger
     for each in read:
         if each.bad is not None and case.outputs_nonfinite:
             yield _of_package(each, f"{each.bad_value} at {list(each.bad)}", [_changed(each, None)], case)

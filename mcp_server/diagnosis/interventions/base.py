@@ -118,7 +118,8 @@ class Intervention:
     @property
     def is_experiment(self) -> bool:
         """Whether it only confirms: it invents values, omits some, or edits generated code."""
-        edits = self.kind in (Kind.KERNEL, Kind.OPERATOR)
+        weights = bool(self.options.omitted or self.options.updates) and bool(self.not_for_shipping)
+        edits = weights or self.kind in (Kind.KERNEL, Kind.OPERATOR)
         return edits or any(change.change not in SHIPPED for change in self.changes)
 
     @property
