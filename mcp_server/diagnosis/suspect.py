@@ -125,7 +125,6 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
         ("input_count", "kwarg_names"),
     ),
-    "the loader refuses the update: its constants are not those of the package": ((), ("constant_unknown",)),
     "the linker refuses the library: a symbol or a library is missing": (
         (),
         ("undefined_symbol", "link_library", "linker_shim"),
