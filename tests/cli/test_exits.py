@@ -23,12 +23,11 @@ from mcp_server.cli.main import Exit, exit_code
 from mcp_server.jobs.manager import JOBS_VARIABLE
 from mcp_server.jobs.store import Store
 from mcp_server.model import Outcome, Record, Verdict
-from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.table import OPERATIONS, command_name
-from mcp_server.operations.work import CARD, remember
 from mcp_server.operations.workload import LAUNCHER_VARIABLE
 from mcp_server.package import dataflow, kernels, wrapper
 from tests.conftest import ROOT, ZooPackage
+from tests.jobs.support import ASKED, asked_before
 from tests.support.command import CLI, environment
 from tests.support.servers import Speaker, serving
 from tests.zoo.names import THOROUGH, nightly, thorough
@@ -345,12 +344,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "deep.yaml").write_text("cases: " + "[" * 100_000)
     store = Store(tmp_path / "state")
     jobs = {name: store.create(kind) for name, kind in (("run", "run_deterministic"), ("bad", "diagnose"))}
-    remember(jobs["run"].path, "run_deterministic", DiagnoseArguments(script="x.py"))
-    (jobs["bad"].path / CARD).write_text('{"operation": "diagnose", "base": "/", "arguments": {"script": 3}}')
+    asked_before(jobs["run"].path, "run_deterministic", tmp_path, script="x.py")
+    asked_before(jobs["bad"].path, "diagnose", tmp_path, script=3)
     running = store.create("diagnose")
-    remember(running.path, "diagnose", DiagnoseArguments(script="x.py"))
+    asked_before(running.path, "diagnose", tmp_path, script="x.py")
     deep = store.create("diagnose")
-    (deep.path / CARD).write_text("[" * 100_000)
+    (deep.path / ASKED).write_text("[" * 100_000)
     (deep.path / "job.json").write_text("[" * 100_000)
     for job in (*jobs.values(), deep):
         job.release()

@@ -20,7 +20,8 @@ from mcp_server.jobs.manager import Job, Manager
 from mcp_server.jobs.store import Store
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload, Verdict, Workload
-from mcp_server.operations.arguments import DiagnoseArguments, validated
+from mcp_server.operations.arguments import validated
+from mcp_server.operations.table import DIAGNOSE
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.steps import StepCache, in_words
 from mcp_server.server.running import answered
@@ -54,7 +55,8 @@ def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
     assert now["state"] == "stopped" and now["result"]["summary"] == known.summary
     assert {**later, "wall_s": 0} == {**now, "wall_s": 0}
     (step,) = now["next_steps"]
-    assert validated(DiagnoseArguments, step["arguments"]).log == now["job_id"]
+    given: Any = validated(DIAGNOSE.arguments, step["arguments"])
+    assert given.log == now["job_id"]
 
 
 @pytest.mark.slow

@@ -17,10 +17,9 @@ import pytest
 
 from mcp_server.jobs.store import Store
 from mcp_server.model import Verdict
-from mcp_server.operations.arguments import DiagnoseArguments
-from mcp_server.operations.work import CARD, remember
 from mcp_server.server.standard_streams import LossyStream
 from tests.conftest import ROOT
+from tests.jobs.support import ASKED, asked_before
 from tests.server.small_disk import SmallDisk, small_disk
 from tests.support.command import CLI, environment
 from tests.support.servers import serving
@@ -307,11 +306,11 @@ def test_a_job_that_is_resumed_on_a_full_disk_is_not_lost(
     (tmp_path / "x.py").write_text("raise RuntimeError('boom')\n")
     store = Store(disk.seen / "state")
     job = store.create("diagnose")
-    remember(job.path, "diagnose", DiagnoseArguments(script=str(tmp_path / "x.py")))
+    asked_before(job.path, "diagnose", tmp_path, script="x.py")
     (job.path / "result.json").write_text('{"kept": true}')
     job.release()
     before = {path.name: path.read_bytes() for path in job.path.iterdir() if path.name != "running.lock"}
-    assert CARD in before
+    assert ASKED in before
     disk.fill()
     refused(typed("diagnose", "--resume", job.id), "the disk is full")
     assert {name: (job.path / name).read_bytes() for name in before} == before

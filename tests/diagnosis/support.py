@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import index_out_of_bounds, input_mismatch, nan_or_inf, wrong_output
-from mcp_server.diagnosis.diagnose import observations
+from mcp_server.diagnosis.diagnose import DETECTORS, observations
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
-from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.jobs.child import Ending, Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Category, Component, Cost, Evidence, PackageWorkload
 from mcp_server.package.archive import open_package
@@ -23,11 +21,10 @@ from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.runtime.context import WorkerRun, decode
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.compare_with_eager import Changed, ComparedWithEager
-from mcp_server.tools.compare_with_eager import Kind as Divergent
-from mcp_server.tools.every_launch import EveryLaunch, WrongLaunch
-from mcp_server.tools.trace_launches import LaunchRow, Trace
-from mcp_server.worker.events import CallFacts, Closeness, Event
+from mcp_server.tools.compare_with_eager import ComparedWithEager
+from mcp_server.tools.every_launch import WrongLaunch
+from mcp_server.tools.trace_launches import Trace
+from mcp_server.worker.events import Event
 from tests.conftest import ZooPackage
 from tests.memory_faults.support import recorded
 
@@ -36,7 +33,7 @@ RAISED = "Error: index out of bounds: 0 <= tmp2 < 32L"
 GOOD_IDS = GivenTensor("int64", (8, 6))
 
 
-def finished(ending: Ending = "exit", returncode: int | None = 0) -> Finished:
+def finished(ending: Any = "exit", returncode: int | None = 0) -> Finished:
     return Finished(ending, returncode, None, 1.0, LOG, LOG, LOG)
 
 
@@ -48,7 +45,7 @@ def worker_run(*events: Event | Line) -> WorkerRun:
     return WorkerRun(finished(), decoded, Path("job"), Path("python"))
 
 
-def run(label: str, text: str = "", *events: Event | Line, ending: Ending = "exit") -> RunSeen:
+def run(label: str, text: str = "", *events: Event | Line, ending: Any = "exit") -> RunSeen:
     """A run with this output; it failed if it printed anything or did not exit by itself."""
     code = (1 if text else 0) if ending == "exit" else None
     return RunSeen(label, finished(ending, code), read_log(text.splitlines()), worker_run(*events))
@@ -92,20 +89,31 @@ def phase(n: int, **more: object) -> dict[str, Any]:
     return {"pid": 1, "n": n, "t": float(n), "number": 1, "outcome": "ok", **more}
 
 
-def look(name: str) -> Observation:
+def look(name: str) -> Any:
     """The observation of this name, which evidence and docs/architecture.md have, too."""
     return next(each for each in observations() if each.name == name)
 
 
+def by(name: str, case: DiagnosisState) -> list[Suspect]:
+    """The suspects of one detector, named as in `causes.detect_it`, among those that `diagnose` finds."""
+    cause, _, function = name.partition(".")
+    (detector,) = (
+        each
+        for each in DETECTORS
+        if each.__name__ == function and each.__module__.rpartition(".")[2] == cause
+    )
+    return list(detector(case))
+
+
 def from_eager(case: DiagnosisState) -> list[Suspect]:
     """The suspects that the interpretation of the exported program leads to."""
-    detectors = (
-        input_mismatch.detect_guard,
-        index_out_of_bounds.detect_raised,
-        nan_or_inf.detect_made_in_eager,
-        wrong_output.detect_compared,
+    names = (
+        "input_mismatch.detect_guard",
+        "index_out_of_bounds.detect_raised",
+        "nan_or_inf.detect_made_in_eager",
+        "wrong_output.detect_compared",
     )
-    return [found for detect in detectors for found in detect(case)]
+    return [found for name in names for found in by(name, case)]
 
 
 def suspect(
@@ -129,7 +137,8 @@ def trial(tried: Intervention | None, effect: Effect, reason: str = "") -> Trial
     """What came of an intervention: the call as it is fails both times."""
     assert tried is not None
     failed = Seen("raised", text="it failed")
-    after = Seen("ok", CallFacts("with", tried.key, "ok")) if effect is Effect.GONE else failed
+    passed: Any = decode({"event": "intervened", "label": "with", "key": tried.key, "ended": "ok"})
+    after = Seen("ok", passed) if effect is Effect.GONE else failed
     return Trial(tried, effect, failed, after, failed, reason=reason)
 
 
@@ -142,22 +151,33 @@ GUARD = {"event": "guard_failed", "node": "guard", "op": "call_function", "stack
 REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"output": 0, "elements": 2}]}
 
 
-def compared_with_eager(kind: Divergent, *wrong: WrongLaunch) -> ComparedWithEager:
+def compared_with_eager(kind: Any, *wrong: WrongLaunch) -> ComparedWithEager:
     """Outputs that differ for that reason, with the launches that are wrong on right inputs."""
-    return ComparedWithEager(
-        outcome="differs",
-        summary="output 0 differs from eager",
-        kind=kind,
-        every_launch=EveryLaunch(summary="", wrong=list(wrong)),
-        reads_unset=kind == "uninitialised",
-        varies_from=Changed(launch=0, kernel="k0", argument="buf0"),
-        unset_from=Changed(launch=0, kernel="k0", argument="buf0"),
-        log=Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
-        cost=Cost(),
-    )
+    changed = {"launch": 0, "kernel": "k0", "argument": "buf0"}
+    facts = {
+        "outcome": "differs",
+        "summary": "output 0 differs from eager",
+        "kind": kind,
+        "every_launch": {"summary": "", "wrong": list(wrong)},
+        "reads_unset": kind == "uninitialised",
+        "varies_from": changed,
+        "unset_from": changed,
+        "log": Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
+        "cost": Cost(),
+    }
+    return ComparedWithEager.model_validate(facts)
 
 
-def diverged(zoo: ZooPackage, kind: Divergent = "error", **facts: Any) -> DiagnosisState:
+OTHER_WEIGHTS = {
+    "event": "constant_differs",
+    "name": "inp.weight",
+    "launch": 0,
+    "elements": 64,
+    "different": 3,
+}
+
+
+def diverged(zoo: ZooPackage, kind: Any = "error", **facts: Any) -> DiagnosisState:
     """A script that found its numbers wrong, and whose package diverges at launch 1."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
@@ -166,7 +186,7 @@ def diverged(zoo: ZooPackage, kind: Divergent = "error", **facts: Any) -> Diagno
         "launch": 1,
         "kernel": "k1",
         "argument": "buf1",
-        "difference": Closeness(),
+        "difference": {},
         "summary": "it differs",
     }
     wrong = WrongLaunch.model_validate({**one, "tf32": kind == "tf32", **facts})
@@ -186,9 +206,8 @@ def traced(zoo: ZooPackage, how: str, plain: Any) -> DiagnosisState:
     """A call whose last launch is known from the journal."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = plain
-    row = LaunchRow(
-        launch=1, sequence=2, call=0, kernel="k", line=7, state="open", seconds=None, arguments=["x"]
-    )
+    place = {"launch": 1, "sequence": 2, "call": 0, "kernel": "k", "line": 7}
+    row = {**place, "state": "open", "seconds": None, "arguments": ["x"]}
     told = {"how": how, "summary": "It ended in launch 1.", "last": row, "synchronous": True}
     paths = {"package": Path("m.pt2"), "environment": {}, "rebuild_s": 0.0, "cached": False}
     case.trace = Trace.model_validate({**told, **paths})

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_server.diagnosis.causes import fixed_arguments, input_mismatch
 from mcp_server.diagnosis.causes.input_mismatch import guarded
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, SideEffects
@@ -26,6 +25,7 @@ from tests.diagnosis.support import (
     GOOD_IDS,
     GUARD,
     REFERENCE,
+    by,
     called,
     failing,
     from_eager,
@@ -51,11 +51,11 @@ def test_a_mismatch_brings_the_test_that_mends_it(zoo: ZooPackage) -> None:
     """Each kind of mismatch is put on its input, with the one change that removes it; a fit on none."""
     for given, category, change in CHANGES:
         case = failing(package_case(zoo("logarithm"), given, SCALE))
-        found = [h for h in input_mismatch.detect_contract(case) if h.guilty.input_index == 0]
+        found = [h for h in by("input_mismatch.detect_contract", case) if h.guilty.input_index == 0]
         assert [(h.category, h.intervention and h.intervention.changes[0]) for h in found] == [
             (category, change)
         ]
-    assert list(input_mismatch.detect_contract(failing(package_case(zoo("ranker"), GOOD_IDS)))) == []
+    assert list(by("input_mismatch.detect_contract", failing(package_case(zoo("ranker"), GOOD_IDS)))) == []
 
 
 def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None:
@@ -64,11 +64,11 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
     for place, confirmed in ((1, False), (0, True)):
         text = f"Error: input_handles[{place}]: unmatched dtype, expected: 4(at::kLong), but got: 3"
         case.runs["checked"] = run("checked", text)
-        (found,) = input_mismatch.detect_contract(case)
+        (found,) = by("input_mismatch.detect_contract", case)
         assert (Instrument.RUNTIME_CHECK in found.instruments) == confirmed
     case.interpreted = worker_run({**GUARD, "text": "Guard failed: dtype"})
     assert list(from_eager(case)) == []
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert Instrument.EAGER in found.instruments
     assert "self.table(ids)" in found.guilty.model_locations[0].code
 
@@ -76,12 +76,12 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
 def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zoo: ZooPackage) -> None:
     """Where an operator of the exported program raises for it, its line is shown, and no Dim is advised."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6))))
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert found.fix is not None and "export again with a range that includes 65" in found.fix.text
     line = {"file": "rank.py", "line": 11, "function": "forward", "code": "torch.topk(s, self.k)"}
     raised = {"event": "node_raised", "node": "topk", "op": "aten.topk.default", "stack": [line]}
     case.interpreted = worker_run({**raised, "text": "selected index k out of range", "type": "RuntimeError"})
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert found.fix is not None and (found.fix.before, found.fix.after) == (line["code"], None)
     assert "rank.py:11: it cannot take 65" in found.fix.text
 
@@ -89,23 +89,23 @@ def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zo
 def test_inputs_that_are_alike_are_tried_in_each_others_place(zoo: ZooPackage) -> None:
     """Where the outputs are not the expected ones: proven if they are then, and not told otherwise."""
     case = package_case(zoo("logarithm"), X, SCALE)
-    assert not list(input_mismatch.detect_exchanged(case)), "nobody said that the outputs are wrong"
+    assert not by("input_mismatch.detect_exchanged", case), "nobody said that the outputs are wrong"
     case.runs["plain"] = run("plain", "", called(), REFERENCE)
-    (found,) = input_mismatch.detect_exchanged(case)
+    (found,) = by("input_mismatch.detect_exchanged", case)
     assert found.weak and found.intervention is not None
     assert found.intervention.changes == (Change("permute", order=(1, 0)),)
     for effect, sure in ((Effect.GONE, ["proven"]), (Effect.SAME, [])):
         case.trials[found.intervention.key] = trial(found.intervention, effect)
-        assert [confidence(each, case) for each in input_mismatch.detect_exchanged(case)] == sure
+        assert [confidence(each, case) for each in by("input_mismatch.detect_exchanged", case)] == sure
     other = package_case(zoo("logarithm"), X, replace(SCALE, dtype="float64"))
     other.runs["plain"] = run("plain", "", called(), REFERENCE)
-    assert not list(input_mismatch.detect_exchanged(other))
+    assert not by("input_mismatch.detect_exchanged", other)
 
 
 def test_inputs_of_one_wrong_dtype_are_cast_together(zoo: ZooPackage) -> None:
     """A call that still fails over the other one would clear an input that is wrong."""
     wide = [replace(each, dtype="float64") for each in (X, SCALE)]
-    found = list(input_mismatch.detect_contract(failing(package_case(zoo("logarithm"), *wide))))
+    found = list(by("input_mismatch.detect_contract", failing(package_case(zoo("logarithm"), *wide))))
     tried = {each.intervention.key: each.intervention for each in found if each.intervention is not None}
     (made,) = tried.values()
     assert len(found) == 2 and made.changes == tuple(Change("cast", n, dtype="float32") for n in (0, 1))
@@ -119,29 +119,29 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     """
     case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6)))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert found.weak and not found.harmful
     fault = Fault(tool="asan", kind="heap-buffer-overflow", text="READ of size 4", kernel="k")
     case.located = LocatedFault(
         found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
     )
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert (Instrument.MEMORY_CHECKER in found.instruments, not found.weak) == (sure, sure)
     missed = MissedArgument(
         parameter="in_ptr1", variable=case.compiled_inputs[0].name, label="input 0", kind="input"
     )
     case.located = case.located.model_copy(update={"fault": fault.model_copy(update={"missed": missed})})
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert Instrument.MEMORY_CHECKER in found.instruments and not found.weak
     case.runs |= {"script": run("script"), "plain": run("plain")}  # it ended well, and told nobody
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert found.harmful
 
 
 def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zoo: ZooPackage) -> None:
     """Every output of the failing call was computed from bytes of another dtype; a clamp has no excuse."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="float64")))
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert found.intervention is not None and found.intervention.keeps_values
     changed = SideEffects(elements=6)
     case.trials[found.intervention.key] = replace(
@@ -164,12 +164,12 @@ def test_a_call_that_works_within_the_range_proves_it(
     """Both ends of a batch above its range have to pass; one below it is filled up with what it has."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6))))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
-    (before,) = input_mismatch.detect_contract(case)
+    (before,) = by("input_mismatch.detect_contract", case)
     assert before.intervention is not None
     if passed is not None:
         for tried in (before.intervention, *before.parts):
             case.trials[tried.key] = trial(tried, Effect.GONE if passed else Effect.SAME)
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert confidence(found, case) == sure
 
 
@@ -207,10 +207,10 @@ def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
     case.exported = ExportedFacts(fixed=((1, None),), names=("ids", ""))
     case.leaves = [TensorFacts(kind="tensor"), TensorFacts(kind="tensor", dtype="bool", shape=[8, 6])]
     case.given = Given((GOOD_IDS, X), ("args[0]", "args[1]"))
-    (found,) = fixed_arguments.detect_fixed_arguments(failing(case))
+    (found,) = by("fixed_arguments.detect_fixed_arguments", failing(case))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "a tensor bool[8, 6] (exported: None)")
     assert [m.aspect for m in case.mismatches] == ["count"] and list(
-        input_mismatch.detect_contract(case)
+        by("input_mismatch.detect_contract", case)
     ) == []
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.words import at_call_site
 from mcp_server.logs.log import read_log
 from mcp_server.model import Fix, PackageWorkload
-from mcp_server.worker.protocol import Change, ReplayRequest
+from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, intervention, package_case, trial, worker_run
 from tests.server.clients import parse
@@ -65,7 +66,7 @@ def test_a_command_brings_what_the_call_needs(zoo: ZooPackage) -> None:
     """Model name, device, imports and variables are part of the command, and of the next call."""
     case = full_case(zoo)
     assert case.call is not None and isinstance(case.workload, PackageWorkload)
-    request: ReplayRequest = {
+    request: Any = {
         "model_name": "small",
         "device_index": 1,
         "extra_imports": ["ops.py"],

@@ -9,23 +9,17 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.diagnosis.causes.compiler import (
-    compiler_suspect,
-    detect_decision,
-    trial_of,
-)
+from mcp_server.diagnosis.causes.compiler import compiler_suspect, trial_of
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
-from mcp_server.runtime.context import Context
-from mcp_server.tools.compare_with_eager import Kind
+from mcp_server.runtime.context import Context, decode
 from mcp_server.tools.failing import FailureShown
-from mcp_server.tools.switches import Bisected, Decision, Workaround
-from mcp_server.worker.events import ConstantDiffers
+from mcp_server.tools.switches import Bisected
 from tests.conftest import ZooPackage, torch_environment
-from tests.diagnosis.support import capture, diverged, look, package_case, phase, run
+from tests.diagnosis.support import OTHER_WEIGHTS, by, capture, diverged, look, package_case, phase, run
 from tests.served import served
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
@@ -40,8 +34,8 @@ def bisected(**changed: Any) -> Bisected:
         "outcome": "decision",
         "summary": "The failure (an output that differs from eager) comes from cpp.simdlen.",
         "failure": FailureShown(kind="departs"),
-        "decisions": [Decision(kind="switch", name="cpp.simdlen", location=LINE)],
-        "workaround": Workaround(code=WORKAROUND, reduced="gone", whole="gone", price=1.4),
+        "decisions": [{"kind": "switch", "name": "cpp.simdlen", "location": LINE}],
+        "workaround": {"code": WORKAROUND, "reduced": "gone", "whole": "gone", "price": 1.4},
         "compiles": 9,
         "log": Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
         "cost": Cost(),
@@ -82,7 +76,7 @@ def test_a_decision_is_proven_with_the_workaround_that_ran(zoo: ZooPackage) -> N
 
 def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: ZooPackage) -> None:
     """What did not help the whole program is no fix, and nothing says that it ran there."""
-    found = bisected(workaround=Workaround(code=WORKAROUND, reduced="gone", whole="same"))
+    found = bisected(workaround={"code": WORKAROUND, "reduced": "gone", "whole": "same"})
     case = decided(zoo, found)
     best = ranked(detect(case), case)[0]
     assert confidence(best, case) != "proven"
@@ -93,17 +87,17 @@ def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: ZooPackage
 def test_rounding_accuses_nobody(zoo: ZooPackage) -> None:
     """Where the outputs agree with intermediate results rounded as in eager, the launch is not at fault."""
     case = decided(zoo, bisected(outcome="rounding", decisions=[], workaround=None))
-    (found,) = detect_decision(case)
+    (found,) = by("compiler.detect_decision", case)
     assert found.weak and not found.harmful
 
 
 def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage) -> None:
     """TF32, chance, unset memory and other weights are no decisions of the compiler."""
-    kinds: tuple[Kind, ...] = ("tf32", "nondeterministic", "uninitialised")
+    kinds = ("tf32", "nondeterministic", "uninitialised")
     cases = [diverged(zoo, kind) for kind in kinds] + [suspected(zoo)]
+    differing = {"other_constants": [decode(OTHER_WEIGHTS)]}
     assert cases[-1].with_eager is not None
-    other = ConstantDiffers(name="inp.weight", launch=0, elements=64, different=3)
-    cases[-1].with_eager = cases[-1].with_eager.model_copy(update={"other_constants": [other]})
+    cases[-1].with_eager = cases[-1].with_eager.model_copy(update=differing)
     assert [compiler_suspect(detect(case), case) for case in cases] == [None] * 4
 
 
@@ -160,7 +154,7 @@ def test_a_failed_compile_is_proven_by_a_real_one(tmp_path: Path) -> None:
 def read(case: DiagnosisState, directory: Path) -> float:
     action = look("read_users_kernel")
     anyio.run(action.act, case, Context(directory, Path("python")))
-    return action.gain(case, ())
+    return float(action.gain(case, ()))
 
 
 REFUSED = """triton.compiler.errors.CompilationError: at 3:24:

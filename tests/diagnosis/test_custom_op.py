@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.causes import custom_op
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
 from mcp_server.diagnosis.diagnose import detect
@@ -16,7 +15,7 @@ from mcp_server.logs.log import read_log
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import Overrun
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, failing, package_case, phase, run, trial, worker_run
+from tests.diagnosis.support import by, capture, failing, package_case, phase, run, trial, worker_run
 
 CALLER = "  /app/serve.py(55): main"
 OPERATOR = "  /app/ops.py(15): spacing"
@@ -34,7 +33,7 @@ def text(*frames: str) -> str:
 def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
     """The node gives the operator, the frames its line; not where torch raised below the operator."""
     case = failing(package_case(zoo("plugin")), text(OPERATOR, TORCH, CALLER))
-    (found,) = custom_op.detect_operator_error(case)
+    (found,) = by("custom_op.detect_operator_error", case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "custom_op",
         "op",
@@ -42,7 +41,7 @@ def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
     )
     assert (found.guilty.model_locations[0].file, found.guilty.model_locations[0].line) == ("/app/ops.py", 15)
     assert confidence(found, case) == "likely"
-    assert not list(custom_op.detect_operator_error(failing(case, text(TORCH, CALLER))))
+    assert not list(by("custom_op.detect_operator_error", failing(case, text(TORCH, CALLER))))
 
 
 def test_a_log_alone_names_the_operators_function() -> None:
@@ -74,7 +73,7 @@ def watched(*, failing: bool) -> DiagnosisState:
 def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing: bool) -> None:
     """Without a program to hold the package against, a call that is well leaves the question open."""
     case = watched(failing=failing)
-    (found,) = custom_op.detect_operator_results(case)
+    (found,) = by("custom_op.detect_operator_results", case)
     assert not is_bystander(found, case) and found.weak != failing
     assert confidence(found, case) == "possible"
 

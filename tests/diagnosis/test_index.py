@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import index_out_of_bounds, value_constraints
-from mcp_server.diagnosis.causes.value_constraints import detect_form, form_trials
+from mcp_server.diagnosis.causes import value_constraints
+from mcp_server.diagnosis.causes.value_constraints import form_trials
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.indices import checked_inputs, parts_of
 from mcp_server.diagnosis.interventions.base import Effect
@@ -31,6 +31,7 @@ from mcp_server.worker.protocol import InputSlice
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
+    by,
     capture,
     failing,
     index_text,
@@ -67,7 +68,7 @@ def with_element(zoo: ZooPackage, value: int, count: int = 1) -> tuple[Diagnosis
 
 
 def suspected(case: DiagnosisState) -> Suspect:
-    (found,) = index_out_of_bounds.detect_index(case)
+    (found,) = by("index_out_of_bounds.detect_index", case)
     return found
 
 
@@ -87,7 +88,7 @@ def test_an_element_outside_is_guilty(zoo: ZooPackage, value: int) -> None:
     ends = rf"assert {part.low} <= int\(.+\.min\(\)\) and .+ <= {part.high}"
     assert re.fullmatch(ends, found.fix.after or "")
     inside, _ = with_element(zoo, 3, count=0)  # then the check did not fail here
-    assert list(index_out_of_bounds.detect_index(inside)) == []
+    assert by("index_out_of_bounds.detect_index", inside) == []
 
 
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
@@ -149,27 +150,27 @@ def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> Diagn
 def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divisors in an input are looked at first; where one is zero, the call without zeros is the test."""
     case = case_of(monkeypatch)
-    assert not list(value_constraints.detect_division(case))
+    assert not by("value_constraints.detect_division", case)
     case.done.append("look_at_indices")
     case.index_values[PART] = IndexValues(PART, 4, outside=1, first=[([2], 0)])
-    (found,) = value_constraints.detect_division(case)
+    (found,) = by("value_constraints.detect_division", case)
     told = (found.category, found.guilty.name, found.guilty.value)
     assert told == ("input_mismatch", "args[1]", "0 at [2]") and confidence(found, case) == "likely"
     assert found.crashing is not None and found.crashing.generated_location == "kernel.cpp:9"
     case.index_values[PART] = IndexValues(PART, 4)
-    assert not list(value_constraints.detect_division(case)), "all were seen to be other numbers"
+    assert not by("value_constraints.detect_division", case), "all were seen to be other numbers"
 
 
 def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text names no launch: a call without zeros that passes proves it, one that fails says nothing."""
     case = case_of(monkeypatch, replace(DIVIDED, plain=False))
-    (found,) = value_constraints.detect_division(case)
+    (found,) = by("value_constraints.detect_division", case)
     assert "computed from input 1" in found.summary and confidence(found, case) == "likely"
     assert found.intervention is not None
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (again,) = value_constraints.detect_division(case)
+    (again,) = by("value_constraints.detect_division", case)
     assert again.intervention is None and confidence(again, case) == "likely"
 
 
@@ -185,7 +186,7 @@ def test_other_failures_are_no_such_division(text: str) -> None:
     case = DiagnosisState(None)
     case.runs["plain"] = run("plain", text)
     assert value_constraints.division_failure(case) is None and not list(
-        value_constraints.detect_division(case)
+        by("value_constraints.detect_division", case)
     )
 
 
@@ -228,7 +229,7 @@ def test_a_failed_check_with_an_overflow() -> None:
     ):
         more = [{"event": "compared_form", "form": "int64", "equal": compared}] if compared else []
         case = interpreted(AGREES, {**OVERFLOW, "modular": modular}, *more)
-        (found,) = detect_form(case)
+        (found,) = by("value_constraints.detect_form", case)
         assert (found.category, found.guilty.name) == ("wrong_output", "aten.mul.Tensor")
         assert len(bystanders([found], case)) == (not sure)
         assert not sure or confidence(found, case) == sure

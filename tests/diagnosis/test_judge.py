@@ -18,7 +18,7 @@ from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import conclude, confidence, is_bystander, merged, ranked
-from mcp_server.jobs.child import Ending, Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Fix, Verdict
 from mcp_server.runtime.context import Context
@@ -234,7 +234,7 @@ def test_an_end_that_nothing_explains_is_told(tmp_path: Path) -> None:
     """An open verdict says how the program ended: by a signal, or at its time limit."""
     case = DiagnosisState(None)
     case.capture = capture()
-    ends: tuple[tuple[Ending, str | None, str], ...] = (
+    ends: tuple[tuple[Any, str | None, str], ...] = (
         ("signal", "SIGSEGV", "died with SIGSEGV"),
         ("timeout", None, "did not end"),
     )

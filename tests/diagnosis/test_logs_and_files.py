@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import environment, invalid_package, log_text
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
@@ -25,6 +24,7 @@ from tests.diagnosis.support import (
     GOOD_IDS,
     GUARD,
     RAISED,
+    by,
     called,
     capture,
     failing,
@@ -41,7 +41,7 @@ OUT_OF_MEMORY = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to alloc
 
 
 def categories(case: DiagnosisState) -> list[Category]:
-    return [h.category for h in log_text.detect_from_log(case)]
+    return [h.category for h in by("log_text.detect_from_log", case)]
 
 
 def test_one_cause_is_named_and_several_are_weak() -> None:
@@ -64,7 +64,7 @@ def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
     case = failing(package_case(zoo("ranker"), GOOD_IDS), RAISED)
     assert "input_mismatch" in categories(case)
     case.done.append(CHECKED)
-    (left,) = log_text.detect_from_log(case)
+    (left,) = by("log_text.detect_from_log", case)
     assert left.category == "index_out_of_bounds" and not left.weak
     case.interpreted = worker_run({**GUARD, "text": "no"})
     assert "input_mismatch" in categories(case)
@@ -155,7 +155,7 @@ def test_a_load_that_got_no_weights(
         updates=[phase(3, load=load, how="load_constants") for load in loads],
         calls=[phase(4, load=2, thread=1, outcome="unfinished", file=Path(__file__))],
     )
-    found = list(invalid_package.detect_loading(case))
+    found = by("invalid_package.detect_loading", case)
     assert [h.guilty.kind for h in found] == ([kind] if kind else [])
     assert all(h.category == "constants" for h in found)
 
@@ -170,7 +170,7 @@ def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sure: str) -> N
     texts = {"no kernel image": "CUDA error: no kernel image is available for execution on the device"}
     case = failing(package_case(zoo("ranker")), texts.get(said, said))
     case.problems = (problem(True), problem(False))
-    (found,) = environment.detect_machine(case)
+    (found,) = by("environment.detect_machine", case)
     assert found.category == "arch_mismatch" and confidence(found, case) == sure
     assert found.summary.startswith("The kernels")
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import constants, hang, nan_or_inf
 from mcp_server.diagnosis.causes.log_text import action, named
-from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.causes.wrong_output import DRAWS
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
@@ -19,7 +17,7 @@ from mcp_server.model import Artifact, Cost, ScriptWorkload
 from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.tools.requests import failing_phase
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import called, capture, failing, index_text, package_case, phase, run
+from tests.diagnosis.support import by, called, capture, failing, index_text, package_case, phase, run
 
 ARTIFACT = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
 
@@ -47,7 +45,7 @@ def test_minus_infinity_in_the_outputs_is_a_mask_unless_something_complains(zoo:
     alone, with_nan, refused = (masked(zoo("attention"), inf=9, nan=n) for n in (0, 1, 0))
     refused.runs["script"] = run("script", "ValueError: not finite")
     for case, fault in ((alone, False), (with_nan, True), (refused, True)):
-        (found,) = nan_or_inf.detect_bad_values(case)
+        (found,) = by("nan_or_inf.detect_bad_values", case)
         assert (found.harmful, found.weak) == (fault, not fault)
 
 
@@ -88,7 +86,7 @@ def test_a_refused_update_names_what_differs(zoo: ZooPackage) -> None:
     """The name in the text is the party, and the remedy takes the prefix off all names."""
     case = failing(misnamed("Constant not found: student.b"))
     case.package = package_case(zoo("ranker")).package
-    (found,) = constants.detect(case)
+    (found,) = by("constants.detect", case)
     assert found.guilty.name == "student.b" and found.instruments == {Instrument.CAPTURE_HOOK, Instrument.LOG}
     assert found.fix is not None and "removeprefix('student.')" in (found.fix.after or "")
 
@@ -123,7 +121,7 @@ def test_an_input_that_another_thread_wrote(
     told = {"storage": "input", "act": "written", "interval": "call", "call": 1}
     memory = [phase(2, **told, input=place) for place in places]
     case.capture = capture(calls=[phase(1, load=1, thread=1, file="inputs.pt")], memory=memory)
-    found = list(detect_memory_log(case))
+    found = by("shared_memory.detect_memory_log", case)
     assert [h.guilty.input_index for h in found] == [0] * count
     assert all(h.category == "concurrency" for h in found)
 
@@ -220,7 +218,7 @@ def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, sur
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture()
     case.runs["script"] = run("script", STACKS.format(file=file, function=function), ending="timeout")
-    (found,) = hang.detect_no_end(case)
+    (found,) = by("hang.detect_no_end", case)
     assert (found.guilty.name, confidence(found, case)) == ("/app/serve.py:20", sure)
 
 
@@ -239,7 +237,7 @@ def test_a_program_that_worked_until_shortly_before_its_limit_may_be_slow() -> N
     case.capture = capture().model_copy(update={"quiet_s": 3.0})
     waits = STACKS.format(file="/usr/lib/python3.11/subprocess.py", function="communicate")
     case.runs["script"] = run("script", waits, ending="timeout")
-    (suspect,) = hang.detect_no_end(case)
+    (suspect,) = by("hang.detect_no_end", case)
     assert suspect.weak and "may just be slow" in suspect.summary
 
 

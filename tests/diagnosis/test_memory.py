@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import illegal_memory_access, out_of_memory
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.indices import indexing_launches
 from mcp_server.diagnosis.interventions.base import Effect
@@ -25,7 +24,7 @@ from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from mcp_server.tools.requests import _step
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import LOG, capture, finished, look, package_case, phase, run, trial
+from tests.diagnosis.support import LOG, by, capture, finished, look, package_case, phase, run, trial
 from tests.support.command import typed
 from tests.zoo.names import thorough
 
@@ -53,7 +52,7 @@ def died(package: Path, signal: str, function: str) -> DiagnosisState:
 def test_the_operator_in_which_the_process_died(zoo: ZooPackage, signal: str, category: str) -> None:
     """The operator whose function was running is guilty at its line, and no checker is asked."""
     case = died(zoo("plugin"), signal, "halve_rows")
-    (found,) = illegal_memory_access.detect_died_inside(case)
+    (found,) = by("illegal_memory_access.detect_died_inside", case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (category, "op", "aotizoo::halve_rows")
     assert [line.line for line in found.guilty.model_locations] == [7]
     assert look("locate_fault").gain(case, []) == 0
@@ -63,7 +62,7 @@ def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
     """Where no operator was running, a memory checker is to find the access."""
     case = died(zoo("plugin"), "SIGSEGV", "main")
     assert (
-        list(illegal_memory_access.detect_died_inside(case)) == []
+        by("illegal_memory_access.detect_died_inside", case) == []
         and look("locate_fault").gain(case, []) == 1
     )
 
@@ -177,7 +176,7 @@ def too_large(zoo: ZooPackage) -> DiagnosisState:
 def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     """The dimension that the buffer grows with is cut; a smaller call that fails too refutes nothing."""
     case = too_large(zoo)
-    (found,) = out_of_memory.detect_allocation(case)
+    (found,) = by("out_of_memory.detect_allocation", case)
     assert found.intervention is not None and confidence(found, case) == "likely"
     changes = [{"change": c.change, "input": c.input, "dim": c.dim} for c in found.intervention.changes]
     assert changes == [{"change": "resize", "input": 0, "dim": 0}]
@@ -185,5 +184,5 @@ def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (again,) = out_of_memory.detect_allocation(case)
+    (again,) = by("out_of_memory.detect_allocation", case)
     assert not is_bystander(again, case) and confidence(again, case) == "likely"

@@ -10,8 +10,6 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import input_mismatch
-from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import place
@@ -24,7 +22,18 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, called, capture, failing, look, package_case, phase, run, trial
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    by,
+    called,
+    capture,
+    failing,
+    look,
+    package_case,
+    phase,
+    run,
+    trial,
+)
 from tests.memory_faults.support import recorded
 
 # An operator of the user's own that calls torch after an earlier kernel failed: the frames are what pybind11
@@ -96,9 +105,9 @@ def test_a_call_with_an_input_elsewhere_is_proven_by_moving_it(zoo: ZooPackage) 
     """And no fault where it works: cards that reach each other's memory compute the right numbers."""
     case = on_second_card(zoo)
     case.runs["plain"] = run("plain", "", called())
-    (found,) = input_mismatch.detect_contract(case)
+    (found,) = by("input_mismatch.detect_contract", case)
     assert found.weak and not found.harmful
-    (found,) = input_mismatch.detect_contract(failing(case, FAULT))
+    (found,) = by("input_mismatch.detect_contract", failing(case, FAULT))
     assert (found.category, found.guilty.input_index, found.weak) == ("device_mismatch", 0, False)
     assert found.intervention is not None
     assert found.intervention.changes == (Change("move", input=0, device="cuda:0"),)
@@ -191,20 +200,20 @@ def test_an_input_that_is_still_written_is_a_race(zoo: ZooPackage) -> None:
     """The first call whose input changed under it is named, with its line; not if the package writes it."""
     calls = [call(3), call(5, number=2), call(7, number=3)]
     raced = [written(6, call=2, input=1), written(8, call=3, input=0)]
-    (found,) = detect_memory_log(seen(calls=calls, memory=raced))
+    (found,) = by("shared_memory.detect_memory_log", seen(calls=calls, memory=raced))
     assert found.category == "concurrency" and found.harmful
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 1)
     assert found.guilty.model_locations[0].line == 5
     case = package_case(zoo("counter"))  # adds to its input in place
     case.capture = capture(calls=[call(3)], memory=[written(4, call=1, input=0)])
-    assert list(detect_memory_log(case)) == []
+    assert by("shared_memory.detect_memory_log", case) == []
 
 
 def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
     """The line of the replay comes first, then the call in the captured graph."""
     line = {"file": "a.py", "line": 40, "code": "graph.replay()"}
     replay = phase(9, storage="input", act="freed", interval="graph", call=1, input=0, stack=[line])
-    (found,) = detect_memory_log(seen(calls=[call(3)], memory=[replay]))
+    (found,) = by("shared_memory.detect_memory_log", seen(calls=[call(3)], memory=[replay]))
     assert [place.line for place in found.guilty.model_locations] == [40, 3]
     assert found.guilty.input_index == 0
 

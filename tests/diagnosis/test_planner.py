@@ -104,7 +104,7 @@ def script_case(seen: Capture, text: str) -> DiagnosisState:
 
 
 def gain(case: DiagnosisState) -> float:
-    return look("locate_fault").gain(case, [])
+    return float(look("locate_fault").gain(case, []))
 
 
 def test_a_program_is_run_itself_where_no_call_can_show_it() -> None:

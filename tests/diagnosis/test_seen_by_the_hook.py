@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, environment, shared_memory
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
@@ -22,7 +21,7 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import LOG, called, capture, cuda_case, package_case, phase, run, worker_run
+from tests.diagnosis.support import LOG, by, called, capture, cuda_case, package_case, phase, run, worker_run
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
@@ -60,14 +59,14 @@ def test_a_load_without_files_left() -> None:
     )
     case.capture = capture(loads=[load])
     case.runs["script"] = run("script", "RuntimeError: Failed to initialize zip archive: file open failed")
-    (found,) = environment.detect_limit(case)
+    (found,) = by("environment.detect_limit", case)
     assert (found.category, found.guilty.name, confidence(found, case)) == (
         "environment",
         "open files",
         "likely",
     )
     case.runs["plain"] = run("plain")
-    assert [confidence(each, case) for each in environment.detect_limit(case)] == ["likely"]
+    assert [confidence(each, case) for each in by("environment.detect_limit", case)] == ["likely"]
 
 
 def aliasing(outcome: str, storage: str = "output", compared: tuple[int, ...] = ()) -> DiagnosisState:
@@ -89,7 +88,7 @@ def aliasing(outcome: str, storage: str = "output", compared: tuple[int, ...] = 
 def test_an_output_that_changed_with_its_input() -> None:
     """The input that was written anew is guilty, at the line of the call whose output was kept."""
     case = aliasing("ok")
-    (found,) = shared_memory.detect_memory_log(case)
+    (found,) = by("shared_memory.detect_memory_log", case)
     assert (found.category, found.guilty.input_index) == ("wrong_output", 0)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "possible"
 
@@ -97,7 +96,7 @@ def test_an_output_that_changed_with_its_input() -> None:
 @pytest.mark.parametrize(("compared", "found"), [((3,), 1), ((), 1), ((1,), 0)])
 def test_an_input_that_was_written_through_an_output(compared: tuple[int, ...], found: int) -> None:
     """A later call read what the program wrote into an output: only a check of that call can fail by it."""
-    suspects = list(shared_memory.detect_memory_log(aliasing("ok", "input", compared)))
+    suspects = by("shared_memory.detect_memory_log", aliasing("ok", "input", compared))
     assert [each.guilty.value for each in suspects] == ["written through output 1"] * found
     assert all("output.clone()" in each.fix.text for each in suspects if each.fix is not None)
 
@@ -117,7 +116,7 @@ def test_threads_that_share_the_state_of_a_load(
         "script": run("script", OWN_CHECK),
         "plain": run("plain", "", called(shape=[4, 8], mean=1.0)),
     }
-    (found,) = shared_memory.detect_kept_state(case)
+    (found,) = by("shared_memory.detect_kept_state", case)
     assert (found.category, found.guilty.name) == (category, "seen")
     assert ("2 threads take turns" in found.summary) == (category == "concurrency")
 
@@ -145,7 +144,7 @@ def test_a_package_larger_than_a_file_may_be(text: str, found: list[str]) -> Non
     error = {"type": "RuntimeError", "text": text, "file_bytes": 100_000}
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
     case.runs["script"] = run("script", f"RuntimeError: {text}")
-    assert [confidence(each, case) for each in environment.detect_limit(case)] == found
+    assert [confidence(each, case) for each in by("environment.detect_limit", case)] == found
 
 
 OWN_CHECK = """Traceback (most recent call last):
@@ -180,7 +179,7 @@ def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: Zoo
 def test_a_lost_update_is_likely_and_an_aligned_copy_decides(tmp_path: Path, changed: bool) -> None:
     """The input is named with its address; the call on an aligned copy changes that copy, or nothing."""
     case = counting(tmp_path)
-    (found,) = concurrency.detect_lost_update(case)
+    (found,) = by("concurrency.detect_lost_update", case)
     assert (found.category, found.guilty.input_index) == ("input_mismatch", 0)
     assert "offset 513" in found.summary and confidence(found, case) == "likely"
     test = found.intervention
@@ -204,7 +203,7 @@ LOOK_ALIKES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("other", LOOK_ALIKES, ids=lambda other: next(iter(other)))
 def test_look_alikes_accuse_nobody(tmp_path: Path, other: dict[str, Any]) -> None:
     """An update that arrived, aligned memory, and a program that failed over something else."""
-    assert list(concurrency.detect_lost_update(counting(tmp_path, **other))) == []
+    assert by("concurrency.detect_lost_update", counting(tmp_path, **other)) == []
 
 
 @pytest.mark.parametrize(("changed", "count"), [(False, 0), (True, 1)])
@@ -214,4 +213,4 @@ def test_an_input_that_stays_as_it_was_is_not_called_changed(
     """The other view of inputs that are written in place: the reference then gets other values."""
     case = counting(tmp_path, changed=changed)
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
-    assert len(list(concurrency.detect_changed_input(case))) == count
+    assert len(by("concurrency.detect_changed_input", case)) == count

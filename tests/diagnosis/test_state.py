@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
-from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
+from mcp_server.diagnosis.causes import constants
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.worker.loading import update_package
-from mcp_server.worker.protocol import Step
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import called, capture, failing, package_case, phase, run, trial
+from tests.diagnosis.support import by, called, capture, failing, package_case, phase, run, trial
 
 GOOD = {"dtype": "float32", "device": "cpu", "shape": [32, 16], "stride": [16, 1]}
 
@@ -49,7 +47,7 @@ def test_a_constant_that_differs_is_named(
     zoo: ZooPackage, leaf: dict[str, Any], outcome: str, value: str | None
 ) -> None:
     """By name, with the given value; only a dtype can be put right by a cast and tried again."""
-    found = list(constants.detect(updated(zoo("ranker"), leaf, outcome)))
+    found = list(by("constants.detect", updated(zoo("ranker"), leaf, outcome)))
     assert len(found) == (value is not None)
     for each in found:
         assert each.category == "constants" and each.guilty.name == "table.weight"
@@ -64,7 +62,7 @@ def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> Non
     given = {"table.weight": {**GOOD, "stride": [1, 32]}}
     more = {"load": 1, "how": "load_constants", "constants": given, "arguments": [False, True, True]}
     case.capture = capture(updates=[phase(1, **more)])
-    (found,) = constants.detect(case)
+    (found,) = by("constants.detect", case)
     assert "reads its memory" in found.summary and "copied" not in found.summary
     assert found.fix is not None and "alive" in found.fix.text
 
@@ -74,7 +72,7 @@ def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
     case = updated(zoo("ranker"), {})
     assert case.package is not None
     case.exported = ExportedFacts(state=(*[c.fqn for c in case.package.constants], "gone.weight"))
-    (found,) = constants.detect(case)
+    (found,) = by("constants.detect", case)
     assert found.guilty.name == "gone.weight" and found.fix is not None
     assert found.fix.text == constants.KEEP_ALL
 
@@ -99,7 +97,7 @@ def test_overlapping_calls_without_synchronisation(
 ) -> None:
     """run_single_threaded with two threads inside at once is named, with both threads."""
     case = threads(single, begins, thread)
-    found = list(concurrency.detect_overlapping_calls(case))
+    found = by("concurrency.detect_overlapping_calls", case)
     assert len(found) == harmful
     for each in found:
         assert each.category == "concurrency" and each.harmful and each.only_in_program
@@ -148,7 +146,7 @@ def test_moved_user_managed_constants() -> None:
     call = phase(3, load=1, thread=1, stack=[{"file": "a.py", "line": 9}])
     case.capture = capture(updates=[update], calls=[call], memory=[of_constants(2, "moved", ["w"], 1)])
     case.runs["script"] = run("script", "Segmentation fault")
-    (found,) = detect_memory_log(case)
+    (found,) = by("shared_memory.detect_memory_log", case)
     assert (found.guilty.kind, found.guilty.name) == ("constant", "w")
     assert [place.line for place in found.guilty.model_locations] == [3, 9]
     assert found.only_in_program
@@ -180,7 +178,7 @@ def test_writes_that_were_seen_at_the_check_count_for_the_call_before(zoo: ZooPa
         case.capture = capture(updates=[update], calls=[call], ends=[phase(4)], memory=[told])
         case.runs["script"] = run("script", "RuntimeError: drift")
         case.runs["plain"] = run("plain", "", {"event": "compared_expected", "equal": True})
-        found = list(detect_memory_log(case))
+        found = by("shared_memory.detect_memory_log", case)
         assert len(found) == count
         assert all("at the failed check" in each.evidence[0].fact for each in found)
 
@@ -190,7 +188,7 @@ def test_an_unregistered_operator(zoo: ZooPackage, name: str) -> None:
     """The operator that the load misses is named, with what the package calls."""
     case = package_case(zoo(name))
     case.runs["plain"] = run("plain", "RuntimeError: Could not find schema for aotizoo::halve_rows.")
-    (found,) = custom_op.detect_unregistered(case)
+    (found,) = by("custom_op.detect_unregistered", case)
     assert found.guilty.name == "aotizoo::halve_rows" and found.category == "custom_op"
 
 
@@ -209,7 +207,7 @@ def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent:
     )
     text = 'Timeout (0:00:10)!\nThread 0x1 (most recent call first):\n  File "/app/pool.py", line 50 in wait'
     case.runs["script"] = run("script", text, ending="timeout")
-    (found,) = hang.detect_waiting_calls(case)
+    (found,) = by("hang.detect_waiting_calls", case)
     assert found.category == "hang" and ("forked" in found.summary) == forked
     assert [line.line for line in found.guilty.model_locations] == ([41] if forked else [50, 41])
     assert found.fix is not None and ("spawn" in found.fix.text) == forked
@@ -245,7 +243,7 @@ CALL = phase(3, load=1, thread=1, file="inputs.pt")
 def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, Any], count: int) -> None:
     """Possible by itself; proven when the call with constants of their own memory passes."""
     case = given_views(zoo, CALL, **more)
-    found = list(constants.detect(case))
+    found = by("constants.detect", case)
     assert [(h.category, h.guilty.name) for h in found] == [("constants", "head.bias")] * count
     for hypothesis in found:
         assert confidence(hypothesis, case) == "possible" and hypothesis.intervention is not None
@@ -264,7 +262,7 @@ def test_the_counter_test_gives_constants_memory_of_their_own(tmp_path: Path) ->
         def load_constants(self, constants: dict[str, torch.Tensor]) -> None:
             got.update(constants)
 
-    step: Step = {"how": "load_constants", "file": str(file)}
+    step: Any = {"how": "load_constants", "file": str(file)}
     update_package(Loader(), step, Report(str(tmp_path / "report.jsonl")), {"copied": ["a"]})
     assert got["a"].untyped_storage().nbytes() == 16 and got["b"].untyped_storage().nbytes() == 48
     assert torch.equal(got["a"], block[2:6])

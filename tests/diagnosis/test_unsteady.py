@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import hang, illegal_memory_access, wrong_output
+from mcp_server.diagnosis.causes import wrong_output
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -20,7 +20,18 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import Line, called, capture, look, package_case, phase, run, traced, worker_run
+from tests.diagnosis.support import (
+    Line,
+    by,
+    called,
+    capture,
+    look,
+    package_case,
+    phase,
+    run,
+    traced,
+    worker_run,
+)
 from tests.support.command import typed
 
 
@@ -120,11 +131,11 @@ def test_dropout_of_a_script_that_ends_well_is_its_own_affair(
 def test_the_journal_names_the_kernel_of_a_hang(zoo: ZooPackage) -> None:
     """Once the journal names a launch, the call as a whole is no longer accused of the hang."""
     case = traced(zoo, "died", run("plain", ending="timeout"))
-    assert list(hang.detect_hanging_call(case)) == []
-    (found,) = illegal_memory_access.detect_last_launch(case)
+    assert by("hang.detect_hanging_call", case) == []
+    (found,) = by("illegal_memory_access.detect_last_launch", case)
     assert (found.category, found.guilty.launch_index) == ("hang", 1)
     case.trace = None
-    (found,) = hang.detect_hanging_call(case)
+    (found,) = by("hang.detect_hanging_call", case)
     assert found.guilty.kind == "call"
 
 
@@ -155,7 +166,7 @@ def test_a_check_over_a_right_call_is_the_programs() -> None:
     `sys.exit` prints no traceback: the hook tells where it stands. It is never proven.
     """
     for case, line in ((checked(), 9), (checked("accuracy 0.52 is below 0.90", **EXITED), 12)):
-        (found,) = wrong_output.detect_own_check(case)
+        (found,) = by("wrong_output.detect_own_check", case)
         assert (found.category, found.guilty.name) == ("script_error", f"serve.py:{line}")
         assert any("agree" in evidence.fact for evidence in found.evidence)
         assert confidence(found, case) in ("possible", "likely")
@@ -169,12 +180,12 @@ LATE = RAISED.replace("assert scores.max() < 1", "assert took < 5").replace(
 def test_a_check_of_time_is_told_as_cost() -> None:
     """Loads that took longer than all calls are the cause; without them it stays open what is slow."""
     case = checked(LATE)
-    (found,) = wrong_output.detect_own_check(case)
+    (found,) = by("wrong_output.detect_own_check", case)
     assert (found.category, confidence(found, case)) == ("cost", "possible")
     at = {"loader": "l", "package": "m.pt2", "stack": [{"file": "serve.py", "line": 4}]}
     loads = [phase(n, seconds=0.2, **at) for n in range(3, 7)]
     case.capture = capture(calls=[phase(1, **CALL, seconds=0.1)], loads=loads)
-    (found,) = wrong_output.detect_own_check(case)
+    (found,) = by("wrong_output.detect_own_check", case)
     assert (found.category, confidence(found, case)) == ("cost", "likely")
     assert found.guilty.model_locations[0].line == 4
     assert "4 loads of m.pt2 took 0.8 s, and 1 call 0.1 s" in found.summary
@@ -186,7 +197,7 @@ def test_a_check_of_memory_names_the_outputs_that_are_kept() -> None:
     grown = RAISED.replace("risk above 1", "grew by 728 MB")
     for kept, sure in ((150, "likely"), (1, "possible")):
         case = checked(grown, kept_outputs=kept, kept_bytes=kept * 5_000_000)
-        (found,) = wrong_output.detect_own_check(case)
+        (found,) = by("wrong_output.detect_own_check", case)
         assert (found.category, confidence(found, case)) == ("cost", sure)
         assert ("150 blocks of memory, 750 MB" in found.summary) == (kept == 150)
 
@@ -196,7 +207,7 @@ def test_a_check_of_memory_names_the_loads_of_one_package() -> None:
     case = checked(RAISED.replace("risk above 1", "grew by 728 MB"))
     at = {"loader": "l", "package": "m.pt2", "bytes": 32_000_000, "stack": [{"file": "serve.py", "line": 4}]}
     case.capture = capture(calls=[phase(1, **CALL)], loads=[phase(n, **at) for n in range(3, 15)])
-    (found,) = wrong_output.detect_own_check(case)
+    (found,) = by("wrong_output.detect_own_check", case)
     assert (found.category, found.guilty.name, confidence(found, case)) == ("cost", "m.pt2", "likely")
     assert "m.pt2 (32 MB) was loaded 12 times" in found.summary
     assert found.guilty.model_locations[0].line == 4
@@ -205,7 +216,7 @@ def test_a_check_of_memory_names_the_loads_of_one_package() -> None:
 @pytest.mark.parametrize("other", [{"equal": False}, {"outcome": "failed"}])
 def test_other_calls_clear_nothing(other: dict[str, Any]) -> None:
     """A package that diverges, or a call that raised, is looked at itself."""
-    assert not list(wrong_output.detect_own_check(checked(**other)))
+    assert not by("wrong_output.detect_own_check", checked(**other))
 
 
 def test_the_call_that_a_check_names_is_the_suspect() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import concurrency, custom_op, illegal_memory_access, nan_or_inf
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.launches import silent_suspicion
@@ -24,6 +23,7 @@ from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     DIFFERS,
     REFERENCE,
+    by,
     called,
     capture,
     failing,
@@ -55,7 +55,7 @@ def test_a_fake_function_that_disagrees() -> None:
     """An operator of the user's is named with both layouts; torch's own and higher-order ones are not."""
     case = failing(DiagnosisState(None))
     case.interpreted = worker_run(*map(mismatch, ("aten.t.default", "<cond>", "mine.op.default")))
-    (found,) = custom_op.detect_fake_results(case)
+    (found,) = by("custom_op.detect_fake_results", case)
     assert found.guilty.name == "torch.ops.mine.op.default" and found.category == "custom_op"
     assert "stride [8, 1]" in found.summary and "stride [1, 4]" in found.summary
 
@@ -125,10 +125,10 @@ def test_nan_that_a_kernel_has_as_a_number_is_a_mark_as_it_seems(zoo: ZooPackage
     """Such NaN is not claimed as a fault of a package alone; of a program that fails over it, it is."""
     number = first_of(marking(zoo, kind="kernel", name="k", launch=1))
     case = marking(zoo, kind="kernel", name="k", launch=number)
-    (found,) = nan_or_inf.detect_bad_values(case)
+    (found,) = by("nan_or_inf.detect_bad_values", case)
     assert found.weak and found.guilty.launch_index == number and "compare_with_eager" in found.settle
     case.log = read_log(["AssertionError: Tensor-likes are not close!"])
-    assert [found.weak for found in nan_or_inf.detect_bad_values(case)] == [False]
+    assert [found.weak for found in by("nan_or_inf.detect_bad_values", case)] == [False]
 
 
 def test_nan_that_stays_when_the_inputs_are_cleaned_is_looked_for_in_the_code(zoo: ZooPackage) -> None:
@@ -154,7 +154,7 @@ def test_nan_in_a_program_that_ended_well(
     case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
     if eager is not None:
         case.interpreted = worker_run({"event": "compared", "equal": eager})
-    (found,) = nan_or_inf.detect_bad_values(case)
+    (found,) = by("nan_or_inf.detect_bad_values", case)
     assert (found.weak, found.harmful, case.healthy) == (weak, harmful, healthy)
     assert not healthy or "NaN in its outputs" in health_summary(case)
 
@@ -168,7 +168,7 @@ def located(name: str, directory: Path, *, with_values: bool = True) -> Suspect:
     case.located = LocatedFault(
         found=True, tool=None, summary="", fault=fault, instrumented=True, cost=Cost()
     )
-    (found,) = illegal_memory_access.detect_memory(case)
+    (found,) = by("illegal_memory_access.detect_memory", case)
     assert confidence(found, case) != "proven"
     return found
 
@@ -209,7 +209,7 @@ def test_an_empty_tensor_is_the_kernels_to_mask(tmp_path: Path) -> None:
 )
 def test_the_launch_of_another_error_is_left_to_others(zoo: ZooPackage, how: str, text: str) -> None:
     """A call that ended with an error that no bad access explains is not put on memory."""
-    assert list(illegal_memory_access.detect_last_launch(traced(zoo, how, run("plain", text)))) == []
+    assert list(by("illegal_memory_access.detect_last_launch", traced(zoo, how, run("plain", text)))) == []
 
 
 def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_an_input_that_the_call_changes_may_spoil_a_reference(
     case = package_case(zoo("counter"))
     case.runs["script"] = run("script", text)
     case.interpreted = worker_run({"event": "compared", "equal": equal, "outputs": []})
-    found = list(concurrency.detect_changed_input(case))
+    found = by("concurrency.detect_changed_input", case)
     assert [(h.category, h.guilty.input_index, confidence(h, case)) for h in found] == [
         ("wrong_output", 0, "possible")
     ] * count

@@ -8,17 +8,27 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes.compiler import CODE, KEY, casts_trial, is_rounding
+from mcp_server.diagnosis.causes.compiler import KEY, casts_trial
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
 from mcp_server.model import ScriptWorkload, Verdict
+from mcp_server.runtime.context import decode
 from mcp_server.tools.failing import FailureShown
-from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
-from tests.diagnosis.support import called, capture, diverged, look, package_case, phase, run, worker_run
+from tests.diagnosis.support import (
+    OTHER_WEIGHTS,
+    called,
+    capture,
+    diverged,
+    look,
+    package_case,
+    phase,
+    run,
+    worker_run,
+)
 from tests.served import served
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
@@ -28,8 +38,7 @@ def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     """A package of other weights is the cause, and the launch that diverges only shows it."""
     case = diverged(zoo)
     assert case.with_eager is not None
-    other = ConstantDiffers(name="inp.weight", launch=0, elements=64, different=3)
-    case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
+    case.with_eager = case.with_eager.model_copy(update={"other_constants": [decode(OTHER_WEIGHTS)]})
     best = ranked(detect(case), case)[0]
     assert (best.category, best.guilty.name) == ("constants", "inp.weight")
     assert "3 of 64" in best.summary and confidence(best, case) == "likely"
@@ -52,6 +61,7 @@ def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, by: flo
     assert found.weak == weak and ("bfloat16" in found.summary) == weak
 
 
+CASTS = "aoti_compile_and_package(..., inductor_configs={'emulate_precision_casts': True})"
 CHECKED = "AssertionError: Tensor-likes are not close!"
 
 
@@ -92,7 +102,7 @@ def test_a_check_that_is_stricter_than_rounding_is_no_fault(
     found = concluded(case, tmp_path)
     assert (found.outcome, found.guilty, found.confidence) == ("no_fault", None, sure)
     assert "rounding alone" in found.summary and found.fix is not None
-    assert (found.fix.after == CODE and found.fix.ran is not None) == (effect is Effect.GONE)
+    assert (found.fix.after == CASTS and found.fix.ran is not None) == (effect is Effect.GONE)
     assert effect is Effect.GONE or "0.062" in found.fix.text
 
 
@@ -102,7 +112,7 @@ def test_what_rounding_does_not_explain_stays_a_fault(
 ) -> None:
     """One wrong element, or a check that compares with something else than eager's outputs."""
     case = compared(zoo, **more)
-    assert not is_rounding(case) and look("emulate_precision_casts").gain(case, []) == 0
+    assert look("emulate_precision_casts").gain(case, []) == 0
     assert concluded(case, tmp_path).outcome != "no_fault"
 
 
@@ -135,4 +145,4 @@ def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str)
     workload = ScriptWorkload(script=script, env=torch_environment())
     found = served(diagnose, context_in(tmp_path / "job"), workload, budget_s=240)
     assert (found.outcome, found.confidence) == ("no_fault", "proven"), found.summary
-    assert found.fix is not None and found.fix.after == CODE
+    assert found.fix is not None and found.fix.after == CASTS

@@ -20,8 +20,8 @@ from mcp_server.diagnosis.interventions.base import (
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.run import TriedCall, chance_of, effect_of, side_effects_of
 from mcp_server.diagnosis.try_fix import with_variables
+from mcp_server.worker import events
 from mcp_server.worker.capture.events import TensorFacts
-from mcp_server.worker.events import CallFacts, Comparison, OutputChange
 from mcp_server.worker.protocol import Where
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried
@@ -176,20 +176,20 @@ def test_an_update_that_ends_the_process_is_tried_by_itself(zoo: ZooPackage, tmp
 # What three calls say about an intervention.
 
 
-def good(nan: int = 0, found: Comparison | None = None) -> Seen:
+def good(nan: int = 0, found: events.Comparison | None = None) -> Seen:
     output = TensorFacts(nan=nan, inf=0)
-    return Seen("ok", CallFacts("x", "k", "ok", outputs=(output,), compared=found))
+    return Seen("ok", events.CallFacts("x", "k", "ok", outputs=(output,), compared=found))
 
 
 def raised(text: str, family: str = "", during: str = "calling") -> Seen:
     return Seen(
-        "raised", CallFacts("x", "k", "raised", during=during), text=text, family=family, essence=text
+        "raised", events.CallFacts("x", "k", "raised", during=during), text=text, family=family, essence=text
     )
 
 
-def compared(cured: int, left: int, new: int, innocent: int = 0) -> Comparison:
-    change = OutputChange(0, 4, changed=cured + innocent, innocent=innocent)
-    return Comparison("before", (change,), cured, left, new)
+def compared(cured: int, left: int, new: int, innocent: int = 0) -> events.Comparison:
+    change = events.OutputChange(0, 4, changed=cured + innocent, innocent=innocent)
+    return events.Comparison("before", (change,), cured, left, new)
 
 
 BOUND = raised("index out of bounds: 0 <= tmp2 < 32L", "cpu_index_assert")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from mcp_server.jobs.manager import Job
 from mcp_server.jobs.run import run
 from mcp_server.model import Cost
 
+ASKED = "asked.json"
 # Starts a process in another session, writes both pids to the file argv[1], ignores SIGTERM in both, sleeps.
 FAMILY = """
 import os, signal, sys, time
@@ -70,6 +72,12 @@ def family(path: Path) -> list[int]:
 
 def all_dead(pids: list[int], limit_s: float) -> bool:
     return within(limit_s, lambda: not any(map(alive, pids)))
+
+
+def asked_before(job: Path, operation: str, base: Path, **arguments: object) -> None:
+    """Leave in a job's directory what it was asked to do, as the product does."""
+    asked = {"operation": operation, "base": str(base), "arguments": arguments}
+    (job / ASKED).write_text(json.dumps(asked))
 
 
 async def endless(job: Job) -> Cost:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import resource
@@ -16,11 +15,10 @@ import anyio
 import pytest
 
 from mcp_server.jobs import supervisor
-from mcp_server.jobs.child import Decoded, Report, decode, oom_kill_count
 from mcp_server.jobs.output import BoundedFile, Capture, InOrder, clean
 from mcp_server.jobs.supervisor import children_of
 from tests.conftest import ROOT
-from tests.jobs.support import FAMILY, all_dead, family, python
+from tests.jobs.support import FAMILY, all_dead, family, finish, python
 
 
 def test_both_ways_to_find_descendants(tmp_path: Path) -> None:
@@ -49,53 +47,66 @@ def test_server_that_dies_while_it_asks(sent: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "limit", "expected"),
+    ("end", "expected"),
     [
-        (Report(status=0), "", ("exit", 0, None)),
-        (Report(status=3 << 8), "", ("exit", 3, None)),
-        (Report(status=134 << 8), "", ("exit", 134, "SIGABRT")),
-        (Report(status=128 << 8), "", ("exit", 128, None)),
-        (Report(status=255 << 8), "", ("exit", 255, None)),
-        (Report(status=11), "", ("signal", None, "SIGSEGV")),
-        (Report(status=6 | 0x80), "", ("signal", None, "SIGABRT")),
-        (Report(status=35), "", ("signal", None, "SIG35")),
-        (Report(status=9), "", ("signal", None, "SIGKILL")),
-        (Report(status=15), "too long", ("timeout", None, "SIGTERM")),
-        (Report(status=0), "too long", ("timeout", None, None)),
-        (
-            Report(status=127 << 8, failed_stage="program", failed_errno=errno.ENOENT),
-            "",
-            ("not_started", None, None),
-        ),
-        (Report(), "", ("signal", None, "SIGKILL")),
+        ("exit 0", ("exit", 0, None)),
+        ("exit 3", ("exit", 3, None)),
+        ("exit 134", ("exit", 134, "SIGABRT")),
+        ("exit 128", ("exit", 128, None)),
+        ("exit 255", ("exit", 255, None)),
+        ("kill -SEGV $$", ("signal", None, "SIGSEGV")),
+        ("kill -ABRT $$", ("signal", None, "SIGABRT")),
+        ("kill -35 $$", ("signal", None, "SIG35")),
+        ("kill -KILL $$", ("signal", None, "SIGKILL")),
+        ("kill -KILL $PPID; sleep 60", ("signal", None, "SIGKILL")),
     ],
 )
-def test_decode(report: Report, limit: str, expected: tuple[str, int | None, str | None]) -> None:
+async def test_how_a_program_ended(
+    tmp_path: Path, end: str, expected: tuple[str, int | None, str | None]
+) -> None:
     """Each way to end has its own name, and a return code only where the program gave one."""
-    decoded = decode(report, limit)
-    assert (decoded.ending, decoded.returncode, decoded.signal) == expected
+    done = await finish(tmp_path, ("sh", "-c", end))
+    assert (done.ending, done.returncode, done.signal) == expected
+    assert ("supervisor was killed" in done.note) == ("PPID" in end)
 
 
-def test_kernel_kill_needs_evidence() -> None:
+GROUPS = [
+    ("0::/job\n", "job/memory.events", "oom 4\noom_kill {}\noom_group_kill 0\n"),
+    ("5:cpu,memory:/old\n0::/\n", "memory/old/memory.oom_control", "under_oom 0\noom_kill {}\n"),
+]
+
+
+@pytest.mark.parametrize(("groups", "file", "counts"), GROUPS, ids=["version 2", "version 1"])
+@pytest.mark.parametrize(
+    ("kills", "end", "ending", "noted"),
+    [
+        (0, "kill -KILL $$", "signal", False),
+        (1, "kill -KILL $$", "out_of_memory", True),
+        (1, "kill -SEGV $$", "signal", False),
+        (2, "exit 1", "exit", True),
+    ],
+)
+async def test_a_kill_by_the_kernel_needs_evidence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    groups: str,
+    file: str,
+    counts: str,
+    kills: int,
+    end: str,
+    ending: str,
+    noted: bool,
+) -> None:
     """SIGKILL alone is no proof of too little memory, and the kill of a descendant is a note."""
-    assert decode(Report(status=9), oom_kills=1).ending == "out_of_memory"
-    assert decode(Report(status=11), oom_kills=1) == Decoded("signal", signal="SIGSEGV")
-    failed = decode(Report(status=1 << 8), oom_kills=2)
-    assert (failed.ending, "2 time(s)" in failed.note) == ("exit", True)
-
-
-def test_oom_counter_of_both_versions(tmp_path: Path) -> None:
-    """The kernel's counter is found in the control groups of version 1 and of version 2."""
-    groups = tmp_path / "cgroup"
-    for text, file, content in [
-        ("0::/job\n", "job/memory.events", "oom 4\noom_kill 3\noom_group_kill 0\n"),
-        ("5:cpu,memory:/old\n0::/\n", "memory/old/memory.oom_control", "under_oom 0\noom_kill 2\n"),
-    ]:
-        groups.write_text(text)
-        (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).write_text(content)
-        assert oom_kill_count(tmp_path, groups) == int(content.split("oom_kill ")[1][0])
-    assert oom_kill_count(tmp_path, tmp_path / "absent") == 0
+    (tmp_path / "cgroup").write_text(groups)
+    counter = tmp_path / file
+    counter.parent.mkdir(parents=True)
+    counter.write_text(counts.format(3))
+    places = (tmp_path, tmp_path / "cgroup")
+    monkeypatch.setattr("mcp_server.jobs.child.oom_kill_count.__defaults__", places)
+    (tmp_path / "after").write_text(counts.format(3 + kills))
+    done = await finish(tmp_path, ("sh", "-c", f"cp after {file}; {end}"))
+    assert (done.ending, f"struck {kills} time(s)" in done.note) == (ending, noted)
 
 
 Server = subprocess.Popen[bytes]
@@ -129,19 +140,6 @@ def test_killed_supervisor_leaves_nothing(server: Server, tmp_path: Path) -> Non
     os.kill(supervisor, signal.SIGKILL)
     assert all_dead(pids, 15.0)
     assert server.poll() is None
-
-
-HEAD, TAIL = 100, 200
-
-
-def kept(path: Path, data: bytes, pieces: int = 7) -> tuple[bytes, int]:
-    """The file after `data` was written in pieces, and the bytes left out."""
-    file = BoundedFile(path, HEAD, TAIL)
-    for start in range(0, len(data), pieces):
-        file.write(data[start : start + pieces])
-        assert path.stat().st_size <= HEAD + TAIL
-    dropped = file.close()
-    return path.read_bytes(), dropped
 
 
 def test_streams_are_joined_by_lines(tmp_path: Path) -> None:

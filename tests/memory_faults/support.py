@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mcp_server.logs.journal import read_journal_file
 from mcp_server.memory_faults import Fault
@@ -15,7 +16,7 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.fault_run import read_ranges, read_report
-from mcp_server.worker.events import Argument, Given
+from mcp_server.worker import events
 from tests.recorded import RECORDINGS
 
 WRAPPERS = RECORDINGS / "wrappers"
@@ -33,6 +34,15 @@ def recorded(name: str, directory: Path, changes: Mapping[str, str] = {}) -> Pac
 
 FAULTS = RECORDINGS / "memory_faults"
 PROGRAMS = sorted(path.name for path in FAULTS.iterdir())
+
+
+def given_to(name: str, *, rows: int | None = None) -> Any:
+    """The inputs of a recorded run; with `rows`, as if the first had that many."""
+    report = FAULTS / name / "report.jsonl"
+    leaves = [leaf for event in stream_events(report, events.Given) for leaf in event.leaves]
+    if rows is not None:
+        leaves[0].shape = [rows, *(leaves[0].shape or ())[1:]]
+    return from_leaves([replace(leaf, kind="tensor") for leaf in leaves], None)
 
 
 def view_of(recording: Path, directory: Path, old: str = "", new: str = "") -> PackageView:
@@ -60,11 +70,10 @@ def joined(
     recording = FAULTS / name
     view = view_of(recording, directory, old, new)
     _, found = read_report(recording / "memcheck.txt", "memcheck", view)
-    leaves = [leaf for event in stream_events(recording / "report.jsonl", Given) for leaf in event.leaves]
     evidence = Evidence(
         journal=read_journal_file(recording / "launches.jsonl") if with_journal else None,
         synchronous=with_journal,
-        ranges=read_ranges(stream_events(recording / "report.jsonl", Argument)) if with_values else {},
-        inputs=from_leaves([replace(leaf, kind="tensor") for leaf in leaves], None).tensors,
+        ranges=read_ranges(stream_events(recording / "report.jsonl", events.Argument)) if with_values else {},
+        inputs=given_to(name).tensors,
     )
     return join_fault(view, found[0], evidence) if found else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mcp_server.package.archive import Package, open_package, read_constants
 from mcp_server.package.dataflow import Dataflow
@@ -11,7 +12,7 @@ from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.members import DirectoryContainer, ModelFiles
 from mcp_server.package.signature import read_signature
 from mcp_server.package.view import PackageView
-from mcp_server.package.wrapper import Wrapper, read_wrapper
+from mcp_server.package.wrapper import read_wrapper
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
 
@@ -31,7 +32,7 @@ SUMMARISED = (
 """One for each release, device and kind of launch: the other wrappers have no line of another kind."""
 
 
-def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Wrapper:
+def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Any:
     """A recorded wrapper."""
     return read_wrapper((WRAPPERS / f"{name}.{compiled_by}.cpp").read_text(encoding="utf-8"))
 
@@ -48,7 +49,7 @@ def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:
     return PackageView(Package(RECORDINGS, container, ("model",), files))
 
 
-def summary(wrapper: Wrapper) -> str:
+def summary(wrapper: Any) -> str:
     """Signature, kernels, tensors, launches with roles and last writers, transfers, symbols, problems."""
     return "\n".join([*_lines(wrapper), ""])
 
@@ -66,7 +67,7 @@ def _interface(text: str) -> Iterator[str]:
     yield f"notes {signature.notes} problems {signature.problems}"
 
 
-def _lines(wrapper: Wrapper) -> Iterator[str]:
+def _lines(wrapper: Any) -> Iterator[str]:
     yield from _interface(wrapper.text)
     for kernel in wrapper.kernels.values():
         blocks = f"warps {kernel.num_warps} shared {kernel.shared_bytes} {kernel.block_sizes} {kernel.grid}"
@@ -90,7 +91,7 @@ def _lines(wrapper: Wrapper) -> Iterator[str]:
         yield f"line {problem.line}: not understood: {problem.what}"
 
 
-def _launch(wrapper: Wrapper, flow: Dataflow, launch: Launch) -> Iterator[str]:
+def _launch(wrapper: Any, flow: Dataflow, launch: Launch) -> Iterator[str]:
     where = " / ".join(block.header for block in launch.context)
     checked = "" if launch.checked else " unchecked"
     name = f"{launch.kind} {launch.kernel}:{launch.handle}"
@@ -118,7 +119,7 @@ def _written_by(flow: Dataflow, launch: Launch, argument: Argument) -> str:
     return f" <- {', '.join(writers)}" if writers else ""
 
 
-def read(zoo: ZooPackage, name: str) -> Wrapper:
+def read(zoo: ZooPackage, name: str) -> Any:
     package = open_package(zoo(name))
     return read_wrapper(package.wrapper_text, package.kernel_text)
 

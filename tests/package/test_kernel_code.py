@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.package.assertion import (
-    Candidate,
     explain,
     propose,
     read_assertion,
@@ -29,7 +28,7 @@ DEVICE = (
 )
 
 
-def traced(view: PackageView, text: str, line: int | None = None) -> tuple[Candidate, ...]:
+def traced(view: PackageView, text: str, line: int | None = None) -> tuple[Any, ...]:
     assertion = read_assertion(text, line=line)
     assert assertion is not None
     return view.tracer.trace(assertion)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -18,11 +17,8 @@ from mcp_server.package.mismatch import GivenTensor, symbol_values
 from mcp_server.package.prover import find_kernel_defects, largest_sizes
 from mcp_server.package.terms.accesses import Spans, lanes, read_accesses
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.runtime.context import stream_events
-from mcp_server.tools.check_devices import from_leaves
-from mcp_server.worker.events import Given
 from tests.conftest import ZooPackage
-from tests.memory_faults.support import FAULTS, PROGRAMS, recorded, view_of
+from tests.memory_faults.support import FAULTS, PROGRAMS, given_to, recorded, view_of
 from tests.recorded import RECORDINGS
 from tests.zoo.names import TRIED, few
 
@@ -163,9 +159,7 @@ def defects(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, str]
 def test_a_recorded_program_on_a_gpu(name: str, tmp_path: Path) -> None:
     """Those whose code alone is wrong are named, with argument; no other kernel is accused."""
     view = view_of(FAULTS / name, tmp_path)
-    leaves = [leaf for event in stream_events(FAULTS / name / "report.jsonl", Given) for leaf in event.leaves]
-    passed = from_leaves([replace(leaf, kind="tensor") for leaf in leaves], None).tensors
-    sizes = symbol_values(view.package.signature, passed)
+    sizes = symbol_values(view.package.signature, given_to(name).tensors)
     found = defects(view, sizes)
     assert found[:1] == ([WRONG[name]] if name in WRONG else [])
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.exported import read_provenance
 from mcp_server.package.terms.sizes import evaluate
-from mcp_server.package.wrapper import Wrapper, read_wrapper
+from mcp_server.package.wrapper import read_wrapper
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
 from tests.package.summaries import GOLD, WRAPPERS, all_summaries, read, recorded
@@ -117,7 +118,7 @@ _HEAD = """void AOTInductorModel::run_impl(AtenTensorHandle* input_handles) {
 """
 
 
-def body(*lines: str) -> Wrapper:
+def body(*lines: str) -> Any:
     """A wrapper of hand-written statements."""
     return read_wrapper(_HEAD + "\n".join(f"    {line}" for line in lines) + "\n}\n")
 

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from mcp_server.logs.journal import Journal, read_journal, read_journal_file
+from mcp_server.logs.journal import read_journal, read_journal_file
 from mcp_server.model import CommandWorkload, PackageWorkload
 from mcp_server.probes.cache import Cache
 from mcp_server.runtime.context import Context
@@ -60,7 +61,7 @@ def host() -> Path:
 
 def run_host(
     host: Path, zoo: ZooPackage, cache: Cache, context: Context, mode: str
-) -> tuple[subprocess.CompletedProcess[str], Journal]:
+) -> tuple[subprocess.CompletedProcess[str], Any]:
     """Run the package that `trace_launches` hands back, in the environment that it names."""
     workload = PackageWorkload(package=zoo("ranker"))
     prepared = anyio.run(lambda: trace_launches(context, workload, cache=cache))

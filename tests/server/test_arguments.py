@@ -17,23 +17,15 @@ from mcp_server.cli.parameters import arguments_of, targets_of
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
-from mcp_server.operations.arguments import (
-    CheckArguments,
-    DiagnoseArguments,
-    ExplainArguments,
-    InspectArguments,
-    ReduceArguments,
-    RepeatArguments,
-    TryArguments,
-    WorkloadArguments,
-    validated,
-)
+from mcp_server.operations.arguments import validated
 from mcp_server.operations.table import question_of
-from mcp_server.operations.workload import paired_model, symptom_of, workload_of
+from mcp_server.operations.workload import paired_model, symptom_of
+from mcp_server.runtime.context import Context
 from mcp_server.server.app import make_server
 from mcp_server.server.resources import GUIDES
 from tests.server import sample
 from tests.server.clients import ERAS, Era, data_of
+from tests.support.tools import BY_NAME, asked
 
 # Arguments, flat or without a name, become a workload, or an error that says what to pass instead.
 
@@ -49,8 +41,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def built(folder: Path, **values: Any) -> object:
-    return workload_of(validated(WorkloadArguments, {"cwd": str(folder), **values}))
+def given(name: str, **values: Any) -> Any:
+    """The arguments of a tool, checked."""
+    return validated(BY_NAME[name].arguments, values)
+
+
+def refused(context: Context, name: str, **values: Any) -> ProblemError:
+    """What a tool says about arguments that it does not take."""
+    with pytest.raises(ProblemError) as problem:
+        anyio.run(lambda: asked(name, context, **values))
+    return problem.value
 
 
 def test_what_is_reduced_takes_what_the_other_tools_take(
@@ -60,12 +60,12 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
     monkeypatch.chdir(folder.parent)
     around = {"cwd": folder.name, "env": {"A": "1"}, "timeout_s": 9}
     script = {**around, "script": "app.py", "script_args": ["--fast"]}
-    assert paired_model(validated(ReduceArguments, script)) == ScriptWorkload(
+    assert paired_model(given("reduce", **script)) == ScriptWorkload(
         script=folder / "app.py", args=["--fast"], cwd=folder, env={"A": "1"}, timeout_s=9
     )
     specs = [{"shape": [2, 3], "dtype": "float32"}]
     program = {**around, "exported": "program.pt2", "inputs": specs, "extra_imports": ["ops.py"]}
-    assert paired_model(validated(ReduceArguments, program)) == ExportedWorkload(
+    assert paired_model(given("reduce", **program)) == ExportedWorkload(
         exported=folder / "program.pt2",
         inputs=[TensorSpec(shape=[2, 3], dtype="float32")],
         extra_imports=["ops.py"],
@@ -75,7 +75,7 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
     )
     del script["script"]
     with pytest.raises(ProblemError, match="script_args are given without a script"):
-        paired_model(validated(ReduceArguments, {**script, "exported": "program.pt2"}))
+        paired_model(given("reduce", **script, exported="program.pt2"))
 
 
 @pytest.mark.parametrize(
@@ -90,48 +90,44 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
         ({"script": "app.py", "env": {"A": 1}}, "argument 'env.A'"),
     ],
 )  # fmt: skip
-def test_bad_arguments(folder: Path, values: dict[str, Any], said: str) -> None:
+def test_bad_arguments(context: Context, folder: Path, values: dict[str, Any], said: str) -> None:
     """What tests/cli/test_exits.py does not send to the server: what is wrong, and what is allowed."""
-    with pytest.raises(ProblemError) as problem:
-        built(folder, **values)
-    assert said in str(problem.value)
+    assert said in str(refused(context, "run_deterministic", **{"cwd": str(folder), **values}))
 
 
-def test_a_program_is_the_reference_of_its_package(folder: Path) -> None:
+def test_a_program_is_the_reference_of_its_package(context: Context, folder: Path) -> None:
     """diagnose takes the two together; what makes one run still takes one workload."""
     pair = {"package": "broken.pt2", "exported": "program.pt2", "cwd": str(folder)}
-    given = validated(DiagnoseArguments, pair)
-    workload = workload_of(given)
-    assert isinstance(workload, PackageWorkload)
-    assert symptom_of(given, workload).program == folder / "program.pt2"
-    with pytest.raises(ProblemError, match="more than one workload given"):
-        workload_of(validated(RepeatArguments, pair))
+    package = PackageWorkload(package=folder / "broken.pt2", cwd=folder)
+    assert symptom_of(given("diagnose", **pair), package).program == folder / "program.pt2"
+    assert "more than one workload given" in str(refused(context, "run_deterministic", **pair))
 
 
-def test_a_compiled_package_as_exported(folder: Path, zoo: Any) -> None:
+def test_a_compiled_package_as_exported(context: Context, zoo: Any) -> None:
     """A compiled package in the place of an exported program is sent to the right argument."""
-    with pytest.raises(ProblemError) as problem:
-        built(folder, exported=str(zoo("ranker")))
-    assert problem.value.next_call == "pass the same path as package"
+    problem = refused(context, "run_deterministic", exported=zoo("ranker"))
+    assert problem.next_call == "pass the same path as package"
 
 
 def test_questions() -> None:
     """At most one question, except an assertion with the kernel that printed it."""
-    both = InspectArguments(package="m.pt2", assertion="0 <= tmp4 < 10", kernel="k", generated_line=30)
+    both = given(
+        "inspect_package", package="m.pt2", assertion="0 <= tmp4 < 10", kernel="k", generated_line=30
+    )
     question = question_of(both)
     assert question is not None and question.kernel == "k" and question.generated_line == 30
-    assert question_of(InspectArguments(package="m.pt2")) is None
+    assert question_of(given("inspect_package", package="m.pt2")) is None
     with pytest.raises(ProblemError, match="more than one question"):
-        question_of(InspectArguments(package="m.pt2", launch=0, buffer="buf1"))
+        question_of(given("inspect_package", package="m.pt2", launch=0, buffer="buf1"))
     with pytest.raises(ProblemError, match="goes with an assertion"):
-        question_of(InspectArguments(package="m.pt2", generated_line=3))
+        question_of(given("inspect_package", package="m.pt2", generated_line=3))
 
 
 def test_a_command_that_runs_nothing_has_no_target() -> None:
     """`explain-error` takes a text or a log, each by its name; `try-fix` has its package already."""
-    assert not targets_of(ExplainArguments) and not targets_of(TryArguments)
+    assert not any(targets_of(BY_NAME[name].arguments) for name in ("explain_error", "try_fix"))
     with pytest.raises(ProblemError):
-        arguments_of(CheckArguments, {"target": str(Path("nothing.txt"))})
+        arguments_of(BY_NAME["check_devices"].arguments, {"target": str(Path("nothing.txt"))})
 
 
 # Resources and prompts.

@@ -12,10 +12,9 @@ from mcp_server.package.launches import shim_operator
 from mcp_server.package.pytorch.program import PytorchProgram
 from mcp_server.package.view import PackageView
 from mcp_server.worker.decompiled import overload_of, schema_of
-from mcp_server.worker.events import Schema
 
 
-def schemas_of(view: PackageView) -> Mapping[str, Schema]:
+def schemas_of(view: PackageView) -> Mapping[str, Any]:
     """The operators that a package calls, as the installed torch declares them."""
     shims = {shim_operator(each.callee) for each in view.wrapper.launches if each.kind != "cpp"}
     return {shim: schema_of(shim, *found) for shim in shims if (found := overload_of(shim)) is not None}

@@ -14,7 +14,6 @@ import pytest
 from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Workload
 from mcp_server.package.archive import Package, open_package, read_metadata
 from mcp_server.tools.machine import ISA_FLAGS, Compiler, Machine, find_problems, find_tool
-from mcp_server.worker.events import Gpu
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without
 from tests.support.tools import tool
@@ -121,6 +120,10 @@ def test_the_compiler_of_the_workload_is_tried(tmp_path: Path, bare_python: Path
     assert not missing.machine.compiler.works and missing.machine.compiler.path == "no-such-compiler"
 
 
+def gpu(capability: str) -> dict[str, object]:
+    return {"index": 0, "name": "NVIDIA H200", "capability": capability}
+
+
 def machine(**changes: object) -> Machine:
     """A machine with one H200 on which everything works, except `changes`."""
     facts: dict[str, object] = {
@@ -134,7 +137,7 @@ def machine(**changes: object) -> Machine:
         "python": sys.executable,
         "torch": "2.11.0+cu130",
         "cuda_available": True,
-        "gpus": [Gpu(index=0, name="NVIDIA H200", capability="90")],
+        "gpus": [gpu("90")],
     }
     return Machine.model_validate({**facts, **changes})
 
@@ -170,8 +173,7 @@ def test_cubins_run_on_their_own_major_architecture(
     zoo: ZooPackage, tmp_path: Path, compiled: str, here: str, runs: bool
 ) -> None:
     """Same major, and at least the compiled minor."""
-    gpu = Gpu(index=0, name="GPU", capability=here)
-    problems = find_problems(cuda_package(zoo, tmp_path, compiled), machine(gpus=[gpu]))
+    problems = find_problems(cuda_package(zoo, tmp_path, compiled), machine(gpus=[gpu(here)]))
     assert [p.category for p in problems] == ([] if runs else ["arch_mismatch"])
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.child import Command, Ending, Finished
-from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, CapturedProcess
-from mcp_server.runtime.steps import CARD, StepCache, keep, key_of
-from mcp_server.tools.requests import is_importable, own_module, plan_replay
+from mcp_server.jobs.child import Command, Finished
+from mcp_server.runtime.steps import StepCache, keep, key_of
+from mcp_server.tools.requests import own_module, plan_replay
+from tests.diagnosis.support import capture, phase
 from tests.worker.support import captured
 
 
@@ -38,15 +38,17 @@ def test_which_scripts_may_be_imported(tmp_path: Path, code: str, expected: bool
     """Only a file whose top level asks for `__main__` is imported; of another one, only its operators are."""
     script = tmp_path / "program.py"
     script.write_text(code)
-    assert is_importable(script) is expected
-    process = CapturedProcess(pid=1, parent=0, argv=["python", "-u", str(script), "x.pt"], python="3.11")
+    argv = ["python", "-u", str(script), "x.pt"]
+    (process,) = capture(processes=[{"pid": 1, "parent": 0, "argv": argv, "python": "3.11"}]).processes
     assert own_module(process) == (str(script) if expected else f"{script}#operators")
 
 
-def load(**more: Any) -> CapturedLoad:
-    return CapturedLoad.model_validate(
-        {"pid": 1, "n": 1, "number": 1, "loader": "AOTIModelPackageLoader", "package": "m.pt2", **more}
-    )
+def load(**more: Any) -> dict[str, Any]:
+    return phase(1, loader="AOTIModelPackageLoader", package="m.pt2", **more)
+
+
+def call(**more: Any) -> dict[str, Any]:
+    return phase(2, load=1, thread=1, file="i.pt", **more)
 
 
 @pytest.mark.parametrize(
@@ -64,19 +66,16 @@ def test_a_load_that_took_the_current_device_names_it(
     options: dict[str, Any], current: int | None, made_with: dict[str, Any]
 ) -> None:
     """The worker's own current device is the first; what the program named stays."""
-    made = load(options=options, current_device=current)
-    request = plan_replay(Captured(loads=[made]), made)
-    assert request == {"package": str(made.package), "steps": [], "extra_imports": [], **made_with}
+    seen = capture(loads=[load(options=options, current_device=current)])
+    request = plan_replay(seen, seen.loads[0])
+    assert request == {"package": "m.pt2", "steps": [], "extra_imports": [], **made_with}
 
 
 @pytest.mark.parametrize("current", [None, 0, 1])
 def test_a_call_is_made_on_the_device_of_its_thread(current: int | None) -> None:
     """Kernels of custom operators go to the current device, wherever the package was loaded."""
-    call = CapturedCall.model_validate(
-        {"pid": 1, "n": 2, "number": 1, "load": 1, "thread": 1, "file": "i.pt", "current_device": current}
-    )
-    seen = Captured(loads=[load(options={"device_index": 1})], calls=[call])
-    request = plan_replay(seen, call)
+    seen = capture(loads=[load(options={"device_index": 1})], calls=[call(current_device=current)])
+    request = plan_replay(seen, seen.calls[0])
     assert request["device_index"] == 1
     assert request.get("current_device") == current
 
@@ -88,16 +87,15 @@ def test_only_a_failed_call_is_made_again_under_its_limit(
     outcome: str, headroom: int | None, limited: bool
 ) -> None:
     """A process of ours needs more than the call: one that passed must not fail for them."""
-    facts = {"pid": 1, "n": 2, "number": 1, "load": 1, "thread": 1, "file": "i.pt"}
-    call = CapturedCall.model_validate({**facts, "outcome": outcome, "headroom": headroom})
-    (step,) = plan_replay(Captured(loads=[load()], calls=[call]), call)["steps"]
+    seen = capture(loads=[load()], calls=[call(outcome=outcome, headroom=headroom)])
+    (step,) = plan_replay(seen, seen.calls[0])["steps"]
     assert ("headroom" in step) == limited
 
 
 BASE = Command(argv=("python", "-u", "main.py"), cwd=Path("/"), env={"A": "1"})
 
 
-def step(job: Path, name: str, request: object = None, ending: Ending = "exit", wall_s: float = 1) -> Path:
+def step(job: Path, name: str, request: object = None, ending: Any = "exit", wall_s: float = 1) -> Path:
     """A step's directory with its streams; with `ending`, one that has ended and is kept."""
     directory = job / name
     directory.mkdir(parents=True)
@@ -122,7 +120,9 @@ def test_a_kept_step_is_used_once_and_brings_its_files(tmp_path: Path) -> None:
     found = kept.take(key, BASE, new)
     assert found is not None and found.reused and found.output == new / "output.log"
     assert found.output.read_text() == "01-run" and (new / "site" / "saved.pt").read_text() == "tensor"
-    assert not (new / CARD).exists() and kept.take(key, BASE, new) is None
+    files = {"output.log", "stdout.log", "stderr.log", "request.json", "site"}
+    assert {path.name for path in new.iterdir()} == files
+    assert kept.take(key, BASE, new) is None
 
 
 @pytest.mark.parametrize(("limit_s", "used"), [(5, True), (60, False)])

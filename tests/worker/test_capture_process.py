@@ -10,6 +10,7 @@ import weakref
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from mcp_server.logs.captured import read_capture
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.calls import Calls, failure
 from mcp_server.worker.capture.compiles import Compiles
-from mcp_server.worker.capture.journal import CaptureStore, Ending, Journal, around
+from mcp_server.worker.capture.journal import CaptureStore, Journal, around
 from tests.zoo.names import few
 
 # What the hook tells of comparisons that failed.
@@ -251,7 +252,7 @@ def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
         """The program's function."""
         return 10 // x
 
-    def hook(x: int) -> Ending:
+    def hook(x: int) -> Any:
         if x == 2:
             raise KeyError("mine")
         yield

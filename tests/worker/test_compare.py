@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mcp_server.runtime.context import stream_events
+from mcp_server.runtime.context import read_events
+from mcp_server.worker import events
 from mcp_server.worker.capture.events import OddElement
 from mcp_server.worker.compare import Expected, compare_all, equal, faults_of_part, judge, measure, tolerance
 from mcp_server.worker.eager_values import expectations
-from mcp_server.worker.events import Rounding
 from mcp_server.worker.report import Report
 from mcp_server.worker.tensors import first_non_finite, summary
 from tests.zoo.names import few
@@ -302,7 +302,8 @@ def test_the_reference_of_a_check_is_judged_as_well(
     checked = {"eager": found[0].eager, "other": found[0].eager + 1, "own": made.clone()}[reference]
     report = tmp_path / "judged.jsonl"
     judge(found, [made], [checked], Report(str(report)))
-    (event,) = stream_events(report, Rounding)
+    (event,) = read_events(report)
+    assert isinstance(event, events.Rounding)
     assert event.reference is near and event.narrow
     assert [each.beyond for each in event.outputs] == [0]
 

@@ -11,14 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from mcp_server.runtime.context import E, read_events, stream_events
+from mcp_server.runtime.context import read_events, stream_events
 from mcp_server.worker import events, interpret
 from mcp_server.worker.capture.compiles import stopped_at
 from mcp_server.worker.capture.events import Overrun
-from mcp_server.worker.events import Operator
 from mcp_server.worker.interpret import Operators
 from mcp_server.worker.loading import recapture, update_program
-from mcp_server.worker.protocol import MadeBy
 from mcp_server.worker.report import Refused, Report
 from tests.worker.support import saved
 
@@ -79,7 +77,7 @@ def events_of(tmp_path: Path, model: nn.Module, *inputs: torch.Tensor, **request
     return list(read_events(report))
 
 
-def named(told: list[events.Event], kind: type[E]) -> list[E]:
+def named(told: list[events.Event], kind: type[events.Event]) -> list[Any]:
     return [event for event in told if isinstance(event, kind)]
 
 
@@ -234,12 +232,12 @@ for name, (argument, function) in IMPLEMENTED.items():
         torch.library.register_fake(f"{SPACE}::{name}", fake, lib=LIBRARY)
 
 
-def under(directory: Path, name: str, repair: bool) -> tuple[torch.Tensor, list[Operator]]:
+def under(directory: Path, name: str, repair: bool) -> tuple[torch.Tensor, list[events.Operator]]:
     """The result of an operator on ones of shape [3, 4], and the worker's events."""
     report = directory / "report.jsonl"
     with Operators(Report(str(report)), repair):
         result = getattr(getattr(torch.ops, SPACE), name)(torch.ones(3, 4))
-    return result, list(stream_events(report, Operator))
+    return result, list(stream_events(report, events.Operator))
 
 
 TWO_ROWS = torch.cat([torch.ones(2, 4), torch.zeros(1, 4)])
@@ -380,10 +378,11 @@ def test_the_program_of_a_script_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
     script, report = tmp_path / "program.py", Report(str(tmp_path / "report.jsonl"))
     script.write_text(SCRIPT)
     compile_before = torch._inductor.aoti_compile_and_package
-    asked: MadeBy = {"script": str(script), "args": ["7", "compile"], "compile": 0}
+    asked: Any = {"script": str(script), "args": ["7", "compile"], "compile": 0}
     program = recapture(asked, report)
     assert program.module()(torch.ones(3)).tolist() == [8.0, 8.0, 8.0]
     assert not script.with_name("program.py.went-on").exists()
     assert torch._inductor.aoti_compile_and_package is compile_before
+    asked["args"] = ["7"]
     with pytest.raises(Refused, match="did not reach"):
-        recapture({**asked, "args": ["7"]}, report)
+        recapture(asked, report)

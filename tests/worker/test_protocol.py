@@ -13,10 +13,7 @@ import torch
 
 from mcp_server import worker
 from mcp_server.runtime.context import stream_events
-from mcp_server.worker import protocol
-from mcp_server.worker.events import (
-    OperatorsTaken,
-)
+from mcp_server.worker import events, protocol
 from mcp_server.worker.imports import import_all, registrations
 from mcp_server.worker.report import Report
 
@@ -110,7 +107,7 @@ def test_only_what_registers_is_taken_with_what_it_reads(tmp_path: Path) -> None
     script.write_text(SCRIPT)
     import_all([f"{script}#operators"], Report(str(report)))
     assert torch.ops.taken_out.scale(torch.ones(2)).tolist() == [3.0, 3.0]
-    (told,) = stream_events(report, OperatorsTaken)
+    (told,) = stream_events(report, events.OperatorsTaken)
     assert told.lines == [16, 20] and told.file == str(script)
     assert not list(tmp_path.glob("*.ran"))
 

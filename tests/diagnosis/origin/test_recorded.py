@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from mcp_server.diagnosis.origin.find import Fault, find_origin
-from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
+from mcp_server.diagnosis.origin.values import ProbedValues, Tensor
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.launches import Argument, Launch
 from tests.support.origins import recorded
@@ -20,12 +21,12 @@ class KnownValues(ProbedValues):
     """Tensors of a call by launch, variable and phase."""
 
     def __init__(
-        self, tensors: Mapping[tuple[int, str, Phase], torch.Tensor], sizes: Mapping[str, int] | None = None
+        self, tensors: Mapping[tuple[int, str, Any], torch.Tensor], sizes: Mapping[str, int] | None = None
     ) -> None:
         super().__init__(())
         self.tensors, self.sizes = tensors, sizes or {}
 
-    def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
+    def tensor(self, launch: int, argument: Argument, when: Any) -> Tensor | None:
         known = self.tensors.get((launch, argument.target or "", when))
         if known is None:
             return None
