@@ -2,7 +2,8 @@
 
 The import takes longer than a small model's own export. `python -m tests.builder` reads requests from its
 standard input, each a line of JSON: a module, its arguments, and a file for what it prints. It runs each as
-`python -m MODULE ARGUMENTS` would, and answers with a line: the exit status. It ends with its input.
+`python -m MODULE ARGUMENTS` would, or as `python -c CODE ARGUMENTS` if the module is `-c`. It answers with a
+line, the exit status, and ends with its input.
 """
 
 from __future__ import annotations
@@ -71,8 +72,12 @@ def _become(module: str, words: list[str], printed: str) -> None:
         nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(printed, os.O_WRONLY | os.O_CREAT)
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
-        sys.argv = [module, *words]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module == "-c":
+            sys.argv = [module, *words[1:]]
+            exec(compile(words[0], "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            sys.argv = [module, *words]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as left:
         status = left.code if isinstance(left.code, int) else int(left.code is not None)
@@ -81,6 +86,8 @@ def _become(module: str, words: list[str], printed: str) -> None:
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
+        if module == "-c":
+            sys.exit(status)  # with what a library does at the end of its process
         os._exit(status)
 
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
+from rich.console import Console
 
 from mcp_server.runtime.context import Context
 from tests.builder import Builder
@@ -27,6 +29,9 @@ CACHE = MADE / "zoo"
 
 ZooPackage = Callable[[str], Path]
 
+# Scripts compile as the zoo does: one cache with one precompiled header, and no probe of the CPU.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # The wrapper is most of a compile; optimising it takes a quarter of its time, and no test depends on that.
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 # Rebuilt packages are kept in one place, whichever test asks for one first.
@@ -56,9 +61,13 @@ _let_children_hear_signals()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that compile or run models come first, so that no process is left with one of them at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Files with most tests that run models come first, so that no process is left with one at the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow") and not skipped(item))
+    items.sort(key=lambda item: -slow[item.path])
+
+
+def skipped(item: pytest.Item) -> bool:
+    return any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
 
 
 def pytest_sessionfinish() -> None:
@@ -74,6 +83,17 @@ def torch_environment() -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
         "PYTHONPATH": str(ROOT),
     }
+
+
+def example() -> Path:
+    """The package of examples/ranker.py as `make demo` compiles it, with `good.pt` and `bad.pt` beside it."""
+    from examples import demo
+
+    demo.DIRECTORY.mkdir(parents=True, exist_ok=True)
+    with demo.PACKAGE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        demo.compile_ranker(Console(quiet=True))
+    return demo.PACKAGE
 
 
 def compiled_once(package: Path, module: str, *words: str, more: Mapping[str, str] = {}) -> Path:

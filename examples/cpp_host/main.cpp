@@ -4,7 +4,8 @@
 //
 // The package is that of examples/ranker.py: ids of users [batch] and of items [batch, 20]. `--break` makes
 // the last thread fail in the middle: index, dtype, segv, abort, kill, or hang.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 

@@ -18,7 +18,7 @@ from mcp_server import __version__
 from mcp_server.cli import main
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.tools.machine import Compiler, Machine, checkup
-from tests.conftest import ROOT
+from tests.conftest import ROOT, example
 from tests.support.command import CLI, environment
 from tests.zoo.names import thorough
 from tools import demo_picture
@@ -269,6 +269,7 @@ def said(line: str, directory: Path, **env: str) -> subprocess.CompletedProcess[
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every file that a command below names; the model is that of the demo."""
+    example()
     made = said(f"cd {ROOT} && {sys.executable} -m examples.demo", ROOT, AOTI_DEBUG_MADE=str(MADE))
     assert made.returncode == 0, made.stderr
     go_on = re.search(r"To go on with these files: cd (\S+) && export PATH=(\S+):\$PATH", made.stderr)

@@ -75,7 +75,7 @@ def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: ZooPack
         ("plugin", {"decomposed tanh", "custom operators"}),
         pytest.param("select", {"sorting"}, marks=thorough),
         ("ranker", set()),
-        ("norms", set()),
+        pytest.param("norms", set(), marks=thorough),
     ],
 )
 def test_a_package_shows_what_may_cost_time(zoo: ZooPackage, model: str, expected: set[str]) -> None:

@@ -18,9 +18,9 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.recorder.core_file import open_core
-from mcp_server.recorder.ring import Recording, read_recording
+from mcp_server.recorder.ring import read_recording
 from mcp_server.recorder.unwind import Unwinder
-from tests.conftest import ROOT, ZooPackage, torch_environment
+from tests.conftest import ROOT, ZooPackage, builder, example, torch_environment
 from tests.support.command import typed
 from tests.zoo.names import nightly, thorough
 from tools.made import MADE
@@ -36,16 +36,15 @@ def made(name: str, *argv: str) -> Path:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        newest = max(HOST.stat().st_mtime, (ROOT / "examples" / "ranker.py").stat().st_mtime)
-        if not target.exists() or target.stat().st_mtime < newest:
+        if not target.exists() or target.stat().st_mtime < HOST.stat().st_mtime:
             subprocess.run(argv, cwd=ROOT, env=torch_environment(), check=True, capture_output=True)
     return target
 
 
 @pytest.fixture(scope="module")
 def package() -> Path:
-    """The package of examples/ranker.py, with `good.pt` and `bad.pt` beside it."""
-    return made("ranker.pt2", sys.executable, "-W", "ignore", "examples/ranker.py", str(FOLDER))
+    """The package of the demo, with `good.pt` and `bad.pt` beside it."""
+    return example()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,8 @@ def host() -> Path:
     libraries = Path(include[0]).parent / "lib"
     return made(
         "host",
-        *("g++", "-std=c++20", "-g", "-O0", f"-D_GLIBCXX_USE_CXX11_ABI={int(abi == 'True')}", str(HOST)),
+        *("g++", "-std=c++20", "-g", "-O0", "-DAT_PER_OPERATOR_HEADERS"),
+        *(f"-D_GLIBCXX_USE_CXX11_ABI={int(abi == 'True')}", str(HOST)),
         *(f"-I{path}" for path in include),
         *(f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--no-as-needed"),
         *("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread", "-o", str(FOLDER / "host")),
@@ -102,7 +102,7 @@ def end_of(argv: list[str], kept: Path) -> int:
     return subprocess.run(argv, env=around, capture_output=True, timeout=600, check=False).returncode
 
 
-def the_recording(folder: Path) -> Recording:
+def the_recording(folder: Path) -> Any:
     (ring,) = folder.glob("*.ring")
     return read_recording(ring)
 
@@ -253,6 +253,7 @@ import gc, os, sys, torch
 from pathlib import Path
 from torch._inductor.package import load_package
 how, package, folder = sys.argv[1:]
+os.environ["AOTI_RECORDER_DIR"] = folder
 torch.set_num_threads(1)
 good = torch.load(Path(package).parent / "good.pt") if how != "x" else None
 model = load_package(package)
@@ -289,8 +290,9 @@ print("alive")
 
 
 def of_python(how: str, package: Path, kept: Path) -> int:
-    """How a Python host ends."""
-    return end_of([sys.executable, "-W", "ignore", "-c", PROGRAM, how, str(package), str(kept)], kept)
+    """How a Python host ends. It is forked with torch, whose import takes longer than the calls."""
+    printed = package.with_name(f"{how or 'plain'}.{kept.parent.name}.txt")
+    return builder().run("-c", (PROGRAM, how, str(package), str(kept)), printed)
 
 
 @pytest.mark.parametrize("how", ["cut", *nightly("deleted", "loaded again")])

@@ -206,6 +206,7 @@ def test_inputs_in_each_others_place_are_proven(zoo: ZooPackage, tmp_path: Path)
     assert found.fix is not None and found.fix.after == "args[1], args[0]"
 
 
+@thorough
 @pytest.mark.slow
 def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: ZooPackage, tmp_path: Path) -> None:
     """A factor below zero turns its sign; the product that first shows it made nothing of its own."""
