@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server import versions
+from mcp_server.versions import FIRST, LAST, is_supported, text
 from tests.conftest import ROOT
 from tests.releases.report import MARKED, PAGE, Area, Tried, failures, keep, kept, section, table
 
@@ -20,7 +20,7 @@ else:
 def test_the_package_requires_the_supported_releases() -> None:
     """`pip install 'aoti-debug[torch]'` takes no torch that the tools do not support."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    first, (major, minor) = versions.text(versions.FIRST), versions.LAST
+    first, (major, minor) = text(FIRST), LAST
     assert project["optional-dependencies"]["torch"] == [f"torch>={first},<{major}.{minor + 1}"]
 
 
@@ -38,7 +38,7 @@ def test_the_package_requires_the_supported_releases() -> None:
 )
 def test_which_versions_are_supported(version: str, supported: bool) -> None:
     """Both ends belong to the range; local and pre-release parts do not matter."""
-    assert versions.is_supported(version) is supported
+    assert is_supported(version) is supported
 
 
 def test_the_readme_says_what_was_kept() -> None:

@@ -318,7 +318,7 @@ def test_the_picture_is_what_the_demo_prints(directory: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(c, marks=[] if re.search(r"explain-error|report", c) else thorough)
+        pytest.param(c, marks=[] if re.search("explain-error", c) else thorough)
         for c in dict.fromkeys(README_COMMANDS)
         if not ENDLESS_OR_ELSEWHERE.search(c)
     ],

@@ -20,11 +20,9 @@ import pytest
 
 from mcp_server.cli import main
 from mcp_server.cli.main import Exit, exit_code
-from mcp_server.jobs.manager import JOBS_VARIABLE
 from mcp_server.jobs.store import Store
 from mcp_server.model import Outcome, Record, Verdict
 from mcp_server.operations.table import OPERATIONS, command_name
-from mcp_server.operations.workload import LAUNCHER_VARIABLE
 from mcp_server.package import dataflow, kernels, wrapper
 from tests.conftest import ROOT, ZooPackage
 from tests.jobs.support import ASKED, asked_before
@@ -395,9 +393,13 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], str]] = [
     (["serve", "--http", "--port", "0", "--allow-host", "box:8765"], {}, "no host name"),
     (["serve", "--share-jobs"], {}, "these options are for HTTP"),
     # settings
-    (["doctor"], {LAUNCHER_VARIABLE: "nolauncher --x"}, "the program in AOTI_DEBUG_LAUNCHER is not there"),
-    (["doctor"], {LAUNCHER_VARIABLE: "no 'end"}, "AOTI_DEBUG_LAUNCHER is no command line"),
-    (["doctor"], {JOBS_VARIABLE: "many"}, "AOTI_DEBUG_JOBS is no number of jobs"),
+    (
+        ["doctor"],
+        {"AOTI_DEBUG_LAUNCHER": "nolauncher --x"},
+        "program in AOTI_DEBUG_LAUNCHER is not there",
+    ),
+    (["doctor"], {"AOTI_DEBUG_LAUNCHER": "no 'end"}, "AOTI_DEBUG_LAUNCHER is no command line"),
+    (["doctor"], {"AOTI_DEBUG_JOBS": "many"}, "AOTI_DEBUG_JOBS is no number of jobs"),
 ]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import mcp_server.diagnosis
+from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.input import Leaf, cast, exchange, keep_in_range, replace_element
 from mcp_server.diagnosis.kept_files import change_code
 from mcp_server.diagnosis.next_steps import call_arguments, command_for
 from mcp_server.diagnosis.origin.lines import idiom_of
@@ -136,16 +136,16 @@ def test_an_argument_is_changed_where_the_call_is_made(line: str, after: str | N
     assert at_call_site(checked, line, 2).after == named
 
 
-IDS = Leaf(0, "args[0]")
+IDS = inputs.Leaf(0, "args[0]")
 
 
 @pytest.mark.parametrize(
     ("tried", "code"),
     [
-        (keep_in_range(IDS, 0, 31), "args[0] = args[0].clamp(0, 31)"),
-        (replace_element(IDS, (2, 0), 1), "args[0][2, 0] = 1"),
-        (cast(IDS, "float32"), "args[0] = args[0].to(torch.float32)"),
-        (exchange((1, 0), ("args[0]", "args[1]")), "args[0], args[1] = args[1], args[0]"),
+        (inputs.keep_in_range(IDS, 0, 31), "args[0] = args[0].clamp(0, 31)"),
+        (inputs.replace_element(IDS, (2, 0), 1), "args[0][2, 0] = 1"),
+        (inputs.cast(IDS, "float32"), "args[0] = args[0].to(torch.float32)"),
+        (inputs.exchange((1, 0), ("args[0]", "args[1]")), "args[0], args[1] = args[1], args[0]"),
         (Intervention("k", Kind.KERNEL, "", options=Options(package=Path("b.pt2"))), "package = 'b.pt2'"),
         (Intervention("k", Kind.ENVIRONMENT, "", options=Options(env={"A": "1"})), ""),
         (Intervention("k", Kind.INPUT, "", (Change("align", 0),), after_code="args[0]: own-memory"), ""),

@@ -17,12 +17,10 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Finished
-from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
-from mcp_server.tools.requests import _step
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, by, capture, finished, look, package_case, phase, run, trial
 from tests.support.command import typed
@@ -65,17 +63,6 @@ def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
         by("illegal_memory_access.detect_died_inside", case) == []
         and look("locate_fault").gain(case, []) == 1
     )
-
-
-SMALL = 256 << 10
-
-
-@pytest.mark.parametrize(("size", "kept"), [(SMALL, True), (8 << 20, False), (None, False)])
-def test_a_small_stack_is_replayed(tmp_path: Path, size: int | None, kept: bool) -> None:
-    """A call that did not come back is made again on a stack of its size, where that is less than usual."""
-    call = CapturedCall(pid=1, n=1, number=1, load=0, thread=1, file=tmp_path, stack_bytes=size)
-    assert ("stack" in _step(call)) is kept
-    assert "stack" not in _step(call.model_copy(update={"outcome": "ok"}))
 
 
 def watched(case: DiagnosisState, largest: float) -> DiagnosisState:

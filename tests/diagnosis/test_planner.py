@@ -11,7 +11,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.diagnosis import causes
 from mcp_server.diagnosis.diagnose import DETECTORS, choose, observations, perform
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.program import suspect_call
@@ -21,7 +20,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture
-from tests.conftest import ZooPackage
+from tests.conftest import ROOT, ZooPackage
 from tests.diagnosis.support import called, capture, failing, look, package_case, phase, run
 
 
@@ -82,7 +81,7 @@ def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> N
 
 def test_an_empty_state_accuses_nobody() -> None:
     """Every `detect…` of `causes/` is found, and has nothing to say before anything was observed."""
-    folder = Path(causes.__path__[0])
+    folder = ROOT / "mcp_server" / "diagnosis" / "causes"
     written = re.findall(
         r"^def (detect\w*)", "".join(f.read_text() for f in folder.glob("*.py")), re.MULTILINE
     )

@@ -16,7 +16,6 @@ from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.child import Finished
-from mcp_server.logs.captured import Leaf
 from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
 from mcp_server.worker.protocol import Change
@@ -156,7 +155,8 @@ RuntimeError: stored state is off by 0.144"""
 def counting(tmp_path: Path, alignment: int = 4, check: str = OWN_CHECK, **facts: Any) -> DiagnosisState:
     """A program whose check failed over a call of the recorded `counter`, which doubles an input in place."""
     case = cuda_case("counter", tmp_path)
-    leaf = Leaf(dtype="float32", device="cuda:0", shape=[4, 8], storage_offset=513, alignment=alignment)
+    tensor = {"dtype": "float32", "device": "cuda:0", "shape": [4, 8]}
+    leaf = {**tensor, "storage_offset": 513, "alignment": alignment}
     call = phase(1, load=1, thread=1, leaves=[leaf], file=str(tmp_path))
     case.capture = capture(calls=[call])
     case.runs["script"] = run("script", check)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import constants
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
@@ -19,6 +18,7 @@ from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import by, called, capture, failing, package_case, phase, run, trial
 
+KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
 GOOD = {"dtype": "float32", "device": "cpu", "shape": [32, 16], "stride": [16, 1]}
 
 
@@ -74,7 +74,7 @@ def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
     case.exported = ExportedFacts(state=(*[c.fqn for c in case.package.constants], "gone.weight"))
     (found,) = by("constants.detect", case)
     assert found.guilty.name == "gone.weight" and found.fix is not None
-    assert found.fix.text == constants.KEEP_ALL
+    assert found.fix.text == KEEP_ALL
 
 
 def threads(single: bool, second_begins: float, second_thread: int = 2) -> DiagnosisState:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import wrong_output
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -99,7 +98,9 @@ class Drawing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, case: DiagnosisState, op: str) -> None:
         assert case.view is not None
         launch = case.view.wrapper.launches[0]
-        monkeypatch.setattr(wrong_output, "drawing_launches", lambda _case: [(op, launch)])
+        monkeypatch.setattr(
+            "mcp_server.diagnosis.causes.wrong_output.drawing_launches", lambda _case: [(op, launch)]
+        )
         self.case = case
 
     def found(self) -> list[Suspect]:

@@ -17,7 +17,6 @@ from mcp_server.diagnosis.interventions.base import (
     Options,
     Seen,
 )
-from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.run import TriedCall, chance_of, effect_of, side_effects_of
 from mcp_server.diagnosis.try_fix import with_variables
 from mcp_server.worker import events
@@ -155,8 +154,8 @@ def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
     bias = torch.zeros(16).index_fill(0, torch.tensor([7]), float("nan"))
     update = constants_of(tmp_path, {"inp.bias": bias, "inp.weight": torch.zeros(16, 16)})
     call = captured(package, package.with_name("logarithm.inputs.pt"), update)
-    every = compiled_values(["inp.bias", "inp.weight"])
-    right, wrong = tried(tmp_path, call, [every, constant_own_memory(["inp.bias"])])
+    every = inputs.compiled_values(["inp.bias", "inp.weight"])
+    right, wrong = tried(tmp_path, call, [every, inputs.constant_own_memory(["inp.bias"])])
     assert right.after.facts is not None
     assert (right.after.facts.constants, right.after.facts.bad_places) == (("inp.bias",), ((7,),))
     assert right.before.failure == "nonfinite" and right.effect is Effect.GONE and right.proves
@@ -168,7 +167,7 @@ def test_an_update_that_ends_the_process_is_tried_by_itself(zoo: ZooPackage, tmp
     """Without a call after it: 32 MB are copied over a constant of 64 bytes, unless it has its own memory."""
     update = constants_of(tmp_path, {"inp.bias": torch.zeros(8 << 20)[:16]})
     call = TriedCall({"package": zoo("logarithm"), "steps": [update]})
-    (trial,) = tried(tmp_path, call, [constant_own_memory(["inp.bias"])])
+    (trial,) = tried(tmp_path, call, [inputs.constant_own_memory(["inp.bias"])])
     assert trial.before.ended == trial.again.ended == "died"
     assert trial.after.failure == "none" and trial.proves
 

@@ -18,7 +18,7 @@ from mcp_server.model import (
     RuledOut,
     Verdict,
 )
-from mcp_server.tools.machine import Checkup, Need
+from mcp_server.tools.machine import Checkup
 
 
 class Launch(Record):
@@ -113,13 +113,10 @@ REPORT = Report(
     empty=[],
 )
 
-CHECKUP = Checkup(
-    summary="missing or limited: GPU",
-    needs=[
-        Need(name="torch", standing="ok", found="2.13.0", for_what="every run", essential=True),
-        Need(name="GPU", standing="missing", found="none", for_what="CUDA packages", how="get one"),
-    ],
-    unknown=["the driver"],
+TORCH = {"name": "torch", "standing": "ok", "found": "2.13.0", "for_what": "every run", "essential": True}
+GPU = {"name": "GPU", "standing": "missing", "found": "none", "for_what": "CUDA packages", "how": "get one"}
+CHECKUP = Checkup.model_validate(
+    {"summary": "missing or limited: GPU", "needs": [TORCH, GPU], "unknown": ["the driver"]}
 )
 
 SAMPLES: dict[str, Record] = {

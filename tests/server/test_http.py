@@ -20,7 +20,7 @@ import pytest
 from mcp import Client
 
 from mcp_server.errors import ProblemError
-from mcp_server.server.http import TOKEN_VARIABLE, read_token
+from mcp_server.server.http import read_token
 from tests.server.clients import ERAS, Era, data_of
 from tests.support.processes import HELLO, call, left, wait_for
 from tests.support.servers import COMMAND, serving_on_http
@@ -180,9 +180,9 @@ def test_addresses_that_are_refused(listening: dict[str, Any], what: str, tmp_pa
 
 def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a private file or the environment; short ones and files that others can read are refused."""
-    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv("AOTI_DEBUG_HTTP_TOKEN", raising=False)
     assert read_token(None) == ""
-    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    monkeypatch.setenv("AOTI_DEBUG_HTTP_TOKEN", TOKEN)
     assert read_token(None) == TOKEN
     file = tmp_path / "token"
     file.write_text(f" {TOKEN}-2\n")

@@ -16,7 +16,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.flags import FLAGS, Flag, find, select
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
-from tests.conftest import ZooPackage
+from tests.conftest import CACHE, ZooPackage
 from tests.support.tools import tool
 from tests.zoo.names import thorough
 
@@ -221,5 +221,6 @@ RANKER_FLAGS: dict[str, object] = {
 @pytest.fixture(scope="session")
 def flagged_ranker(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The ranker compiled with flags of both kinds: variables and configuration."""
-    workload = ExportedWorkload(exported=exported(zoo, "ranker"))
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
+    workload = ExportedWorkload(exported=exported(zoo, "ranker"), env=cache)
     return compiled(tmp_path_factory.mktemp("flagged"), workload, RANKER_FLAGS)

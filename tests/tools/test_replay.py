@@ -92,6 +92,15 @@ def test_only_a_failed_call_is_made_again_under_its_limit(
     assert ("headroom" in step) == limited
 
 
+@pytest.mark.parametrize(("size", "kept"), [(256 << 10, True), (8 << 20, False), (None, False)])
+def test_a_small_stack_is_replayed(size: int | None, kept: bool) -> None:
+    """A call that did not come back is made again on a stack of its size, where that is less than usual."""
+    for outcome, limited in (("unfinished", kept), ("ok", False)):
+        seen = capture(loads=[load()], calls=[call(outcome=outcome, stack_bytes=size)])
+        (step,) = plan_replay(seen, seen.calls[0])["steps"]
+        assert ("stack" in step) is limited
+
+
 BASE = Command(argv=("python", "-u", "main.py"), cwd=Path("/"), env={"A": "1"})
 
 

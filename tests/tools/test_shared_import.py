@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.shared_import import Imported, Limits, WarmImports, limits_here
+from mcp_server.jobs.shared_import import Limits, WarmImports, limits_here
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
@@ -319,7 +319,7 @@ def test_a_job_that_is_stopped_leaves_its_import_to_the_next(tmp_path: Path) -> 
                 await anyio.sleep_forever()
         assert stopped.cancelled_caught
         (begun,) = warm.kept
-        assert isinstance(begun, Imported) and not begun.users and not begun.tried.is_set()
+        assert not begun.users and not begun.tried.is_set()
         assert forked(await job(warm, tmp_path))
         assert warm.kept == [begun]
 

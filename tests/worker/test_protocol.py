@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server import worker
 from mcp_server.runtime.context import stream_events
 from mcp_server.worker import events, protocol
 from mcp_server.worker.imports import import_all, registrations
@@ -26,7 +25,7 @@ def test_the_types_need_nothing_but_the_standard_library(module: str) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
 
-DIRECTORY = Path(worker.__file__).parent
+DIRECTORY = Path(protocol.__file__).parent
 FILES = sorted([*DIRECTORY.glob("*.py"), *DIRECTORY.glob("capture/*.py")])
 
 # Compiled into every interpreter that has torch, or looked for before use.

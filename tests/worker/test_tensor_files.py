@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from mcp_server.worker import inputs as worker_inputs
 from mcp_server.worker.encode import encode_output, pack, pack_leaves, restore
 from mcp_server.worker.report import Refused
-from mcp_server.worker.tensors import storage_bytes
 from tests.worker.support import here, saved
 from tests.zoo.names import few
 
@@ -51,11 +50,12 @@ def views(draw: st.DrawFn) -> torch.Tensor:
 @given(views(), st.sampled_from(["whole", "cut"]))
 def test_layout_survives(tensor: torch.Tensor, how: str) -> None:
     """Whether whole storages or touched spans are kept, shape, stride and values are the same afterwards."""
-    spare = torch.empty(storage_bytes([tensor]) + 1024, dtype=torch.uint8)
+    whole = tensor.untyped_storage().nbytes()
+    spare = torch.empty(whole + 1024, dtype=torch.uint8)
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     tight = max(span, 0) * tensor.element_size()
-    leaves = [tensor] if how == "whole" or tight >= storage_bytes([tensor]) else [tensor, spare[:0]]
-    cap = storage_bytes([tensor]) if len(leaves) == 1 else max(tight, 1)
+    leaves = [tensor] if how == "whole" or tight >= whole else [tensor, spare[:0]]
+    cap = whole if len(leaves) == 1 else max(tight, 1)
     back = through_a_file(pack_leaves(leaves, cap))[0]
     assert (back.dtype, back.shape, back.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
     assert torch.equal(back, tensor)

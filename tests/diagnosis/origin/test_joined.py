@@ -11,8 +11,8 @@ import pytest
 
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.from_origin import with_origin
+from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, SideEffects
-from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.observe.find_origin import faults, made_good
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.values import Tensor
@@ -25,7 +25,7 @@ from tests.served import served
 from tests.support.origins import build
 from tests.zoo.names import thorough
 
-LEAVES = [Leaf(0, "args[0]"), Leaf(1, "args[1]")]
+LEAVES = [inputs.Leaf(0, "args[0]"), inputs.Leaf(1, "args[1]")]
 
 
 def element(value: object, *place: int) -> OffendingElement:
