@@ -98,15 +98,18 @@ def test_a_refused_update_names_what_differs(zoo: ZooPackage) -> None:
         ("{}", "model.{}", "'model.' + name", "c"),
     ],
 )
-def test_a_common_prefix_of_all_names_is_named(given: str, compiled: str, key: str, party: str) -> None:
+def test_a_common_prefix_of_all_names_is_named(
+    zoo: ZooPackage, given: str, compiled: str, key: str, party: str
+) -> None:
     """Six names with a prefix too much or too few: the fix renames all of them, and none is left out."""
     names = "abcdef"
     case = failing(misnamed(f"Constant not found: {party}"))
+    case.package = package_case(zoo("ranker")).package
     (update,) = case.captured.updates
     constants_given = {given.format(n): {"dtype": "float32"} for n in names}
     record = {"compiled": [compiled.format(n) for n in names], "constants": constants_given}
     case.capture = capture(updates=[{**update.model_dump(mode="json"), **record}])
-    (found,) = constants._misnamed(case.captured.updates[0], case)
+    (found,) = by("constants.detect", case)
     assert found.fix is not None and found.fix.after == f"{{{key}: value for name, value in weights.items()}}"
     assert all(given.format(n) in found.summary for n in names) and found.refusal in REFUSALS
 

@@ -40,7 +40,7 @@ def summed(x: torch.Tensor) -> torch.Tensor:
 
 def any_of(x: torch.Tensor) -> torch.Tensor:
     """pytorch/pytorch#198081: the lowering of `any` gives bool where eager gives uint8."""
-    return torch.any(torch.relu(x).to(torch.uint8)) * 200 + 100
+    return torch.any(x.to(torch.uint8)) * 200 + 100
 
 
 def deviation(x: torch.Tensor) -> torch.Tensor:
@@ -122,8 +122,9 @@ def test_inputs_that_the_program_was_not_exported_for_are_refused(zoo: ZooPackag
 @pytest.mark.slow
 def test_a_failure_that_comes_and_goes_is_not_put_on_an_option(tmp_path: Path) -> None:
     """Numbers that are drawn differ from eager and from call to call: no option is named."""
-    with pytest.raises(ProblemError, match="no option of the compiler"):
-        tool("bisect", tmp_path / "job", exported(tmp_path, lambda x: x + torch.rand_like(x), torch.ones(8)))
+    drawing = exported(tmp_path, lambda x: x + torch.rand_like(x), torch.ones(8))
+    found = tool("bisect", tmp_path / "job", drawing)
+    assert (found.outcome, found.decisions, found.workaround) == ("not_found", [], None)
 
 
 def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
