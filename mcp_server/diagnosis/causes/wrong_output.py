@@ -372,14 +372,15 @@ EXTREME = 10**12  # products of few such numbers leave float32, and sums lose al
 
 
 def extreme_parts(case: DiagnosisState) -> list[InputSlice]:
-    """The inputs with an extreme number, if the outputs are not as expected."""
+    """The inputs with an extreme or infinite number, if the outputs are not as expected."""
     if not case.plain_diverges or len(case.named_leaves) != len(case.compiled_inputs):
         return []
     leaves = [(item, leaf) for item, (_, leaf) in zip(case.compiled_inputs, case.named_leaves, strict=True)]
     return [
         InputSlice(item.index, 0, 1, -EXTREME, EXTREME)
         for item, leaf in leaves
-        if "float" in (leaf.dtype or "") and max(abs(leaf.min or 0), abs(leaf.max or 0)) > EXTREME
+        if "float" in (leaf.dtype or "")
+        and (leaf.inf or max(abs(leaf.min or 0), abs(leaf.max or 0)) > EXTREME)
     ]
 
 
