@@ -27,9 +27,11 @@ LAUNCHER = "tools/aoti_debug.py"
 LOCK = "tools/aoti_debug.py.lock"
 ELSEWHERE = re.compile(
     r"[-_](?:win32|win_amd64|win_arm64|i686|ppc64|ppc64le|s390x|armv\w+|riscv64|loongarch64)\.whl"
-    r"|macosx|android|_ios_|emscripten|pyodide|musllinux|-pp\d"
+    r"|macosx|android|_ios_|emscripten|pyodide|musllinux|-pp\d|-cp\d+t-"
 )
-"""Wheels for systems without AOTInductor: torch's wheels with it are for Linux on x86-64 and 64-bit ARM."""
+"""Wheels for systems without AOTInductor (torch's wheels with it are for Linux on x86-64 and 64-bit ARM), and for
+interpreters that uv takes only on request: PyPy and Python without its lock."""
+UPLOADED = re.compile(r', upload-time = "[^"]*"')  # uv does not need it
 TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
 OWNED = (
@@ -223,7 +225,7 @@ def launcher(facts: Mapping[str, Any]) -> str:
 
 def lock() -> str:
     """The launcher's lock without wheels that nobody can use here: more than half of what uv writes."""
-    lines = (ROOT / LOCK).read_text(encoding="utf-8").split("\n")
+    lines = UPLOADED.sub("", (ROOT / LOCK).read_text(encoding="utf-8")).split("\n")
     return "\n".join(
         line for line in lines if not (".whl" in line and ELSEWHERE.search(line.split(", hash")[0]))
     )
