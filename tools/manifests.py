@@ -29,8 +29,8 @@ ELSEWHERE = re.compile(
     r"[-_](?:win32|win_amd64|win_arm64|i686|ppc64|ppc64le|s390x|armv\w+|riscv64|loongarch64)\.whl"
     r"|macosx|android|_ios_|emscripten|pyodide|musllinux|-pp\d|-cp\d+t-"
 )
-"""Wheels for systems without AOTInductor (torch's wheels with it are for Linux on x86-64 and 64-bit ARM), and for
-interpreters that uv takes only on request: PyPy and Python without its lock."""
+"""Wheels for systems without AOTInductor (torch's wheels with it are for Linux on x86-64 and 64-bit ARM), and
+for interpreters that uv takes only on request: PyPy and Python without its lock."""
 UPLOADED = re.compile(r', upload-time = "[^"]*"')  # uv does not need it
 TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
