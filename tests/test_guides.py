@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.logs.families import FAMILIES
 from mcp_server.operations.table import OPERATIONS
-from mcp_server.server.resources import GUIDES, REFERENCE
+from mcp_server.server.app import GUIDES, REFERENCE
 from tests.conftest import ROOT
 from tests.support.guides import PAGES, REFERENCES, SKILL, SUB_GUIDES, frontmatter
 

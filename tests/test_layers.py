@@ -205,7 +205,6 @@ PUBLIC = (
     "render",
     "report.bundle",
     "server.app",
-    "server.resources",
     "server.tools",
     "sweep",
     "versions",

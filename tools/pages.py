@@ -23,7 +23,7 @@ from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
 from mcp_server.operations.arguments import OPTION_NAMES, RUNS_USER_CODE, Declaration, fields_of
 from mcp_server.operations.table import OPERATIONS, command_name
-from mcp_server.server.resources import GUIDES
+from mcp_server.server.app import GUIDES
 from mcp_server.server.running import STOP_JOB, WAIT_JOB
 from mcp_server.worker.capture.rewrites import REWRITES, SIZE, VALUE
 

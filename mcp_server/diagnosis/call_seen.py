@@ -18,8 +18,8 @@ from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import PackageView
 from mcp_server.tools.check_devices import Given
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import ReplayRequest, Step
+from mcp_server.worker.report import TensorFacts
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from mcp_server.runtime.failure import RankEnd
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.requests import failing_phase
 from mcp_server.worker import events
-from mcp_server.worker.capture.events import TensorFacts
+from mcp_server.worker.report import TensorFacts
 
 # Runs of what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_server.errors import read_json
 from mcp_server.model import ModelLocation, Record
-from mcp_server.worker.capture.events import Attempt, TensorFacts
+from mcp_server.worker.report import Attempt, TensorFacts
 
 Outcome = Literal["ok", "failed", "unfinished"]
 

@@ -31,7 +31,7 @@ MODEL_HEADER = "torch/csrc/inductor/aoti_runtime/model.h"
 # The sources that determine a rebuild. They are part of the cache key, so a change invalidates old entries.
 _OWN_SOURCES = tuple(
     path
-    for directory in (NATIVE, NATIVE.parent, Path(reader.__file__).parent)
+    for directory in (NATIVE, NATIVE.parent, *map(Path, reader.__path__))
     for path in sorted(directory.iterdir())
     if path.suffix in (".py", ".cpp", ".h")
 )

@@ -26,8 +26,8 @@ from mcp_server.package.problems import PackageError
 from mcp_server.package.signature import UNKNOWN, Signature
 from mcp_server.runtime.context import Context
 from mcp_server.tools.machine import Machine, Problem, compiler_problems, find_problems, read_machine
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import Inputs
+from mcp_server.worker.report import TensorFacts
 
 _ARGUMENT = re.compile(r"\[(?P<which>0|1)\](?P<rest>\[.*)")
 

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar, Optional, Union
 
-from .capture.events import Frame, Number, OddElement, Overrun, TensorFacts
 from .protocol import InputSlice
+from .report import Frame, Number, OddElement, Overrun, TensorFacts
 
 
 class Event:

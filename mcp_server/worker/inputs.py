@@ -22,10 +22,9 @@ import torch
 from torch.utils import _pytree
 
 from . import events
-from .capture.events import TensorFacts
 from .encode import CALL_FORMAT, restore
 from .protocol import CallRecord, Change, InputSlice, InputsRequest, TensorSpec
-from .report import Refused, Report, members
+from .report import Refused, Report, TensorFacts, members
 from .tensors import (
     checksum,
     describe,

@@ -21,13 +21,12 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import events
-from .capture.events import Frame
 from .compare import Tensors, compare_all, equal
 from .events import Broken, Layout
 from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize
 from .protocol import ExportedRequest
-from .report import Report, facts
+from .report import Frame, Report, facts
 from .run import call, expectation, watching
 from .tensors import checksum, dtype_name, leaf_facts, only_tensors, span
 

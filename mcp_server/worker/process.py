@@ -23,7 +23,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .capture.events import Overrun
+from .report import Overrun
 from .tensors import is_plain, only_tensors, span
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
-from .capture.events import ErrorFacts, Number
+from .report import ErrorFacts, Number
 
 if TYPE_CHECKING:
     from .events import LaunchJudged

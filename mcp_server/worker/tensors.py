@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Union
 import torch
 from torch.utils import _pytree
 
-from .capture.events import OddElement, TensorFacts
+from .report import OddElement, TensorFacts
 
 CHUNK = 1 << 24  # elements processed at once; bounds the temporaries
 WORD = 8  # bytes

@@ -17,7 +17,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from mcp_server.operations.table import CORE
-from mcp_server.server.resources import GUIDES, REFERENCE
+from mcp_server.server.app import GUIDES, REFERENCE
 from tests.clients.conftest import Clients, checkout_server, tracked
 from tests.conftest import ROOT, ZooPackage
 from tests.server.clients import data_of, drive

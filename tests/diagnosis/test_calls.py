@@ -18,8 +18,8 @@ from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import GivenTensor, Mismatch
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.locate_fault import LocatedFault
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import Change
+from mcp_server.worker.report import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,

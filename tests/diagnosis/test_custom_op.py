@@ -13,7 +13,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.logs.log import read_log
 from mcp_server.worker import events
-from mcp_server.worker.capture.events import Overrun
+from mcp_server.worker.report import Overrun
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import by, capture, failing, package_case, phase, run, trial, worker_run
 

@@ -24,9 +24,9 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.terms.term import Element, Position
 from mcp_server.tools.check_devices import Given
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import Event, IndexValues
 from mcp_server.worker.protocol import InputSlice
+from mcp_server.worker.report import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,

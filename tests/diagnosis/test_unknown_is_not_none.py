@@ -20,7 +20,7 @@ from mcp_server.model import PackageWorkload, ScriptWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.runtime.context import Context
-from mcp_server.worker.capture.events import TensorFacts
+from mcp_server.worker.report import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,

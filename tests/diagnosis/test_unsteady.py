@@ -17,7 +17,7 @@ from mcp_server.diagnosis.words import headline_of
 from mcp_server.model import ScriptWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
-from mcp_server.worker.capture.events import TensorFacts
+from mcp_server.worker.report import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     Line,

@@ -20,8 +20,8 @@ from mcp_server.diagnosis.interventions.base import (
 from mcp_server.diagnosis.interventions.run import TriedCall, chance_of, effect_of, side_effects_of
 from mcp_server.diagnosis.try_fix import with_variables
 from mcp_server.worker import events
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import Where
+from mcp_server.worker.report import TensorFacts
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried
 from tests.worker.support import saved

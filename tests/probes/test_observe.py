@@ -17,7 +17,7 @@ from mcp_server.model import PackageWorkload, TensorSpec
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
-from mcp_server.worker.capture.events import OddElement
+from mcp_server.worker.report import OddElement
 from tests.conftest import ZooPackage
 from tests.probes.conftest import Rebuild
 from tests.served import served

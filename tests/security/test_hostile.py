@@ -18,7 +18,7 @@ from mcp_server.jobs.gpus import lease_root
 from mcp_server.jobs.store import Store
 from mcp_server.logs.log import read_log
 from mcp_server.runtime.context import Context
-from mcp_server.server.resources import read_artifact
+from mcp_server.server.app import read_artifact
 from mcp_server.tools.explain_error import as_sentence, explain_error
 from tests.conftest import ROOT
 from tests.server.clients import drive, real_server, text_of

@@ -21,8 +21,7 @@ from mcp_server.operations.arguments import validated
 from mcp_server.operations.table import question_of
 from mcp_server.operations.workload import paired_model, symptom_of
 from mcp_server.runtime.context import Context
-from mcp_server.server.app import make_server
-from mcp_server.server.resources import GUIDES
+from mcp_server.server.app import GUIDES, make_server
 from tests.server import sample
 from tests.server.clients import ERAS, Era, data_of
 from tests.support.tools import BY_NAME, asked

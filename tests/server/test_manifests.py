@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from mcp_server import __version__
-from mcp_server.server.resources import GUIDES, REFERENCE
+from mcp_server.server.app import GUIDES, REFERENCE
 from tests.conftest import ROOT
 from tools.manifests import project, registry_server
 

@@ -27,7 +27,7 @@ from mcp_server.model import NextStep, Verdict
 from mcp_server.operations.arguments import RUNS_USER_CODE, validated
 from mcp_server.operations.table import CORE, OPERATIONS, command_line
 from mcp_server.runtime.context import Context
-from mcp_server.server.resources import INSTRUCTIONS
+from mcp_server.server.app import INSTRUCTIONS
 from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
 from tests.conftest import ROOT, ZooPackage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_server.server.resources import GUIDES, REFERENCE
+from mcp_server.server.app import GUIDES, REFERENCE
 from tests.conftest import ROOT
 
 SKILL = ROOT / "SKILL.md"

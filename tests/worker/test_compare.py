@@ -16,10 +16,9 @@ from torch import nn
 
 from mcp_server.runtime.context import read_events
 from mcp_server.worker import events
-from mcp_server.worker.capture.events import OddElement
 from mcp_server.worker.compare import Expected, compare_all, equal, faults_of_part, judge, measure, tolerance
 from mcp_server.worker.eager_values import expectations
-from mcp_server.worker.report import Report
+from mcp_server.worker.report import OddElement, Report
 from mcp_server.worker.tensors import first_non_finite, summary
 from tests.zoo.names import few
 

@@ -14,10 +14,9 @@ from torch import nn
 from mcp_server.runtime.context import read_events, stream_events
 from mcp_server.worker import events, interpret
 from mcp_server.worker.capture.compiles import stopped_at
-from mcp_server.worker.capture.events import Overrun
 from mcp_server.worker.interpret import Operators
 from mcp_server.worker.loading import recapture, update_program
-from mcp_server.worker.report import Refused, Report
+from mcp_server.worker.report import Overrun, Refused, Report
 from tests.worker.support import saved
 
 

@@ -16,7 +16,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.kernels import CodeNumber, literals_of, same
-from mcp_server.worker.capture.events import TensorFacts
+from mcp_server.worker.report import TensorFacts
 
 _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.errors import ProblemError
-from mcp_server.worker.capture.events import Number
 from mcp_server.worker.protocol import Change, Where
+from mcp_server.worker.report import Number
 
 FORMS = (
     "'LEAF: clamp LOW HIGH', 'LEAF: set VALUE', 'LEAF: cast DTYPE', 'LEAF: move DEVICE', "

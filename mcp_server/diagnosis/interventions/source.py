@@ -26,8 +26,8 @@ from mcp_server.plurals import counted
 from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context
 from mcp_server.tools.decompile import WEIGHTS, asked, write
-from mcp_server.worker.capture.events import Attempt
 from mcp_server.worker.protocol import EditedProgram, LaunchAlone
+from mcp_server.worker.report import Attempt
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:

@@ -25,6 +25,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..compare import compare_all
+from ..report import Attempt
 from ..tensors import only_tensors
 from .changes import (
     Change,
@@ -39,7 +40,6 @@ from .changes import (
     with_dims,
     words,
 )
-from .events import Attempt
 
 BUDGET_S = 60.0
 MOST = 14

@@ -19,7 +19,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List
 import torch
 from torch.utils import _pytree as pytree
 
-from .events import Attempt
+from ..report import Attempt
 from .fakes import NO_FAKE, call_of, registered, written
 from .rewrites import Context, Rewrite, fitting
 

@@ -1,1 +1,0 @@
-"""Causes: one module per category of verdict. Each reads the state and yields hypotheses."""

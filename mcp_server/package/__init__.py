@@ -1,1 +1,0 @@
-"""Reads an AOTInductor package without loading it, running it or trusting it."""
