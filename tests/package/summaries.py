@@ -27,7 +27,7 @@ SUMMARISED = (
     "plugin.torch-2.9-cpu",
     "scatter.torch-2.8-cpu",
     "scatter.torch-2.15-cpu",
-    "user_lookup.torch-2.11-cuda",
+    "user_spread.torch-2.11-cuda",
 )
 """One for each release, device and kind of launch: the other wrappers have no line of another kind."""
 
