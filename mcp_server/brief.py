@@ -44,13 +44,13 @@ IN_MODEL = "so the fault is in the model or its inputs, not the compiler."
 IN_PACKAGE = "so the fault is in the compiled package, not the model."
 # What eager mode says about where to look, by category.
 EAGER: dict[tuple[Category, Eager], str] = {
-    ("nan_or_inf", "same"): f"Eager mode gives the same, {IN_MODEL}",
+    ("nan_or_inf", "same"): f"Eager mode gives the same result, {IN_MODEL}",
     ("nan_or_inf", "differs"): f"Eager mode gives finite values, {IN_PACKAGE}",
     ("index_out_of_bounds", "same"): f"Eager mode fails too, {IN_MODEL}",
     (
         "index_out_of_bounds",
         "differs",
-    ): "Eager mode returns, because it does not check what the package does.",
+    ): "Eager mode returns, because it does not check what the package checks.",
     ("wrong_output", "same"): f"Eager mode gives the same numbers, {IN_MODEL}",
     ("wrong_output", "differs"): f"Eager mode gives different numbers, {IN_PACKAGE}",
 }
@@ -209,8 +209,10 @@ def _confirmed(run: Confirmed) -> Iterator[Line]:
 def confirmation(run: Confirmed) -> list[str]:
     """Describe the experiment: the three calls and what else they show, and why it is not for shipping."""
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
-    how, _, said = run.again.rstrip(".").partition(": ")
-    again = f"Without this change, it {how} again{f': {said}' if said else ''}."
+    said = run.again.rstrip(".")
+    how, _, said = said.partition(": ") if "(" not in said.partition(": ")[0] else (said, "", "")
+    how = how if how.startswith("failed ") else f"{how} again"  # `failed 3 of 10 times`
+    again = f"Without this change, it {how}{f': {said}' if said else ''}."
     effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
     found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}. {again}{effects}"
     return [found, run.not_for_shipping] if run.not_for_shipping else [found]

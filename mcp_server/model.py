@@ -44,19 +44,19 @@ CATEGORIES: dict[Category, str] = {
     "index_out_of_bounds": "an indirect index outside its bound, asserted or silent",
     "illegal_memory_access": "an out-of-bounds or misaligned access in a kernel",
     "nan_or_inf": "non-finite values first produced by some kernel",
-    "wrong_output": "numbers that are not those expected, with no error reported",
+    "wrong_output": "numbers that differ from the expected ones, with no error reported",
     "custom_op": "a fake function that disagrees with the real op, or an op that is not registered",
     "constants": "weights missing, of wrong shape or dtype, stale, or updated wrongly",
     "invalid_package": "a missing, truncated, outdated or wrong file",
     "arch_mismatch": "the package's GPU architecture or CPU ISA does not fit this machine",
     "toolchain": "compiler, linker, dlopen, libstdc++, undefined symbol, ABI",
     "compile_failure": "export, lowering, Triton or C++ code generation fails",
-    "out_of_memory": "device or host memory, also where it shows as something else",
+    "out_of_memory": "device or host memory ran out, even if the error text says something else",
     "hang": "no end within the time limit",
     "concurrency": "threads, streams, CUDA graphs, runner sharing, aliased or freed inputs",
     "environment": "driver, visible devices, missing tools, permissions, temp space",
     "script_error": "the user's own code fails outside AOTInductor",
-    "cost": "time or memory that a change wins back: of a call, a load, a build or the program around",
+    "cost": "time or memory that a change saves in a call, a load, a build or the surrounding program",
 }
 
 FAILURES = tuple(category for category in CATEGORIES if category != "cost")

@@ -51,7 +51,7 @@ Examples:
 
 \b
 Exit codes:
-  0 nothing wrong    1 fault found    2 wrong call, or it could not be done
+  0 nothing wrong    1 fault found    2 usage error, or the tool could not run
   3 inconclusive     130 interrupted
 """
 
@@ -134,7 +134,7 @@ SAVE_INPUTS = """To diagnose a call, save its inputs right before it:
 RESUME = typer.Option("--resume", help="Continue this job; finished checks are not repeated.", metavar="JOB")
 REPORT = typer.Option("--report", help="Also write an HTML report to this directory.", metavar="DIR")
 BUNDLE = typer.Option(
-    "--bundle", help="Also pack the verdict and all that it rests on into this file.", metavar="FILE.zip"
+    "--bundle", help="Also pack the verdict and its evidence into this file.", metavar="FILE.zip"
 )
 VERBOSE = typer.Option("--verbose", "-v", help="Print everything: evidence, commands, checks, full names.")
 OF_DIAGNOSE = (

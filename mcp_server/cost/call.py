@@ -66,7 +66,7 @@ class Timed:
     def remarks(self) -> list[str]:
         """Changes that are faster but not a fix, with the reason."""
         said = [
-            f"{each.name}: {each.ratio:.2f} times as fast, but other outputs: no fix."
+            f"{each.name}: {each.ratio:.2f} times as fast, but the outputs differ: not a fix."
             for each in self.pairs
             if each.low >= LEAST_WIN and not each.same
         ]
@@ -164,7 +164,7 @@ def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
         tried = ", ".join(f"{each.name} {each.ratio:.2f}" for each in timed.pairs)
         first_time = timed.launches[0] if timed.launches else None
         top = f"; most of it in {first_time.name} ({told(first_time.seconds)})" if first_time else ""
-        summary = f"{timed.plain}{top}. No change won time (ratio of paired medians: {tried})."
+        summary = f"{timed.plain}{top}. No change saved time (ratio of paired medians: {tried})."
         verdict = no_loss(summary, cost, timed.evidence)
     further = {each.signal.headline: each.signal.fix for each, _ in left}
     further.pop(verdict.headline, None)

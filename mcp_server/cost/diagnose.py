@@ -273,7 +273,7 @@ WITHOUT_TEST = Lever(
     f"with {ISA_OK}=1",
     "set the variable on machines like the one that the package was built for",
     f"{ISA_OK}=1",
-    "the instructions are no longer tested, so a package for other ones is loaded, too",
+    "the instructions are no longer tested, so a package for others is loaded, too",
 )
 
 
@@ -294,7 +294,7 @@ async def diagnose_load(context: Context, workload: PackageWorkload) -> Verdict:
     usual, quick = (told(sorted(each)[PAIRS // 2]) for each in (plain, changed))
     middle = f"The load takes {usual}, {quick} with {ISA_OK}=1"
     if ratios[0] < LEAST_WIN:
-        return no_loss(f"{middle}: no change won time.", context.cost.cost())
+        return no_loss(f"{middle}: no change saved time.", context.cost.cost())
     faster = f"{ratios[PAIRS // 2]:.1f} times as fast"
     win = Win(WITHOUT_TEST, plain[0], changed[0], plain[1], faster, "load")
     summary = f"{middle}: torch compiles a test of the vector instructions when it loads a package."

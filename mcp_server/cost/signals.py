@@ -224,7 +224,7 @@ SIGNALS = (
     ),
     Signal(
         "a tensor made in each call",
-        "a tensor made anew in every call",
+        "a tensor made again in every call",
         made_in_each_call,
         "make the tensor once, in __init__, and keep it as a buffer",
         'self.register_buffer("mask", mask)',
@@ -234,7 +234,7 @@ SIGNALS = (
         "custom operators",
         "an operator that cannot be fused",
         lambda view: [each for each in view.wrapper.launches if each.proxy_index is not None],
-        "write the operator with plain ones of torch, which the compiler fuses",
+        "write the operator with plain torch operators, which the compiler fuses",
     ),
     Signal(
         "sorting",
@@ -255,7 +255,7 @@ SIGNALS = (
         "many small products",
         "many small launches for one operation",
         _called(_PRODUCTS, MANY),
-        "do what a loop does for each element at once: stack the weights, and multiply in one batch",
+        "do the work of the loop for all elements at once: stack the weights, and multiply in one batch",
         "torch.bmm(x, torch.stack(weights))",
         share=0.4,
     ),

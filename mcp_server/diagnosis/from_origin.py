@@ -104,7 +104,7 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
         if len(lines) == 1 and guilty.launch_index == operation.launch_index:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
-        found.append(f"It follows from {elements}.")
+        found.append(f"The value comes from {elements}.")
     return [*found, *_beside(origin)]
 
 
@@ -205,7 +205,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     elif origin.bad_value and origin.bad_value != origin.expression and not brief:
         computed += f" = {origin.bad_value}"
     if origin.allowed:
-        computed += f", allowed are {origin.allowed}"
+        computed += f", but the allowed values are {origin.allowed}"
     inputs = _inputs(origin)
     computed += f", from {_elements(origin)}" if inputs else ""
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
@@ -260,7 +260,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     if origin.advice:
         return Fix(text=origin.advice)
     if origin.narrow:
-        return Fix(text=f"compute it in 64 bits: convert what is {origin.narrow} with .long() before it")
+        return Fix(text=f"compute the index in 64 bits: convert what is {origin.narrow} with .long() first")
     if case.origin_fix is not None:
         return Fix(text=f"keep the index within {origin.allowed} where {where} computes it")
     condition = origin.condition
@@ -296,6 +296,6 @@ def _limit(condition: Condition) -> tuple[str, str]:
 
 
 OPEN_MASK = (
-    "leave at least one element of each row of the mask open; for a row that is masked as a whole put 0 in "
-    "place of its softmax (torch.where)"
+    "leave at least one element of each row of the mask open; for a fully masked row, replace the softmax "
+    "by 0 (torch.where)"
 )

@@ -112,7 +112,7 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
 MOST_LINES = 25
 
 _TEXT = '''"""{claim}
-Prints fails / passes / fails: the call as it is, with {what}, and as it is again."""
+Prints fails / passes / fails: the call unchanged, with {what}, and unchanged again."""
 import torch._inductor.package
 
 def call(changed):

@@ -63,7 +63,7 @@ def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     found = case.bisected is not None and bool(case.bisected[1].decisions)
     searched = found or "bisect" in case.done
     if operators and not searched and generated_suspect([best], case) is not None:
-        why = "name the decision of the compiler, and run a workaround (several minutes)"
+        why = "find the compiler pass at fault, and run a workaround (several minutes)"
         return [NextStep(why=why, tool="bisect", arguments=operators)]
     if operators:
         why = "cut the program down to the operators that still fail in this way"
@@ -161,7 +161,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         return steps  # the call by itself is right
     if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
         said = {**workload_arguments(case.workload), "symptom": "nan"}
-        return [NextStep(why="prove it, if it is a fault", tool="diagnose", arguments=said)]
+        return [NextStep(why="prove it, if this is a fault", tool="diagnose", arguments=said)]
     if best.category == "hang" and best.guilty.kind == "script":
         # The process is stuck outside of any call, where no tool looks further.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
@@ -199,7 +199,7 @@ def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[Nex
         named = "python" if no_torch(case) else ""
     if not named:
         return []
-    why = f"run it once {argument(named)} is right"
+    why = f"run it again with a correct {argument(named)}"
     return [NextStep(why=why, tool="diagnose", arguments={**arguments, named: OTHERS[named]})]
 
 
@@ -303,28 +303,27 @@ EXPORTED = "path/of/the/exported/program.pt2"
 STATE_DICT = "path/of/the/state_dict.pt"
 
 UNSEEN: dict[Seen, str] = {
-    "wrong-output": "The call returns, and nothing says what its outputs are to be. Give what they are to "
-    "be (expect), a command that judges them (check), or the exported program to compare_with_eager.",
-    "nan": "No output of this call is NaN or infinite. Give the inputs with which one is, or the program.",
-    "crash": "This call returns. Give the inputs with which it crashes, the program that makes the call, "
-    "or its log.",
-    "hang": "This call returns. Give the program that hangs: its threads, streams and earlier calls "
-    "are not in a package.",
-    "memory": "This call returns: the memory was enough. Give the program that runs out of memory, "
-    "or the sizes of inputs with which it does.",
+    "wrong-output": "The call returns, but nothing says what its outputs should be. Give the correct "
+    "outputs (expect), a command that judges them (check), or the exported program to compare_with_eager.",
+    "nan": "No output of this call is NaN or infinite. Give the inputs for which one is, or the program.",
+    "crash": "This call returns. Give the inputs that crash it, the program that makes the call, or its log.",
+    "hang": "This call returns. Give the program that hangs: a package does not contain its "
+    "threads, streams and earlier calls.",
+    "memory": "This call returns, so it had enough memory. Give the program that runs out of memory, "
+    "or inputs of the sizes at which it does.",
 }
 
 
 NEVER_REACHED = (
-    "The program exited with code 0, and no Python process of it compiled, loaded or called a package. "
+    "The program exited with code 0, and none of its Python processes compiled, loaded or called a package. "
     "Name the script or the package that fails. For a host in another language, give the package and the "
     "inputs of a call."
 )
 
 
 ALL_RETURNED = (
-    "The host exited with code 0, and its recorded call returns by itself, too. Say what is wrong with the "
-    "outputs: what they are to be (expect), or a command that judges them (check)."
+    "The host exited with code 0, and its recorded call also returns when made alone. If the outputs "
+    "are wrong, give the correct ones (expect), or a command that judges them (check)."
 )
 
 
@@ -335,7 +334,7 @@ FAILURES = {
     "timeout": "did not end in time",
     "out_of_memory": "ran out of memory{said}",
     "nonfinite": "returned NaN or infinities",
-    "differs": "returned other outputs than expected",
+    "differs": "returned unexpected outputs",
 }
 
 
@@ -392,9 +391,7 @@ def unseen_symptom(case: DiagnosisState) -> str:
     agrees = case.with_eager is not None and case.with_eager.outcome == "agrees"
     known_right = (plain is not None and plain.as_expected) or case.equals_eager or agrees
     if seen == "nan" and case.outputs_nonfinite:
-        return (
-            "Outputs of this call are infinite or NaN, as expected of them: there is no failure to explain."
-        )
+        return "Outputs of this call are infinite or NaN, as expected: there is no failure to explain."
     if seen == "wrong-output" and known_right:
         return ""
     own = case.by_source.own_source if case.by_source is not None else ""
@@ -403,10 +400,14 @@ def unseen_symptom(case: DiagnosisState) -> str:
 
 def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
     if case.symptom.seen != "wrong-output":
-        why = "see the failure where it happens"
+        why = "diagnose the program in which it fails"
         return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
     if not call_arguments(case) or not isinstance(case.workload, PackageWorkload):
-        return [NextStep(why="see whether repeats agree", tool="run_deterministic", arguments=arguments)]
+        return [
+            NextStep(
+                why="find out whether repeated calls agree", tool="run_deterministic", arguments=arguments
+            )
+        ]
     expected = {**arguments, "symptom": "wrong-output", "expect": RIGHT_OUTPUTS}
-    say = NextStep(why="say what the outputs are to be", tool="diagnose", arguments=expected)
+    say = NextStep(why="give the correct outputs", tool="diagnose", arguments=expected)
     return [say, _comparison(arguments)]

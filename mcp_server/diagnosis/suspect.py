@@ -96,16 +96,16 @@ class Suspect:
         return self.intervention is not None and self.intervention.leaves_out
 
 
-REFUSED_NAMES = "the package refuses the names of an update"
-UNREGISTERED = "the loader refuses the package: an operator that it calls is not registered"
-WRONG_ARCHITECTURE = "the system refuses the code: it is for another architecture"
+REFUSED_NAMES = "the package rejects the names of an update"
+UNREGISTERED = "the loader rejects the package: an operator that it calls is not registered"
+WRONG_ARCHITECTURE = "the system rejects the code: it is for another architecture"
 
 # Direct rejections. The loader, linker, compiler or operating system rejects something, and its text names
 # the component. No intervention can add to this. Causes that a later failure only suggests stay out.
 # Of each: the slugs of a package that cannot be read, or of a fatal defect (package/problems.py), and the
 # families of the error text in a run of ours.
 _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "the loader refuses the file: it is no package": (
+    "the loader rejects the file: it is not a package": (
         (
             *("empty_file", "not_a_zip", "truncated_zip", "damaged_member", "missing_file", "other_zip"),
             *("torch_save_file", "pickle_file", "torch_export_archive", "torchscript_file"),
@@ -113,28 +113,28 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("other_archive",),
     ),
-    "the loader refuses the name: the package has no such model": (
+    "the loader rejects the name: the package has no such model": (
         ("no_model", "unknown_model", "mixed_folders"),
         ("model_name", "other_folder"),
     ),
-    "the loader refuses the package: a file that it needs is not in it": (
+    "the loader rejects the package: a file that it needs is missing": (
         ("missing_library", "damaged_library", "missing_metadata", "missing_kernel_binary"),
         (),
     ),
-    "the package refuses the call: it takes another number of tensors, or other keywords": (
+    "the package rejects the call: it takes another number of tensors, or other keywords": (
         (),
         ("input_count", "kwarg_names"),
     ),
-    "the linker refuses the library: a symbol or a library is missing": (
+    "the linker rejects the library: a symbol or a library is missing": (
         (),
         ("undefined_symbol", "link_library", "linker_shim"),
     ),
     REFUSED_NAMES: ((), ("constant_unknown",)),
     UNREGISTERED: ((), ("op_not_registered",)),
-    "the linker refuses a file: it is no library": ((), ("link_file",)),
+    "the linker rejects a file: it is not a library": ((), ("link_file",)),
     "the compiler cannot be started": ((), ("no_compiler",)),
     WRONG_ARCHITECTURE: (("foreign_library",), ("no_kernel_image", "torch_without_arch")),
-    "the driver refuses the device": ((), ("no_driver", "bad_device_index")),
+    "the driver rejects the device": ((), ("no_driver", "bad_device_index")),
 }
 REFUSALS = frozenset(_REFUSED)
 BY_SLUG = {slug: refusal for refusal, (slugs, _) in _REFUSED.items() for slug in slugs}

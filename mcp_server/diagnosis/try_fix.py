@@ -277,7 +277,7 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     ship = f" The fix: {trial.intervention.action}." if model else ""
     reason = f"{ship} {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ship
     rows = ", ".join(map(str, effects.rows[:SHOWN])) + (" and others" if len(effects.rows) > SHOWN else "")
-    harm = f"{effects.elements} elements that were not at fault change, too"
+    harm = f"{effects.elements} elements that were not at fault change as well"
     harm += f" (dimension 0: {rows})" if rows else ""
     if effects.layout:
         harm = f"an output has another layout ({effects.layout})"
@@ -286,24 +286,26 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
         rest = f" Side effects are not known: {UNSEEN}."
     if not effects.known:
         rest = (
-            " What it does to elements that were not at fault is not known: nothing steady to compare with."
+            " The effect on elements that were not at fault is unknown, because the outputs are not steady."
         )
     constants = trial.after.facts.constants if trial.after.facts is not None else ()
     if constants:
         names = listed(constants[:SHOWN]) if len(constants) <= SHOWN else f"{len(constants)} of them"
         rest += f" Of the constants, {names} {'is' if len(constants) == 1 else 'are'} enough."
     gone = f"{as_is} With the change it {after}. Without this change, it {trial.again.describe()} again."
-    left = " One failure is removed, and one left."
+    left = " One failure is removed, and another remains."
     if trial.after.failure == "none":
-        left = " What is infinite then is a second failure, unless the model means it, as in a mask."
+        left = (
+            " The infinities that remain are a second failure, unless the model intends them, as in a mask."
+        )
     sentences: dict[Outcome, str] = {
         "passes": f"{gone}{rest}",
         "fixed": f"{gone}{rest}",
         "harmful": f"{gone} But {harm}.",
         "changed": f"{gone}{left}",
         "same": f"{as_is} With the change it still {after}.",
-        "no_failure": f"The call does not fail as it is, so that there is nothing to fix.{rest} Give "
-        "expect to say what the outputs are to be.",
+        "no_failure": f"The unchanged call does not fail, so there is nothing to fix.{rest} "
+        "Give the correct outputs (expect).",
         "not_applicable": "The trial says nothing about the change.",
     }
     return sentences[outcome] + reason

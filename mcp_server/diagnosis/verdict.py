@@ -36,6 +36,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
 from mcp_server.diagnosis.words import (
     HEADLINES,
+    POSSIBLE,
     at_call_site,
     call_of,
     eager_of,
@@ -200,8 +201,8 @@ FAILS_ALONE = (
     "the call fails in the same way when it is made alone, in one thread, on its own copy of the inputs"
 )
 NO_REFERENCE = (
-    "The numbers themselves were not checked, because there was no reference. To compare them with the "
-    "exported program, use compare_with_eager."
+    "The numbers themselves were not checked: there was no reference. Give the exported program (exported) "
+    "or the correct outputs (expect)."
 )
 MOST_NAMED = 3  # of the user's own kernels and operators
 
@@ -219,7 +220,7 @@ def health_summary(case: DiagnosisState) -> str:
     if case.mismatches:
         more = f" ({len(case.mismatches) - 1} more)" if len(case.mismatches) > 1 else ""
         first = case.mismatches[0].sentence
-        refused = "the program handled the package's refusal" if case.handled else "the package took it"
+        refused = "the program handled the package's refusal" if case.handled else "the package accepted it"
         fit = f". One thing does not fit{more}, and {refused}: {first}"
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
@@ -227,9 +228,9 @@ def health_summary(case: DiagnosisState) -> str:
     if case.otherwise_alone is not None:
         sentences[0] += " Made alone, the call gives different numbers than in the program."
     if case.plain_run is not None and case.plain_run.as_expected:
-        return f"{sentences[0]} The outputs are what is expected of them."
+        return f"{sentences[0]} The outputs are as expected."
     if compared(case):
-        agrees = " Its outputs are those of the exported program." if case.equals_eager else ""
+        agrees = " Its outputs equal those of the exported program." if case.equals_eager else ""
         return f"{sentences[0]}{agrees}"
     # What is known of outputs without a reference, and what cannot be known.
     if case.differs_in("second"):
@@ -264,7 +265,8 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
             outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
             # Nobody has judged what the program printed.
             program = label in ("script", "alone", "command")
-            ended = "exited with code 0" if program else "the call returned"
+            checks = " with its input checks on" if label == "checked" else ""
+            ended = "exited with code 0" if program else f"the call returned{checks}"
             found.append(seen(label, f"{ended} after {run.finished.wall_s:.1f} s{outputs}"))
     repeats = {
         "second": "the same call, repeated, returns the same outputs",
@@ -339,7 +341,7 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
     left = [trial for trial in trials_of(best, case) if trial.proves and trial.effect is Effect.CHANGED]
     if outcome == "fault" and left and not any(is_cause(each, case) for each in others):
         failure = left[0].reason or left[0].after.describe()
-        yield f"A second failure is left after this change: {failure}. Make the change, then diagnose again."
+        yield f"Another failure remains after this change: {failure}. Make the change, then diagnose again."
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
     package = case.package
     if launched and package is not None and not package.kernel_information and case.program_path is None:
@@ -367,7 +369,7 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if trials:
         last = trials[-1]
         if last.intervention.hides and last.effect is Effect.GONE:
-            where = "returns, which tells where it fails and not which value is wrong"
+            where = "returns, which shows where it fails, but not which value is wrong"
             return f"{last.intervention.what} {where}: change only that value with try_fix"
         return f"{last.intervention.what}: {last.reason or last.after.describe()}"
     if case.only_loaded:
@@ -375,8 +377,8 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if suspect.guilty.kind == "script":
         return "to test this, the script itself would have to be changed"
     if case.plain_run is not None and not case.call_fails:
-        return "the call by itself does not fail, so there is no failure to remove"
-    return "diagnose knows no change of the call that removes only this cause"
+        return "the call does not fail when made alone, so there is no failure to remove"
+    return "diagnose has no experiment that removes only this cause"
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
@@ -461,15 +463,15 @@ TWICE = 2  # unchanged calls, if the failure came each time
 def _as_it_is(trial: Trial, call: Seen) -> str:
     """How an unchanged call ended; if there were several, how many failed."""
     if trial.calls > TWICE:
-        return f"failed {trial.failed} times of {trial.calls} ({call.describe()})"
-    return "returned the values that are in question" if call.failure == "none" else call.describe()
+        return f"failed {trial.failed} of {trial.calls} times ({call.describe()})"
+    return "returned the values in question" if call.failure == "none" else call.describe()
 
 
 def _came_back(trial: Trial) -> str:
     """How the call with the change ended, and what matters about its outputs."""
     described = trial.after.describe()
     if trial.calls > TWICE:
-        return f"did not fail once in that way; the chance of that is {trial.chance:.2%}"
+        return f"never failed in that way; the probability that this is chance is {trial.chance:.2%}"
     ran = _WHAT_RAN.match(trial.reason)
     if ran is not None:
         return trial.reason[ran.end() :]
@@ -499,7 +501,7 @@ def _side_effects(trial: Trial, suspect: Suspect) -> str:
     if trial.before.failure == "none":  # the different values are intended
         return ""
     if effects.layout:
-        return f"an output has another layout then ({effects.layout})"
+        return f"an output then has another layout ({effects.layout})"
     if effects.elements and _misread(trial, suspect):
         count = counted(effects.elements, "other output element")
         return f"{count} changed as well, which had been computed from the misread input"
@@ -579,8 +581,8 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     if unseen:
         return f"{unseen} What stands out: {order[0].summary}"
     best = order[0]
-    names = [category.replace("_", " ") for category in dict.fromkeys(each.category for each in order)][:4]
-    also = f"Not ruled out: {', '.join(names)}." if len(names) > 1 else ""
+    names = [POSSIBLE[category] for category in dict.fromkeys(each.category for each in order)][:4]
+    also = f"Possible causes: {', '.join(names)}." if len(names) > 1 else ""
     settle = best.settle if not best.settle or best.settle.endswith(".") else f"To settle it: {best.settle}."
     question = "" if settle else open_question(case)
     return " ".join(filter(None, (best.summary, also, settle, question)))
@@ -612,7 +614,7 @@ def checked_call(case: DiagnosisState) -> list[Evidence]:
     if call is None or call is not case.suspect_call or len(calls) == 1:
         return []
     place = f"call {calls.index(call) + 1} of {len(calls)}"
-    return [seen("capture", f"the check that failed looked at what {place} gave: that call was examined")]
+    return [seen("capture", f"the check that failed used the output of {place}, so that call was examined")]
 
 
 def _with_command(evidence: Evidence, case: DiagnosisState) -> Evidence:

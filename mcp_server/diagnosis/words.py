@@ -6,7 +6,7 @@ import ast
 import logging
 import re
 
-from mcp_server.diagnosis.interventions.base import Intervention
+from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import CallNumber, Category, Component, Eager, Fix
 from mcp_server.package.mismatch import Aspect
@@ -36,6 +36,22 @@ HEADLINES: dict[Category, str] = {
     "cost": "too slow or too large",
 }
 
+# The same as one of several possible causes, where the usual name says too little.
+POSSIBLE = HEADLINES | {
+    "device_mismatch": "an input on the wrong device",
+    "input_mismatch": "an input that does not fit the package",
+    "shape_out_of_range": "a size outside the compiled range",
+    "index_out_of_bounds": "an index out of bounds",
+    "illegal_memory_access": "a kernel that accesses memory outside its tensors",
+    "wrong_output": "wrong numbers from the package",
+    "custom_op": "a custom operator",
+    "invalid_package": "a broken package",
+    "arch_mismatch": "a package built for other hardware",
+    "compile_failure": "a failed compile",
+    "hang": "a call that does not return",
+    "environment": "the machine or environment",
+    "script_error": "an error in the script",
+}
 
 # What differs about an input.
 ASPECTS: dict[Aspect, str] = {
@@ -113,7 +129,8 @@ NOT_SHIPPED = {
     "pad": "Do not ship that: rows were made up to show the cause.",
     "drop_rows": "Do not ship that: rows were left out to show the cause.",
 }
-GENERATED = "That was done in a copy of the generated code, which the next compile writes anew."
+GENERATED = "This was done in a copy of the generated code. The next compile does not keep it."
+OF_RUN = "This was done only in that run: the operator itself is unchanged."
 
 
 def not_for_shipping(tried: Intervention) -> str:
@@ -121,7 +138,7 @@ def not_for_shipping(tried: Intervention) -> str:
     if tried.not_for_shipping or not tried.is_experiment:
         return tried.not_for_shipping
     made = next((NOT_SHIPPED[each.change] for each in tried.changes if each.change in NOT_SHIPPED), "")
-    return made or GENERATED
+    return made or (OF_RUN if tried.kind is Kind.OPERATOR else GENERATED)
 
 
 MOST_LINES = 12

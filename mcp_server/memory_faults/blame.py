@@ -48,17 +48,17 @@ class BlameRules:
         if self.access.kind != "uninitialised" or self.missed is None:
             return None
         maker = self._maker(self.missed.variable)
-        unwritten = f"{self.missed.label} holds elements that nothing wrote"
+        unwritten = f"{self.missed.label} contains elements that nothing wrote"
         if maker is None:
             return self._component("unknown", self.missed.label, "wrong_output", [unwritten], sure=False)
         kind: BlamedKind = "op" if maker.kind in OPS else "upstream_kernel"
-        reasons = [f"{unwritten}; launch {maker.index} was to"]
+        reasons = [f"{unwritten}; launch {maker.index} should have"]
         return self._component(kind, self._name(maker), "wrong_output", reasons, maker)
 
     def _host(self) -> Blame | None:
         if self.missed is None or self.missed.side != "host":
             return None
-        reason = f"{self.missed.label} is a {self.missed.device} tensor, and the kernel runs on the GPU"
+        reason = f"{self.missed.label} is a {self.missed.device} tensor, but the kernel runs on the GPU"
         found = self._origin(self.missed.variable, "device_mismatch", [reason])
         return found.model_copy(update={"category": "device_mismatch"})
 
@@ -77,7 +77,7 @@ class BlameRules:
             return None
         reason = (
             f"the wrapper computes with {self.missed.label} of shape {self.missed.declared_shape}, "
-            f"and it has {self.missed.shape}"
+            f"but it has {self.missed.shape}"
         )
         return self._origin(self.missed.variable, "illegal_memory_access", [reason])
 

@@ -136,9 +136,9 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
     if set(actual) == set(expected):
         first = next(i for i, (want, got) in enumerate(zip(expected, actual, strict=True)) if want != got)
         sentence = (
-            "the dictionary's keys are in another order than at export: "
-            f"{actual[first]} stands where {expected[first]} was; "
-            "AOTInductor passes tensors by position, so that values are swapped silently"
+            "the dictionary's keys are in a different order from the export: "
+            f"{actual[first]} is in the place of {expected[first]}; "
+            "AOTInductor passes tensors by position, so the values are silently swapped"
         )
         action = "build the dictionary in the exported order"
         fix = Fix(text=action, before=", ".join(actual), after=", ".join(expected))
@@ -189,7 +189,7 @@ def compare_inputs(
     wanted, got = len(signature.inputs), len(tensors)
     if got != wanted:
         names = ", ".join(f"{i.path or i.name} {i.dtype}{i.shape}" for i in signature.inputs[:8])
-        sentence = f"the package takes {wanted} tensors and {got} are given"
+        sentence = f"the package takes {wanted} tensors, but {got} are given"
         action = "pass every tensor of the exported call, in its order; the rest was fixed at export"
         return [_mismatch("count", sentence, f"{wanted}: {names}", str(got), Fix(text=action))]
     alone = _differences(signature, tensors)
@@ -210,7 +210,7 @@ def _swapped(
             continue
         one, other = signature.inputs[first], signature.inputs[second]
         a, b = one.code_name, other.code_name
-        sentence = f"{one.label} and {other.label} are in each other's place: exchanged, both fit"
+        sentence = f"{one.label} and {other.label} are exchanged: in the other order, both fit"
         fix = Fix(text="exchange the two inputs", before=f"model({b}, {a})", after=f"model({a}, {b})")
         yield _mismatch("order", sentence, f"{a}, {b}", f"{b}, {a}", fix, input_index=one.index)
         return
@@ -239,7 +239,11 @@ def _one_input(
             f"{item.label} is {dtype}, but the package was compiled for {item.dtype}: its kernels would read "
             f"{_misread(dtype, item.dtype)}"
         )
-        fix = Fix(text="convert it before the call", before=name, after=f"{name}.to(torch.{item.dtype})")
+        fix = Fix(
+            text=f"convert it to {item.dtype} before the call",
+            before=name,
+            after=f"{name}.to(torch.{item.dtype})",
+        )
         yield _mismatch("dtype", sentence, item.dtype, dtype, fix, input_index=item.index)
     if not item.described:
         return
@@ -248,7 +252,7 @@ def _one_input(
         yield _mismatch(
             "rank",
             f"{item.label} has rank {got} ({list(tensor.shape)}), but was compiled with rank {wanted} "
-            f"({item.shape}); no run-time check of AOTInductor sees that",
+            f"({item.shape}); no run-time check of AOTInductor sees this",
             f"{wanted}: {item.shape}",
             f"{got}: {list(tensor.shape)}",
             Fix(text=_reshaped(item, tensor)),
@@ -278,7 +282,7 @@ def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
     """The fix for a wrong device. A meta tensor has no data to move."""
     if tensor.device_type == "meta":
         return Fix(
-            text=f"make it on {device} in the first place, with its values: a meta tensor has none to move",
+            text=f"create it on {device} with its values: a meta tensor has no values to move",
             before=name,
             after=f"torch.empty_like({name}, device={device!r})  # and fill it",
         )
@@ -294,7 +298,7 @@ def _device_indices(
     if loaded_on is None and "," in devices:
         yield _mismatch(
             "device_index",
-            f"inputs are on several devices ({devices}); the checks compare the type only",
+            f"inputs are on several devices ({devices}); the checks compare only the type",
             "one device",
             devices,
             Fix(text="move every input to the device on which the package is loaded (device_index)"),
@@ -363,7 +367,7 @@ BRANCH = ". If no Dim sets this bound, it comes from a branch of the model on th
 def _within(dim: int, bound: int | None, below: bool) -> str:
     """What brings a size into the range."""
     if below:
-        apart = "otherwise handle smaller inputs apart"
+        apart = "otherwise handle smaller inputs separately"
         return f"pad dimension {dim} to {bound} if the result does not depend on the padding, {apart}"
     parts = "the batch" if dim == 0 else f"dimension {dim}"
     return f"split {parts} into parts of at most {bound} if they do not depend on each other"
@@ -399,7 +403,7 @@ def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -
         return
     harmless = prod(tensor.shape) <= 1 or all(tensor.shape[dim] == 1 for dim in wrong)
     effect = (
-        "only dimensions of size 1 differ: harmless to kernels, but AOTI_RUNTIME_CHECK_INPUTS refuses it"
+        "only dimensions of size 1 differ: harmless to kernels, but AOTI_RUNTIME_CHECK_INPUTS rejects it"
         if harmless
         else "kernels step through memory with the compiled strides"
     )
@@ -479,8 +483,8 @@ def _relations(
         dim, wanted = definition.dim, _whole_sizes(definition, value)
         got = str(tensor.shape[dim])
         sentence = (
-            f"{item.label}: dimension {dim} is {got}, and the compiled code needs {wanted} "
-            f"(it computes {definition.symbol} = {definition.solution}, which it cuts to a whole number)"
+            f"{item.label}: dimension {dim} is {got}, but the compiled code needs {wanted} "
+            f"(it computes {definition.symbol} = {definition.solution}, which it cuts to an integer)"
         )
         fix = Fix(text=f"pad or cut dimension {dim} to {wanted}")
         yield _mismatch("relation", sentence, wanted, got, fix, input_index=item.index, dim=dim)
@@ -494,6 +498,6 @@ def _relations(
         origins = [f"{s.symbol} is read from dimension {s.dim} of {labels[s.name]}" for s in known]
         origin = f" ({'; '.join(origins)})" if origins else ""
         wanted = f"{each} = {int(due)}"
-        sentence = f"{item.label}: dimension {each.index} is {size} and must be {wanted}{origin}"
+        sentence = f"{item.label}: dimension {each.index} is {size} but must be {wanted}{origin}"
         fix = Fix(text=f"pass {int(due)} at dimension {each.index} of {item.label}{origin}")
         yield _mismatch("relation", sentence, wanted, str(size), fix, input_index=item.index, dim=each.index)

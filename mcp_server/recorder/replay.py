@@ -234,7 +234,7 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
     if passed:
         yield f"{len(passed)} other recorded calls return when they are made again"
     if chosen.finished.ok:
-        yield "made again by itself the call returns: its failure may need what ran beside it"
+        yield "the call returns when made alone: its failure may need what ran beside it"
     lost = [each for each in found if each.missing]
     if lost:
         yield f"{lost[0].number} could not be made again: {lost[0].missing} was not kept"

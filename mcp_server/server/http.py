@@ -103,10 +103,10 @@ class Gate:
         server = scope.get("server")
         names = self._names | ({plain_name(server[0])} if server and server[1] is not None else set())
         if not _is_one_of(names, _HOST, headers.getlist("host")):
-            return PlainTextResponse("this server does not go by that Host; see serve --allow-host", 421)
+            return PlainTextResponse("this server does not accept that Host; see serve --allow-host", 421)
         origins = headers.getlist("origin")
         if origins and not _is_one_of(names, _ORIGIN, origins):
-            return PlainTextResponse("requests of that Origin are refused", 403)
+            return PlainTextResponse("requests from that Origin are rejected", 403)
         return None
 
 

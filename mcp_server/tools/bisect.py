@@ -80,12 +80,12 @@ async def bisect(
             return _reported(context, failing, tried, reduced)
         if reduced.outcome != "reduced":
             raise ProblemError(
-                "no option of the compiler makes the failure go away, and no smaller program fails in the "
-                f"same way, so that there is nothing to bisect: {reduced.summary}",
+                "no option of the compiler makes the failure disappear, and no smaller program fails in the "
+                f"same way, so there is nothing to bisect: {reduced.summary}",
                 value=str(failing.target.workload.exported),
                 next_call="reduce, or compare_with_eager",
             )
-        context.progress("switching decisions of the compiler off, one kind after another")
+        context.progress("switching compiler passes off, one kind after another")
         search = Search(context, failing, _script(reduced.files), {node.operator for node in reduced.nodes})
         with anyio.move_on_after(budget_s):
             search.reason = await search.run()
@@ -107,7 +107,7 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
         reason, next_call = of_eager(failing, eager), "diagnose"
     if reason:
         raise ProblemError(
-            f"the failure is not the compiler's, so that no decision of it is to blame: {reason}",
+            f"the compiler did not cause the failure, so no compiler pass is to blame: {reason}",
             value=str(failing.failure),
             allowed="a program that runs well in eager mode on these inputs",
             next_call=next_call,
@@ -137,7 +137,7 @@ def of_eager(failing: Failing, eager: WorkerRun) -> str:
             for event in (called, interpreted)
         )
         if bad == in_eager:
-            return f"eager mode gives the same values that are not finite ({bad})"
+            return f"eager mode gives the same non-finite values ({bad})"
     return ""
 
 
@@ -154,7 +154,7 @@ class Search:
     failing: Failing
     script: Path
     operators: set[str]
-    reason: str = "the time is over (budget_s)"
+    reason: str = "the time limit was reached (budget_s)"
     listed: dict[Kind, dict[str, events.Decision]] = field(default_factory=dict)
     waves: dict[Kind, Wave] = field(default_factory=dict)
     named: list[events.Decision] = field(default_factory=list)
@@ -179,7 +179,7 @@ class Search:
         if not found:
             return "the failure stays whatever option, pass, decomposition or lowering is switched off"
         if await taken.run([()]) != ["same"]:
-            return "the failure did not come back when everything was switched on again"
+            return "the failure did not return when everything was switched on again"
         return ""
 
     def _compile(self, kind: Kind) -> Compile:
@@ -249,7 +249,7 @@ def _result(
         for each in search.named
     ]
     outcome: Outcome = "not_found"
-    summary = f"No decision of the compiler was found behind the failure ({failure}): {search.reason}."
+    summary = f"No compiler pass was found behind the failure ({failure}): {search.reason}."
     if decisions and not search.reason:
         outcome = "decision"
         names = []
@@ -262,7 +262,9 @@ def _result(
     if decisions and search.workaround is None:
         notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
     if workaround is not None and workaround.whole != "gone":
-        notes.append("the workaround helps the reduced program and not the whole one: there is another fault")
+        notes.append(
+            "the workaround helps the reduced program, but not the whole one: there is another fault"
+        )
     return Bisected(
         outcome=outcome,
         summary=summary,

@@ -101,7 +101,7 @@ async def capture(
     if not all(phase.configs_exact for phase in seen.compiles):
         notes.append("not every option of the compile could be recorded: a compile by us may differ from it")
     if not seen.processes and _isolated(argv):
-        notes.append("Python was started isolated (-I, -E or -S), where the hook cannot come in")
+        notes.append("Python was started isolated (-I, -E or -S), where the hook is not loaded")
     elif not seen.processes:
         notes.append("no Python process compiled, loaded or called a package through torch's Python API")
     quiet_s: float | None = None

@@ -183,7 +183,7 @@ async def compare_pair(context: Context, pair: Pair, tolerance: float = 1.0) -> 
     outputs = done.all(OutputCompared)
     repeats = Repeats(done)
     other_constants = done.all(events.ConstantDiffers)
-    judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
+    judged = EveryLaunch(summary="No launch was judged alone: eager mode has no values to compare with")
     if repeats.steady_eager:
         judged = every_launch(context, done, flows, other_constants, request)
     kind = _kind(outputs, repeats, judged)
@@ -263,7 +263,7 @@ async def _request(
 def _limits(done: WorkerRun) -> list[str]:
     """What the worker could not do."""
     notes = [
-        f"the exported program's own guard refuses these inputs: {e.text}"
+        f"the exported program's own guard rejects these inputs: {e.text}"
         for e in done.all(events.GuardFailed)[:1]
     ]
     updates = len(done.phases("updating_constants")) // max(1, len(done.phases("loaded")))
@@ -301,7 +301,7 @@ def _conclude(
 ) -> tuple[Outcome, str]:
     """The outcome, and one sentence for it."""
     names = ", ".join([event.name for event in done.all(events.ConstantDiffers)][:3])
-    constants = f"; the package holds other values than the program in {names}" if names else ""
+    constants = f"; the package and the program have different values of {names}" if names else ""
     # Captured updates that only the package got, which checks neither shape nor dtype.
     lost = next(iter(done.all(events.NotApplied)), None)
     update = f"; only the package got the update of {lost.name}: {lost.what}" if lost else ""

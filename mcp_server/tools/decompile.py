@@ -106,7 +106,7 @@ class Comparison:
             case "package_failed":
                 return f" The package fails on these inputs, the program does not: {self.error}"
             case "differs" if not self.outputs:
-                return " It has another number of outputs than the package."
+                return " Its number of outputs differs from the package's."
             case "differs" if wrong := [each for each in self.outputs if each.agreement == "different"]:
                 told = f" Output {wrong[0].output} differs by up to {wrong[0].largest_difference or 0:.3g}:"
                 if self.by_launch and all(one.agreement in ("equal", "rounding") for one in self.by_launch):
@@ -118,7 +118,7 @@ class Comparison:
                 largest = max((each.largest_difference or 0.0 for each in self.outputs), default=0.0)
                 if not largest:
                     return " It gives the outputs of the package bit for bit."
-                return f" Its outputs are those of the package up to rounding (at most {largest:.2g})."
+                return f" Its outputs equal those of the package up to rounding (at most {largest:.2g})."
         return ""
 
 
@@ -175,7 +175,7 @@ async def write(
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     if not view.package.wrapper_text:
         raise ProblemError(
-            "the package does not hold the source of its wrapper",
+            "the package does not contain the source of its wrapper",
             value=str(workload.package),
             allowed="a package as torch 2.8 and later write it, with its .wrapper.cpp",
         )

@@ -24,9 +24,9 @@ from mcp_server.worker.protocol import LaunchFlow
 RETURNED, ELSEWHERE = -1, -2  # special readers of a tensor: the caller; a step that is no launch
 SHOWN = 24
 NAMED = 3  # launches that a summary names
-NO_PROBES = "No launch was judged by itself: the package cannot be rebuilt with probes"
+NO_PROBES = "No launch was judged alone: the package cannot be rebuilt with probes"
 NO_NODES = (
-    "No launch was judged by itself: the package does not say which nodes its launches come from (compile "
+    "No launch was judged alone: the package does not say which nodes its launches come from (compile "
     "with INDUCTOR_PROVENANCE=1, torch >= 2.9)"
 )
 
@@ -209,8 +209,8 @@ class Judgement:
         targets = {argument.target for argument in known.tensors} if known is not None else set()
         read = {constant.fqn for constant in self.model.package.constants if constant.name in targets}
         constant = next((other.name for other in self.constants if other.name in read), "")
-        values = f", {difference.example}" if difference.values else ""
-        summary = f"launch {number}, {kernel}: {one.name} against {one.node}{values}"
+        values = f": {difference.example}" if difference.values else ""
+        summary = f"launch {number}, {kernel}: {one.name} differs from {one.node} in eager mode{values}"
         if suspects:
             summary += f"; or launch {', '.join(map(str, suspects))}, which it reads and which was not judged"
         if one.tf32:
@@ -244,15 +244,15 @@ class Judgement:
         """How many launches are wrong, right and unjudged, naming the wrong ones."""
         total, wrong = len(self.model.wrapper.launches), len(self.wrong)
         if len(self.unjudged) == total:
-            return f"No launch could be judged by itself: {self.unjudged[0].why}"
-        text = f"{wrong} of {counted(total, 'launch')} {is_(wrong)} wrong on right inputs"
+            return f"No launch could be judged alone: {self.unjudged[0].why}"
+        text = f"{wrong} of {counted(total, 'launch')} {is_(wrong)} wrong on correct inputs"
         if not wrong:
-            text = f"No launch of {total} is wrong on right inputs"
+            text = f"No launch of {total} is wrong on correct inputs"
         right = total - wrong - len(self.unjudged)
         text += f" ({right} right, {len(self.unjudged)} not judged)"
         text += "".join(f"; {each.summary}" for each in self.wrong[:NAMED])
         if not outputs_right:
-            text += "; the outputs differ all the same: a launch that was not judged is wrong, too"
+            text += "; but the outputs differ, so a launch that was not judged is wrong, too"
         return text
 
 
@@ -270,7 +270,7 @@ def every_launch(
         return EveryLaunch(summary=NO_NODES)
     ended = done.last(JudgedOutputs)
     if ended is None:
-        return EveryLaunch(summary="No launch was judged by itself: the call did not come back")
+        return EveryLaunch(summary="No launch was judged alone: the call did not return")
     judgement = Judgement(flows, constants, done.all(LaunchJudged))
     right, unjudged = ended.right, judgement.unjudged
     # The file of an `EagerPlan`.

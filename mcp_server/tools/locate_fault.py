@@ -123,7 +123,7 @@ def result(context: Context, target: Target, found: FaultRun, attempts: list[Att
     """Build the result: what the last run showed, joined with the package."""
     fault = join_fault(target.view, found.accesses[0], found.evidence) if found.accesses else None
     ran = [attempt.tool for attempt in attempts if attempt.ran]
-    nothing = f"No memory fault was seen ({', '.join(ran)}). That does not clear the numbers."
+    nothing = f"No memory fault was seen ({', '.join(ran)}). The numbers may still be wrong."
     done = found.done
     artifacts = [context.artifact(done.finished.output, "output of the run that was looked at")]
     for path in sorted(done.directory.glob("*.jsonl")):
@@ -178,9 +178,9 @@ async def locate_in_program(
         found = await locate_fault(context, call, tool=tool)
         phase = failing_phase(seen)
         place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
-        note = f"the call was made again by itself{place}"
+        note = f"the call was made again alone{place}"
     if found is None or not (found.found or (seen.finished.ok and not in_graph(seen))):
-        note = note if found is None else "the call by itself shows no fault"
+        note = note if found is None else "the call shows no fault when made alone"
         found = await run_under_checker(context, workload, seen, package=package, tool=tool)
     return found.model_copy(update={"notes": [note, *found.notes]})
 

@@ -286,7 +286,7 @@ def checkup(machine: Machine) -> Checkup:
     names = ", ".join(sorted(wanting, key=lambda name: not wanting[name]))
     summary = f"missing or limited: {names}" if wanting else "everything is there"
     if wanting and not any(wanting.values()):
-        summary = f"what is essential is there; optional, and missing or limited here: {names}"
+        summary = f"nothing essential is missing; optional parts missing or limited here: {names}"
     if not machine.torch:  # the rest can wait, and will be read from that environment
         summary = "no torch: activate the environment that has your torch, then run this again"
     return Checkup(summary=summary, needs=needs, unknown=machine.unknown if machine.torch else [])
@@ -389,9 +389,9 @@ def _host_problems(package: Package, machine: Machine) -> Iterator[Problem]:
     built_for = [_ARM_NAMES.get(each, each) for each in recorded if each]
     others = [name for name in built_for if name != here]
     if others:
-        yield _arch(f"the package was compiled for {others[0]} and this machine is {here}")
+        yield _arch(f"the package was compiled for {others[0]}, but this machine is {here}")
     if metadata.platform and metadata.platform != machine.platform:
-        yield _arch(f"the package was compiled on {metadata.platform} and this is {machine.platform}")
+        yield _arch(f"the package was compiled on {metadata.platform}, but this is {machine.platform}")
     flags = set(machine.cpu_flags)
     missing = [isa for isa in metadata.isa if not flags.issuperset(ISA_FLAGS.get(isa, ()))]
     if flags and missing:
@@ -401,18 +401,18 @@ def _host_problems(package: Package, machine: Machine) -> Iterator[Problem]:
 
 
 def _arch(what: str, certain: bool = True) -> Problem:
-    action = "compile the package on a machine of this kind, or run it on one like the first"
+    action = "compile the package on a machine like this one, or run it on a machine like the first"
     return _problem("arch_mismatch", what, action, certain)
 
 
 def _device_problems(package: Package, machine: Machine, device_index: int) -> Iterator[Problem]:
     if package.device_type == "cpu" and device_index >= 0:
-        what = f"device_index {device_index} with a CPU package: the loader refuses it"
+        what = f"device_index {device_index} with a CPU package: the loader rejects it"
         yield _problem("device_mismatch", what, "leave device_index at -1")
     if package.device_type != "cuda" or machine.cuda_available is None:
         return
     if not machine.cuda_available:
-        what = f"a CUDA package, and CUDA does not work here: {machine.cuda_problem or 'no reason given'}"
+        what = f"a CUDA package, but CUDA does not work here: {machine.cuda_problem or 'no reason given'}"
         action = "run where a driver and a GPU are visible, with a torch built for CUDA"
         yield _problem("environment", what, action)
         return

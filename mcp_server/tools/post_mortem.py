@@ -113,7 +113,7 @@ class _Reader:
             )
         remarks = self._builds()
         if self.remains.is_cut:
-            remarks.append("The core file is cut off: of threads whose stack is missing nothing is known.")
+            remarks.append("The core file is truncated: nothing is known of threads whose stack is missing.")
         looked_at = self.remains.threads[:MOST_LOOKED_AT]
         seen = [self._seen(thread) for thread in looked_at]
         inside = [each for each in seen if each is not None]
@@ -127,7 +127,7 @@ class _Reader:
         if self.remains.running:
             listed = ", ".join(map(str, self.remains.running[:8]))
             remarks.append(
-                f"Threads that compute say nothing of where they are: {listed}. A core has them: gcore PID."
+                f"Where computing threads are is not known: {listed}. A core file shows it: gcore PID."
             )
         ended = signal_name(self.remains.threads[0].signal) if self.remains.threads else ""
         return PostMortem(
@@ -162,7 +162,7 @@ class _Reader:
                 allowed=f"the package with build {_listed(found)}",
                 next_call="post-mortem with the package as it was loaded",
             )
-        return [] if wanted and found else ["Whether it is the same build of the package could not be told."]
+        return [] if wanted and found else ["It is not known whether this is the same build of the package."]
 
     def _place(self, address: int) -> int | None:
         """Return the offset of an address in the library's file; None if it is outside."""
@@ -215,7 +215,7 @@ class _Reader:
                 f": {thread.waits}" if thread.waits else ""
             )
         known = (text for name in names for part, text in STATES.items() if part in name)
-        return next(known, thread.waits or "in the package, outside of a launch")
+        return next(known, thread.waits or "in the package, outside a launch")
 
     def _frame(self, address: int, number: int) -> str:
         found = self.remains.mapping(address)
@@ -252,9 +252,7 @@ class _Reader:
         if ended and self.remains.is_cut:
             return f"{ended} in thread {first}. The core file is cut off, and its stack was not found."
         if ended:
-            told = (
-                f"{ended} in thread {first}, outside of the package. {counted(len(inside), 'thread')} in it"
-            )
+            told = f"{ended} in thread {first}, outside the package. {counted(len(inside), 'thread')} in it"
             return f"{told}, {others} elsewhere."
         states: dict[str, int] = {}
         for each in inside:

@@ -65,7 +65,7 @@ async def record(context: Context, package: Path, out: Path | None, options: Rec
     """Write the package with the recorder in it. Raise `ProblemError` if that fails."""
     target = new_package(out, package, "recorded")
     models = await with_recorder(package, target, options, context)
-    told = f"Wrote {target}: load it in place of {package.name}. Hosts stay as they are."
+    told = f"Wrote {target}: load it in place of {package.name}. The host program does not change."
     device = await anyio.to_thread.run_sync(lambda: open_package(package).device_type)
     if device == "cuda" and not is_in_memory(options.directory):
         told += f" Values on the GPU are not kept in {options.directory}: give a folder in memory (/dev/shm)."

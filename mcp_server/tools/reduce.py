@@ -315,7 +315,7 @@ async def _verified(context: Context, failing: Failing, search: Reduction, *, co
     limit = "" if complete else " in this time (budget_s)"
     result = Reduced(
         outcome="not_reduced",
-        summary=f"The program fails ({failure}), but no part of it, cut out and exported again, did{limit}.",
+        summary=f"The program fails ({failure}), but no part that was cut out and exported did{limit}.",
         failure=failure,
         nodes_before=len(search.units.readers),
         candidates=len(search.tried),
@@ -329,7 +329,7 @@ async def _verified(context: Context, failing: Failing, search: Reduction, *, co
         shutil.copytree(Path(cut.script).parent, directory, dirs_exist_ok=True)
         finished = await run_script(context, failing.target, directory)
         if result_of_script(finished, failure) != "same":
-            notes.append(f"a reproduction of {cut.operators} operators did not fail by itself")
+            notes.append(f"a reproduction of {cut.operators} operators did not fail alone")
             continue
         real = {name: size for name, size in cut.tensors.items() if name not in plan.seeded}
         if real:

@@ -231,7 +231,7 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
     alone = (TELLING,) if TELLING in options else everything[:1]
     helping = await fewest(everything, alone, most_children(), wave.run)
     names = switched(wave.runs, helping)
-    reason = f"none of {len(switched(wave.runs, everything))} options makes it go away"
+    reason = f"none of {len(switched(wave.runs, everything))} options makes it disappear"
     rounding = False
     if names:
         as_eager = failure.kind == "departs" and names != ROUNDED and bool(set(ROUNDED) & set(options))
@@ -239,7 +239,7 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
         rounding = failure.kind == "departs" and (names == ROUNDED or rounded == ["gone"])
         helping = ROUNDED if rounding else helping
         if again != "same" or not is_steady([failing.attempt, *wave.runs.values()]):
-            names, reason = (), "it comes and goes by itself, from compile to compile or from call to call"
+            names, reason = (), "it is intermittent, from compile to compile or from call to call"
     outcome: Outcome = "not_found"
     summary = f"No option of the compiler was found behind the failure ({failure}): {reason}."
     workaround = None

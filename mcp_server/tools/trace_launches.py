@@ -150,10 +150,10 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
     fault = journal.ending.launch.fault if journal.ending.launch else ""
     later = "" if sync else " Launches are asynchronous on a GPU: an earlier one may be guilty."
     sentences = {
-        "returned": f"All {len(journal.launches)} launches of {len(journal.calls)} calls came back.",
+        "returned": f"All {len(journal.launches)} launches of {len(journal.calls)} calls returned.",
         "fault": f"The device reported {fault} after {where}; launches before it had been waited for.",
         "threw": f"An exception left {where}.",
-        "between": f"The process ended with {end} after {where} had come back and before the next launch.",
+        "between": f"The process ended with {end} after {where} had returned and before the next launch.",
     }
     return sentences.get(journal.ending.how, f"The process ended with {end} during {where}.{later}")
 

@@ -546,7 +546,7 @@ class Closeness:
         if not self.values:
             return ""
         eager, package = self.values
-        return "{} for {} at {} ({} of {} elements)".format(
+        return "{} instead of {} at {} ({} of {} elements)".format(
             package, eager, self.first, self.beyond, self.elements
         )
 

@@ -70,7 +70,7 @@ def test_doctor(run: Run) -> None:
     found = json.loads(done.stdout)
     needs = {need["name"]: need for need in found["needs"]}
     assert done.returncode == 0, done.stdout
-    assert found["summary"].startswith(("what is essential is there", "everything is there"))
+    assert found["summary"].startswith(("nothing essential is missing", "everything is there"))
     assert needs["torch"]["standing"] == "ok"
     assert all(need["how"] for need in needs.values() if need["standing"] != "ok")
 

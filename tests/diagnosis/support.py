@@ -152,7 +152,7 @@ REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"output"
 
 
 def compared_with_eager(kind: Any, *wrong: WrongLaunch) -> ComparedWithEager:
-    """Outputs that differ for that reason, with the launches that are wrong on right inputs."""
+    """Outputs that differ for that reason, with the launches that are wrong on correct inputs."""
     changed = {"launch": 0, "kernel": "k0", "argument": "buf0"}
     facts = {
         "outcome": "differs",

@@ -261,4 +261,4 @@ def test_what_is_not_proven_says_why(zoo: ZooPackage) -> None:
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called())
     (why,) = notes(observed=True)
-    assert why == "Not proven: the call by itself does not fail, so there is no failure to remove."
+    assert why == "Not proven: the call does not fail when made alone, so there is no failure to remove."

@@ -83,7 +83,7 @@ def test_a_failure_of_the_scripts_own_is_a_script_error(
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("print('all went well')\n", "no Python process of it compiled, loaded or called"),
+        ("print('all went well')\n", "none of its Python processes compiled, loaded or called"),
         ("raise ModuleNotFoundError(\"No module named 'torch'\")\n", "torch cannot be imported"),
         ("import no_such_module\n", "no_such_module"),
     ],

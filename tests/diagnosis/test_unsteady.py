@@ -116,7 +116,7 @@ def test_dropout_in_a_package_is_suspected_and_not_claimed(
     verdict = conclude(found, case, Context(tmp_path, Path("python")))
     assert verdict.outcome == "inconclusive" and verdict.guilty is not None
     assert (verdict.guilty.name, verdict.guilty.launch_index) == ("native_dropout", 0)
-    assert "evaluation mode settles it" in verdict.summary
+    assert "export in evaluation mode to see" in verdict.summary
 
 
 def test_dropout_of_a_script_that_ends_well_is_its_own_affair(

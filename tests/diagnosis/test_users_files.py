@@ -43,7 +43,7 @@ def test_a_package_that_a_script_writes_over_is_put_back(tmp_path: Path, in_plac
     found = of_script(tmp_path, in_place)
     same = (tmp_path / "kept.pt2").read_bytes() == b"the user's own build"
     assert same == (not in_place), found
-    assert any("kept.pt2 was put back" in remark for remark in found.remarks) == (not in_place)
+    assert any("kept.pt2 was restored" in remark for remark in found.remarks) == (not in_place)
     assert any("new.pt2 is new" in remark for remark in found.remarks) == (not in_place)
     assert (tmp_path / "new.pt2").exists()
     left = {path.name for path in tmp_path.iterdir()}
@@ -65,5 +65,5 @@ def test_what_cannot_be_put_back_is_told_with_its_copy(tmp_path: Path) -> None:
         ]
     )
     gone, large = put_back(case)
-    assert str(copy) in gone and "could not be put back" in gone
-    assert large.startswith("b.pt2 was written over") and same.read_bytes() == b"own"
+    assert str(copy) in gone and "could not be restored" in gone
+    assert large.startswith("b.pt2 was overwritten") and same.read_bytes() == b"own"

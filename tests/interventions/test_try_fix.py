@@ -61,7 +61,7 @@ def test_a_wrong_dtype_is_cast_and_an_expectation_decides(masked: Path, tmp_path
     torch.save(loader.run(x), right)
     cast = ("--change", "args[2]: cast float32", "--expect", str(right))
     _, result = command(masked, "masked.dtype.pt", *cast)
-    assert result["outcome"] == "fixed" and "other outputs than expected" in result["before"]
+    assert result["outcome"] == "fixed" and "unexpected outputs" in result["before"]
     _, silent = command(masked, "masked.dtype.pt", *cast[:2])
     assert silent["outcome"] in ("no_failure", "fixed")
 

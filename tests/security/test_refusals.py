@@ -113,7 +113,7 @@ def test_a_refusal_is_proven_where_the_loader_refused(zoo: ZooPackage, tmp_path:
     if loads(package):
         assert not refused
         assert (found["category"], found["confidence"]) == ("index_out_of_bounds", "proven")
-        assert any("out of order" in remark for remark in found["remarks"])
+        assert any("is damaged" in remark for remark in found["remarks"])
     else:
         assert found["category"] in ("invalid_package", "arch_mismatch"), found["summary"]
         assert found["confidence"] == "proven"

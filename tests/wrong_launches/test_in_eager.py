@@ -66,7 +66,7 @@ def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path
     assert "`67108864 * x0`" in found.summary and "it is 2,147,483,648, beyond 2,147,483,647" in found.summary
     assert found.guilty is not None and (found.guilty.kind, found.guilty.launch_index) == ("kernel", 0)
     assert found.intervention is not None and found.fix is not None and found.confirmed is not None
-    assert "indices of 64 bits" in found.intervention.what and "64 bits" in found.confirmed.what
+    assert "64-bit indices" in found.intervention.what and "64 bits" in found.confirmed.what
     assert found.evidence[0].command.startswith("aoti-debug inspect-package ")
 
 

@@ -119,7 +119,7 @@ def trial_of(found: Bisected) -> Trial:
         Effect.GONE if helps else Effect.NOT_APPLICABLE,
         workaround.code if workaround is not None and helps else "",
     )
-    return trial if helps else replace(trial, reason="this was seen on the reduced program only")
+    return trial if helps else replace(trial, reason="this was seen only in the reduced program")
 
 
 def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, code: str) -> Trial:
@@ -144,7 +144,7 @@ def _fix(found: Bisected) -> Fix:
     workaround, report = found.workaround, found.report
     reported = f" and report it to PyTorch ({report.path} has the text)" if report is not None else ""
     if workaround is None or workaround.whole != "gone":
-        return Fix(text=f"keep the operators that are named out of the model{reported}")
+        return Fix(text=f"keep the operators named above out of the model{reported}")
     price = f"; a call then takes {workaround.price:.2g} times as long" if workaround.price else ""
     return Fix(text=f"compile with the workaround{reported}{price}", before=COMPILE, after=workaround.code)
 
@@ -209,8 +209,8 @@ def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
     error = max((float(each.error or 0.0) for each in case.rounding.outputs), default=0.0)
     eager = max((float(each.eager_error or 0.0) for each in case.rounding.outputs), default=0.0)
     fact = (
-        f"the outputs are up to {error:.3g} from the program computed in float64, and those of eager mode up "
-        f"to {eager:.3g}; no element is further from it than rounding moves it"
+        f"the outputs differ from the program computed in float64 by up to {error:.3g}, and those of eager "
+        f"mode by up to {eager:.3g}; rounding explains the difference of every element"
     )
     evidence: list[Evidence] = [seen("interpret", fact)]
     fix = Fix(text=f"allow for rounding in the check: a difference of {error + eager:.3g} is no fault")
@@ -221,12 +221,12 @@ def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
     if trial is not None and trial.proves:
         update["confidence"] = "proven"
         update["intervention"] = trial.record()
-        action = f"{fix.text}; where eager's own rounding is needed, compile with this"
+        action = f"{fix.text}; if you need the rounding of eager mode, compile with this"
         fix = Fix(text=action, before=COMPILE, after=CODE, ran=FixRun(result="the outputs equal eager's"))
     if case.failed:
         update |= {"fix": fix, "next_steps": []}
     summary = (
-        f"No fault found: the numbers differ from eager mode by rounding alone. {fact[0].upper()}{fact[1:]}."
+        f"No fault found: the numbers differ from eager mode only by rounding. {fact[0].upper()}{fact[1:]}."
     )
     return verdict.model_copy(
         update={"summary": summary, "evidence": [*evidence, *verdict.evidence], **update}

@@ -75,7 +75,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
     writers = case.view.writers.get(buffer.storage, []) if buffer is not None else []
     of_launch = next((lines for number in writers if (lines := launch_lines(number, case))), [])
     lines = list(dict.fromkeys([*(own if len(own) <= MOST_LINES else []), *of_launch]))[:MOST_LINES]
-    fact = f"{item.label} is modified in place by the call, as it is by the model"
+    fact = f"{item.label} is modified in place by the call, as by the model"
     agree = "package and exported program agree on the inputs of the call"
     yield Suspect(
         category="wrong_output",
@@ -84,7 +84,10 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         "tensor after the call therefore sees different values.",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("inspect_package", fact), seen("interpret", agree)),
-        fix=Fix(text="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
+        fix=Fix(
+            text="pass a separate copy to the package and to the reference, or make the model work on a copy",
+            after="x.clone()",
+        ),
         observed=False,
     )
 
@@ -123,19 +126,21 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         item = case.compiled_inputs[place]
         offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
-        where = f"an address that is no multiple of {size} bytes" + (f" (offset {offset})" if offset else "")
-        copied = f"run_impl copies {item.label} where its address is no multiple of {size} bytes"
-        left = f"the call leaves input {place}, at such an address, as it was"
+        where = f"an address that is not a multiple of {size} bytes" + (
+            f" (offset {offset})" if offset else ""
+        )
+        copied = f"run_impl copies {item.label} if its address is not a multiple of {size} bytes"
+        left = f"the call leaves input {place}, at such an address, unchanged"
         aligned = f"the call with an aligned copy of input {place}"
         yield Suspect(
             category="input_mismatch",
             guilty=input_component(item, [*own[:1], *case.call_locations], f"at {where}"),
-            summary=f"The model updates {item.label} in place, and was given it at {where}: the package "
-            "copies such an input and updates the copy, so that the caller's tensor stays as it was.",
+            summary=f"The model updates {item.label} in place, but its memory begins at {where}: the package "
+            "copies such an input and updates the copy, so the caller's tensor stays unchanged.",
             level=CausalLevel.CALL,
             evidence=(seen("inspect_package", f"{copied}, and writes the copy"), seen("run", left)),
             fix=Fix(
-                text=f"give the call a tensor that begins at a multiple of {size} bytes, and copy it back",
+                text=f"pass a tensor that begins at a multiple of {size} bytes, then copy it back",
                 after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
             ),
             intervention=Intervention(f"align {place}", Kind.INPUT, aligned, (Change("align", input=place),)),

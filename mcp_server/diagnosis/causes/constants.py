@@ -152,7 +152,7 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
         elif update.user_managed:
             consequence = "the package reads its memory as compiled, without a check."
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
-        also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
+        also = f" The {aspect} of {', '.join(others[:4])} also differs." if others else ""
         yield _OfUpdate(
             guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
             summary=f"Constant {name} was given with {aspect} {got}. The package expects {wanted}: "
@@ -193,7 +193,7 @@ def _cast(name: str, dtype: str) -> Intervention:
     return Intervention(
         key=f"constant:cast:{name}",
         kind=Kind.CONSTANT,
-        what=f"the update with {name} as {dtype}",
+        what=f"constant {name} as {dtype}",
         options=Options(cast={name: dtype}),
         before_code=f'"{name}": {name}',
         after_code=f'"{name}": {name}.to(torch.{dtype})',
@@ -219,11 +219,11 @@ def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
     if case.exported is None or update.outcome != "ok":
         return
     for name in sorted(set(case.exported.state) - set(_compiled(case))):
-        fact = f"{name} is in the exported model and not among the package's constants"
+        fact = f"{name} is in the exported model but not among the package's constants"
         yield _OfUpdate(
             guilty=_updated(name, update),
             summary=f"Constant {name} was folded into the code when the package was compiled: "
-            f"{update.how} does not reach it, so that its old value stays.",
+            f"{update.how} does not change it, and it keeps its old value.",
             evidence=(seen("capture", fact),),
             fix=Fix(text=KEEP_ALL),
         )
@@ -254,14 +254,14 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     value = f"{what} at {list(place)}" if place else what
     known = bad or enough
     more = f" So do {', '.join(bad[1:4])}." if bad[1:] and name == bad[0] else ""
-    cure = f"; with the compiled values of {', '.join(enough[:4])} the outputs are right" if enough else ""
+    cure = f"; with the compiled values of {', '.join(enough[:4])} the outputs are correct" if enough else ""
     yield _OfUpdate(
         guilty=_updated(name, update, value or "other values"),
         summary=f"{update.how} was given {name} with {value or 'other values than the compiled ones'}.{more}"
         if known
         else f"The outputs are wrong after {update.how}: perhaps the values that it was given are.",
         evidence=(seen("capture", f"{update.how} gave {name} {value or 'other values'}{cure}"),),
-        fix=Fix(text=f"give {name} the weights that are meant: compare with those of the model"),
+        fix=Fix(text=f"give {name} the intended weights: compare with those of the model"),
         intervention=omitting,
         weak=not known,
         settle="The call with the compiled values settles it.",
@@ -293,7 +293,7 @@ def _partial(update: CapturedUpdate, _case: DiagnosisState) -> Iterator[Suspect]
     yield _OfUpdate(
         guilty=_updated(update.missing[0], update, "not given"),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}.",
-        evidence=(seen("capture", f"the package has {left} {shown}, not named in the update"),),
+        evidence=(seen("capture", f"the package has {left} {shown}, which the update does not name"),),
         fix=Fix(text="pass every constant, with check_full_update=True"),
         observed=False,
     )
@@ -307,7 +307,7 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
     name = next((n for n in (*update.unknown, *update.missing) if n in text), "")
     if not name:
         return
-    groups = ((update.unknown, "given and not in the package"), (update.missing, "not given"))
+    groups = ((update.unknown, "given but not in the package"), (update.missing, "not given"))
     differ = "; ".join(f"{len(names)} {what}: {_shown(names)}" for names, what in groups if names)
     value = "not given" if name in update.compiled else "not a constant of the package"
     extra, lacking = _prefixes(update, case)
@@ -317,7 +317,7 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         differ = f"the package's names begin with {lacking!r}, the given names do not. {differ}"
     yield _OfUpdate(
         guilty=_updated(name, update, value),
-        summary=f"{update.how} was refused: {differ}.",
+        summary=f"{update.how} was rejected: {differ}.",
         evidence=(seen("capture", differ), seen("run", quoted(text))),
         fix=_renamed(name, extra, lacking, update, case),
         refusal=REFUSED_NAMES,
@@ -392,10 +392,10 @@ def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     fact = f"{len(update.views)} constants given to {update.how} are parts of larger storages: {shown}"
     yield _OfUpdate(
         guilty=_updated(update.views[0], update, "a view of a larger block of memory"),
-        summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
-        f"where each view begins: {shown}.",
+        summary=f"{update.how} was given views of a larger block of memory. From the start of each view, it "
+        f"copies as many bytes as the whole block has: {shown}.",
         evidence=(seen("capture", fact, str(update.file or "")),),
-        fix=Fix(text="give each constant memory of its own", before=view, after=f"{view}.clone()"),
+        fix=Fix(text="give each constant its own memory", before=view, after=f"{view}.clone()"),
         intervention=constant_own_memory(update.views),
         observed=False,
     )

@@ -67,8 +67,8 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
         yield _OfOperator(
             category="custom_op",
             guilty=component("op", op, [line for load in failed[-1:] for line in load.stack[:2]]),
-            summary=f"Operator {op} is not registered in the process that loads the package; packages do not "
-            "bring Python operators along.",
+            summary=f"Operator {op} is not registered in the process that loads the package, and a package "
+            "contains no Python operators.",
             evidence=(reported(root, label), seen("open_package", f"the package calls {quoted(needed)}")),
             fix=Fix(text=f"import the module that registers {op} before the package is loaded{here}"),
             refusal="" if here else UNREGISTERED,
@@ -114,7 +114,7 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
         without_effect = trial is not None and trial.reason == SAME and not overrun
         effect = "the package relies on what the fake function promised"
         if overrun:
-            effect = "the data there is overwritten, and the next use of it fails"
+            effect = "the data there is overwritten, and its next use fails"
         yield _OfOperator(
             category="illegal_memory_access" if overrun else "custom_op",
             guilty=component("op", op, lines, launch=launch),
@@ -134,17 +134,17 @@ def _broken_promise(op: str, event: events.Operator) -> tuple[str, str]:
         side, count = ("past the end", tensor.after) if tensor.after else ("before the start", tensor.before)
         kind = f"shape {tensor.shape}, {tensor.dtype.removeprefix('torch.')}"
         text = f"{op} writes up to {count} bytes {side} of a tensor that it allocated ({kind})"
-        return text, f"keep what {op} calls within the elements of that tensor, or allocate what it needs"
+        return text, f"make {op} write only inside that tensor, or allocate a tensor that is large enough"
     if event.layouts:
         promised, returned = event.layouts[0].promised, event.layouts[0].returned
         text = f"The fake function of {op} promises {_layout(promised)}"
         return f"{text}; the operator returned {_layout(returned)}", kept_promise(op, promised, returned)
     if event.mutated:
         names = ", ".join(event.mutated)
-        text = f"{op} writes to its argument {names}, which its schema declares as only read"
+        text = f"{op} writes to its argument {names}, which its schema declares as read-only"
         return text, f"declare it (mutates_args), or let {op} work on a copy"
     names = ", ".join(event.aliases)
-    text = f"{op} returns memory of its argument {names}, though its schema declares a result of its own"
+    text = f"{op} returns memory of its argument {names}, although its schema declares a new tensor"
     return text, f"return a clone from {op}"
 
 
@@ -155,7 +155,7 @@ def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
     ]
     what = " and ".join(differing) or "stride"
     made = f"make the fake function of {op} return the {what} of the real result"
-    return f"{made}, or make {op} return what its fake function promises"
+    return f"{made}, or make the operator return what it promises"
 
 
 def _layout(layout: Layout) -> str:
@@ -201,9 +201,9 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
         yield _OfOperator(
             category="custom_op",
             guilty=component("op", op, lines, value=quoted(root.text, 200), launch=launch),
-            summary=f"Operator {op} raised an exception on what it was given: {quoted(root.text, 200)}",
+            summary=f"Operator {op} raised an exception for these arguments: {quoted(root.text, 200)}",
             evidence=(reported(root, source), seen("run", f"the operator calls {place}, which raised it")),
-            fix=Fix(text=f"{action}, or keep them from it in the model", before=place),
+            fix=Fix(text=f"{action}, or do not pass them to it in the model", before=place),
         )
         return
 
@@ -245,7 +245,7 @@ class _Reduction:
 def _narrow(found: NarrowSum) -> _Reduction:
     return _Reduction(
         found.code,
-        f"{{kernel}} sums in 16 bits, where a long sum does not fit: {found.code}.",
+        f"{{kernel}} sums in 16 bits, too few for a long sum: {found.code}.",
         f"{found.code} at line {found.line} is kept in 16 bits",
         "widen what is summed to float32, and narrow the result when it is stored",
     )
@@ -255,12 +255,12 @@ def _padded(found: Padding) -> _Reduction:
     needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
     advice = f"give masked lanes {needed} before the {found.kind}, as tl.where(mask, …, {needed})"
     if math.isinf(found.needed):
-        advice = f"load masked lanes as other={needed}, and begin a running {found.kind} with it"
+        advice = f"load masked lanes with other={needed}, and start a running {found.kind} from it"
     held = "an unknown value" if math.isnan(found.filler) else f"{found.filler:g}"
     return _Reduction(
         found.load,
-        f"Lanes that the mask of {{kernel}} leaves out take part in {found.code}: they hold {held}, where it "
-        f"needs {needed}.",
-        f"{found.load} at line {found.load_line}, gives lanes beyond its mask that reach {found.code}",
+        f"Lanes that the mask of {{kernel}} leaves out take part in {found.code}: they hold {held}, but "
+        f"must hold {needed}.",
+        f"{found.load} at line {found.load_line}, gives masked-out lanes a value that reaches {found.code}",
         advice,
     )

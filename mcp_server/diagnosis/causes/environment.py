@@ -77,13 +77,13 @@ class Limit:
 LIMITS = (
     Limit("open files", "RLIMIT_NOFILE", "close files that are not needed, or ulimit -n", told="no_files"),
     Limit(
-        *("file size", "RLIMIT_FSIZE", "raise it (ulimit -f), or write less"),
+        *("file size", "RLIMIT_FSIZE", "raise the limit (ulimit -f), or write less"),
         signals=("SIGXFSZ",),
         told="file_bytes",
         text="extract",
     ),
     Limit(
-        *("processor time", "RLIMIT_CPU", "raise it (ulimit -t), or find out what takes so long"),
+        *("processor time", "RLIMIT_CPU", "raise the limit (ulimit -t), or find out what takes so long"),
         signals=("SIGXCPU",),
     ),
     # On a usual stack a crash would be no evidence: with a large stack a bad pointer may pass by chance.
@@ -118,8 +118,8 @@ def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
         yield Suspect(
             category="environment",
             guilty=component("environment", limit.name, phase.stack[:2] if phase else [], value=value),
-            summary=f"The process had reached its limit on the {limit.name} ({value}): the failure is due to "
-            "that, whatever its text says.",
+            summary=f"The process had reached its limit on the {limit.name} ({value}). This limit caused the "
+            "failure, whatever the error text says.",
             level=CausalLevel.SYMPTOM if unproven else CausalLevel.CALL if of_call else CausalLevel.BUILD,
             evidence=tuple(facts),
             fix=Fix(text=limit.fix),
@@ -195,9 +195,9 @@ def detect_refused_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         yield Suspect(
             category="script_error",
             guilty=component("script", found["program"]),
-            summary="Your script stopped before it called a package: it refused its arguments, "
+            summary="Your script stopped before it called a package: it rejected its arguments, "
             f"{quoted(found['what'], 200).rstrip('.')}. Give them after --.",
             level=CausalLevel.SYMPTOM,
             evidence=(seen("read_log", quoted(found[0], 200), "script"),),
-            fix=Fix(text="give the script the arguments that it asks for, after --"),
+            fix=Fix(text="give the arguments that the script asks for, after --"),
         )

@@ -32,10 +32,12 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         fact = f"argument {place} ({path}) is {got}; it was {fixed!r} at export"
         yield _Argument(
             guilty=_fixed_component(place, got, fixed, case),
-            summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the "
-            "package has no input for the tensor that is passed there.",
+            summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so the "
+            "package has no input for the tensor that is now passed there.",
             evidence=(seen("read_exported", f"{fact}: the package has no input for it"),),
-            fix=Fix(text="export the model with a tensor there, or one package for each form of the call"),
+            fix=Fix(
+                text="export the model with a tensor for this argument, or one package for each kind of call"
+            ),
             harmful=case.failed,
         )
     for place, fixed in case.exported.fixed:
@@ -70,7 +72,7 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
         return
     # The package does not read the argument, so its own call neither raises nor dies because of it.
     of_the_call = case.failure_of("plain") in ("exception", "signal", "timeout", "out_of_memory")
-    exported = f"it was {fixed!r} at export, which the package computes with"
+    exported = f"it was {fixed!r} at export, and the package still computes with that"
     yield _Argument(
         guilty=_fixed_component(place, got, fixed, case),
         summary=f"Argument {place} ({path}) was fixed to {fixed!r} when the model was exported; the {got} "
@@ -121,14 +123,14 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
     yield from _without_literal([scalar for scalar in scalars if scalar.place < wanted], case)
     for scalar in scalars:
         if scalar.place >= wanted:
-            fact = f"the call has {len(case.leaves)} arguments, and the model was exported with {wanted}"
+            fact = f"the call has {len(case.leaves)} arguments, but the model was exported with {wanted}"
             value = f"{scalar.value} (exported: none)"
             yield _Argument(
                 guilty=component("input", scalar.path, value=value, index=scalar.place),
-                summary=f"{scalar.path} = {scalar.value} is one argument more than the model was exported "
-                "with: the package drops it without a word.",
+                summary=f"{scalar.path} = {scalar.value} is an argument that the model was not exported "
+                "with: the package silently drops it.",
                 evidence=(seen("check_devices", fact),),
-                fix=Fix(text="leave it out, or export the model with it"),
+                fix=Fix(text="leave it out, or export the model with this argument"),
                 observed=False,
             )
 
@@ -174,8 +176,8 @@ def _baked(scalar: Scalar, literals: Sequence[CodeNumber]) -> Suspect:
             generated_location=literals[0].location if len(literals) == 1 else None,
             expression=literals[0].code if len(literals) == 1 else None,
         ),
-        summary=f"{scalar.path} = {scalar.value} is no tensor: the package drops it, and computes with what "
-        f"was exported{stands}.",
+        summary=f"{scalar.path} = {scalar.value} is not a tensor: the package drops it, and computes with "
+        f"the exported value{stands}.",
         evidence=(seen("inspect_package", fact),),
         fix=Fix(text=f"export {scalar.path} as a tensor, or one package for each value of it"),
         weak=not literals,

@@ -84,7 +84,7 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
     yield _Hang(
         guilty=component("op" if op else "call", op or "call of the package", lines),
         summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
-        evidence=(seen("run", f"no end after {plain.finished.wall_s:.0f} s"),),
+        evidence=(seen("run", f"the call had not returned after {plain.finished.wall_s:.0f} s"),),
         fix=Fix(text=_end_of(op)),
         observed=bool(op),
     )
@@ -233,7 +233,7 @@ def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
     if not numbers or case.trace is None or case.view is None:
         return
     first, total = case.view.wrapper.launches[numbers[0]], case.trace.total
-    fact = f"{total} launches, the last of them in turns: {', '.join(map(str, numbers[:6]))}"
+    fact = f"{total} launches, the last of which repeat: {', '.join(map(str, numbers[:6]))}"
     condition = depends_on(first.index, case, "; its condition depends on")
     party = launch_component(first.index, first.kernel, case)
     yield _Hang(
@@ -242,5 +242,5 @@ def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
         f"{total} launches had returned when the time ran out{condition}.",
         evidence=(seen("trace_launches", fact),),
         crashing=party,
-        fix=Fix(text="bound the number of turns in the loop's condition, or check what it waits for"),
+        fix=Fix(text="limit the number of iterations in the loop's condition, or check what it waits for"),
     )

@@ -76,7 +76,7 @@ def _blame(fault: Fault) -> Blame:
     if fault.missed is None or fault.missed.side != "empty" or blame.kind != "input":
         return blame
     model = fault.launch.model if fault.launch else []
-    reason = f"{fault.missed.label} is empty: there is no element that an index could name"
+    reason = f"{fault.missed.label} is empty, so no index into it is valid"
     return Blame(kind="kernel", name=fault.kernel, confidence="likely", reasons=[reason], model=model)
 
 
@@ -133,9 +133,9 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
         # Any other signal concerns the operator alone.
         category="illegal_memory_access" if signal in ("SIGSEGV", "SIGBUS") else "custom_op",
         guilty=component("op", op, lines),
-        summary=f"The process died of {signal} inside operator {op}{at}.",
+        summary=f"The process died with {signal} inside operator {op}{at}.",
         level=CausalLevel.BAD_VALUE,
-        evidence=(seen("run", f"the thread that died of {signal} was inside {op}{at}"),),
+        evidence=(seen("run", f"the thread that died with {signal} was inside {op}{at}"),),
         fix=Fix(text=INSIDE_OP.format(op)),
     )
 
@@ -164,7 +164,7 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
     if not hangs and (plain is None or another):
         return
     category: Category = "illegal_memory_access"
-    meaning = "that kernel reads or writes memory that is not its own, or was given bad values"
+    meaning = "that kernel reads or writes outside its tensors, or was given bad values"
     fix = "check the kernel's index arithmetic and masks against the sizes of its arguments"
     if hangs:
         category, meaning = "hang", "that kernel does not end"
@@ -254,8 +254,8 @@ def _located(found: Finding, case: DiagnosisState) -> str:
     if missed.parameter != found.parameter:
         return ""
     wrapped = found.kind == "overflow" and is_a_turn_away(missed)
-    away = f": 2**32 elements from it is one of {missed.label}" if wrapped else ""
-    return f"the access to {missed.parameter} of launch {found.launch} is outside of its memory{away}"
+    away = f"; 2**32 elements away is an element of {missed.label}" if wrapped else ""
+    return f"the access to {missed.parameter} of launch {found.launch} is outside its memory{away}"
 
 
 def is_a_turn_away(missed: MissedArgument) -> bool:

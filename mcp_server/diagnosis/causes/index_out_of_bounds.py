@@ -154,7 +154,7 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
         count = nan.get(item.path or "", 0)
         if item.label not in labels or not count:
             continue
-        fact = f"{item.label} holds {count} NaN, and the index that is out of its bound is computed from it"
+        fact = f"{item.label} holds {count} NaN, and the out-of-bounds index is computed from it"
         yield _Index(
             guilty=input_component(item, raising_lines(case) or case.call_locations, f"{count} NaN"),
             summary=f"{fact[:1].upper()}{fact[1:]}.",
@@ -283,7 +283,7 @@ def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], cas
         guilty = component("kernel", index.variable, at, value=value, launch=launch.index)
     holder = name_of(item) if item is not None else index.variable
     holds = f" holds {index.holds}, and" if index.holds else ":"
-    lost = "" if launch.checked else ", and its error is thrown away"
+    lost = "" if launch.checked else ", and its error is ignored"
     return _Index(
         guilty=guilty,
         summary=f"Launch {launch.index} ({launch.kernel}) got an index outside its limit{lost}: "

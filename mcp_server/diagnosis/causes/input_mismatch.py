@@ -74,7 +74,7 @@ def refusal(case: DiagnosisState) -> Evidence | None:
     event = next(iter(case.eager_events(GuardFailed)), None)
     if event is None:
         return None
-    return seen("interpret", f"the exported program refuses this call: {first_line(event)}")
+    return seen("interpret", f"the exported program rejects this call: {first_line(event)}")
 
 
 def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
@@ -91,11 +91,13 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
     yield Suspect(
         category="shape_out_of_range" if sized and compared else "input_mismatch",
         guilty=guilty,
-        summary=f"The exported program refuses this call: {text}. The package drops that guard."
+        summary=f"The exported program rejects this call: {text}. The package drops that guard."
         f"{f' It is {size} here.' if size is not None else ''}",
         level=CausalLevel.CALL,
         evidence=(refused,),
-        fix=Fix(text="pass what the guard asks for, or export with dynamic shapes that allow this call"),
+        fix=Fix(
+            text="pass inputs that satisfy the guard, or export with dynamic shapes that allow this call"
+        ),
         harmful=case.failed,
     )
 
@@ -125,9 +127,9 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
         yield Suspect(
             category="input_mismatch",
             guilty=component("call", "the call's inputs", case.call_locations, value=f"{both} exchanged"),
-            summary=f"{both} are in each other's place. Nothing rejects that: dtype and shape are the same.",
+            summary=f"{both} are exchanged. Nothing rejects this, because dtype and shape are the same.",
             level=CausalLevel.CALL,
-            evidence=(seen("run", "the outputs differ from what is expected"),),
+            evidence=(seen("run", "the outputs differ from the expected ones"),),
             fix=Fix(text="pass the inputs in the order of the export"),
             intervention=test,
             weak=trial is None,

@@ -54,7 +54,7 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
 def _refused(case: DiagnosisState) -> Iterator[Evidence]:
     """The loader's error text in the failing run, as evidence; empty if the loader rejected nothing."""
     if case.loader_words:
-        yield seen("run", f"the loader refuses it: {quoted(case.loader_words, 300)}")
+        yield seen("run", f"the loader rejects it: {quoted(case.loader_words, 300)}")
 
 
 def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
@@ -62,11 +62,11 @@ def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
     if not case.loads:
         return
     if case.package_error is not None:
-        yield f"The file is out of order, though the loader took it: {case.package_error.what}."
+        yield f"The file is damaged, although the loader accepted it: {case.package_error.what}."
     defects = case.package.defects if case.package is not None else ()
     for defect in defects:
         if defect.fatal and defect.slug not in SEEN_IN_A_CALL:
-            yield f"The file is out of order, though the loader took it: {defect.what}."
+            yield f"The file is damaged, although the loader accepted it: {defect.what}."
 
 
 # Defects that show in a call but not in the load: the part is read when the launch that needs it runs.

@@ -64,7 +64,7 @@ _ACTIONS: Mapping[Advice, str] = {
     "compare": "find the first launch that differs from the reference",
     "recompile": "fix the line of the model that the compiler names, then compile again",
     "run_again": "run again with blocking launches and input checks, keeping all output",
-    "read_cause": "read the error before this one: it holds the cause",
+    "read_cause": "read the error before this one: it contains the cause",
     "constants": "give every constant of the package under its own name, dtype, shape and device",
     "fix_script": "fix the statement that raised",
     "trace_hang": "find the launch or lock that does not return",
@@ -181,7 +181,9 @@ def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
         summary=f"The program's own statement raised {quoted(root.text, 200).rstrip('.')}; {calls}.",
         level=BY_CATEGORY["script_error"][1],
         evidence=(evidence_of(root, source), seen("capture", calls)),
-        fix=Fix(text="correct the statement, or look at what it got: a value may come from the package"),
+        fix=Fix(
+            text="correct the statement, or check the values that it used: one may come from the package"
+        ),
         harmful=case.failed,
     )
 
@@ -210,7 +212,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         proves = guilty.name and not several and case.workload is not None
         summary = as_sentence(root)
         if alone and not several:
-            summary = f"{summary} It is the cause if it is what ended the program."
+            summary = f"{summary} This is the cause if this error ended the program."
         elif several and not alone:
             summary = "The error text alone does not name the cause."
         suspect = Suspect(

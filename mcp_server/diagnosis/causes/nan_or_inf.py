@@ -61,7 +61,7 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
             evidence=(seen("inspect_package", f"the code of {marking.kernel} holds NaN as a number"),),
             weak=True,
             harmful=not case.nan_accepted,
-            settle="The model means it: compare_with_eager tells whether it marks the right elements.",
+            settle="The model intends this: compare_with_eager shows whether it marks the right elements.",
         )
 
 
@@ -117,8 +117,8 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
         removal = in_eager(launch.launch, launch.kernel) if eager_key(launch.launch) in case.trials else None
     return replace(
         suspect,
-        summary=f"{suspect.summary} The exported program gives finite values: the launch computes something "
-        "else than the model.",
+        summary=f"{suspect.summary} The exported program gives finite values, so the launch does not compute "
+        "what the model computes.",
         evidence=evidence,
         fix=Fix(text=FIXES["error"]),
         intervention=removal,
@@ -177,7 +177,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
             index=_input_index(first, case),
             launch=made,
         ),
-        summary=f"The first index out of its bound: {first.summary}{behind}.",
+        summary=f"The first out-of-bounds index: {first.summary}{behind}.",
         level=CausalLevel.BAD_VALUE,
         evidence=tuple(evidence),
         fix=Fix(text=f"keep what {first.name} makes within the bound of the tensor that it indexes{by}"),
@@ -205,9 +205,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     )
 
 
-MASK = (
-    "It is no fault if the model means it, as a mask does. If it is one, say so ({} nan) to have it proven."
-)
+MASK = "This is not a fault if the model intends it, as in a mask. If it is a fault, prove it with {} nan."
 
 
 def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
@@ -227,7 +225,7 @@ def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
     if len(fills) == 1:
         return fills[0]
     names = ", ".join(leaf.name for leaf in leaves)
-    return together(f"fill:{index}", f"the values of {names} that are not finite made 0", fills)
+    return together(f"fill:{index}", f"the values of {names} that are not finite replaced by 0", fills)
 
 
 def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
@@ -236,7 +234,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
         leaf = next((leaf_of(each) for each in case.compiled_inputs if each.index == index), None)
         return _fix_of_input(first.name, leaf.name if leaf is not None else "")
     if first.kind == "constant":
-        return Fix(text=f"the weight {first.name} holds values that are not finite: load good weights")
+        return Fix(text=f"the weight {first.name} contains NaN or infinities: load correct weights")
     made = first_made(case)
     if made is not None:
         return guard_fix(made)
@@ -298,8 +296,8 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     yield Suspect(
         category="nan_or_inf",
         guilty=guilty,
-        summary=f"{event.op} makes the first value that is not finite, in eager mode too: the model's own "
-        "arithmetic does it on these inputs.",
+        summary=f"{event.op} produces the first non-finite value, in eager mode too: the value comes from "
+        "the model's own arithmetic on these inputs.",
         level=CausalLevel.BAD_VALUE,
         harmful=not case.nan_accepted,
         evidence=(making(event),),
@@ -311,7 +309,7 @@ def making(event: events.NodeNonFinite) -> Evidence:
     """Evidence that this operator is the first with a non-finite result, and from which inputs."""
     of = "the minus infinity of a mask" if event.bad_inputs else "finite inputs"
     what = f"{event.node} ({event.op})"
-    return seen("interpret", f"{what} is the first whose result is not finite, from {of}")
+    return seen("interpret", f"{what} is the first operator with a non-finite result, computed from {of}")
 
 
 # Operators that make an infinity from ordinary numbers; others overflow in half precision.

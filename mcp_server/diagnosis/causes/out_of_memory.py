@@ -96,7 +96,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
     return Suspect(
         category="out_of_memory",
         guilty=party.model_copy(update={"value": size, "model_locations": lines}),
-        summary=f"There is no memory for {size}: {fact}{f'; it grows with {dims}' if dims else ''}.",
+        summary=f"There is not enough memory for {size}: {fact}{f'; it grows with {dims}' if dims else ''}.",
         level=CausalLevel.CALL,
         evidence=tuple(facts),
         fix=Fix(text=f"call it with smaller parts{f' ({dims})' if dims else ''}, or give it more memory"),

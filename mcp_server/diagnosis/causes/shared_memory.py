@@ -85,7 +85,7 @@ def _again(case: DiagnosisState) -> Iterator[Evidence]:
 
 def _alone(case: DiagnosisState) -> Iterator[Evidence]:
     if case.fails_only_alone:
-        yield seen("run_alone", "the program fails by itself, and does not when each call is waited for")
+        yield seen("run_alone", "the program fails as it is, but not if it waits for each call")
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ ROWS = (
     _Row(
         ("constant", "written", "update"),
         category="constants",
-        summary="The program changed constants that it shares with the package (user_managed=True), so that "
-        "the call computes with other values: {names}.",
-        fact="{count} had other values at {when} than {how} gave: {names}",
+        summary="The program changed constants that it shares with the package (user_managed=True), so "
+        "the call computes with different values: {names}.",
+        fact="the values of {count} at {when} differ from those that {how} gave: {names}",
         fix="give the package clones, into which nothing else is written (no views of one block)",
         after="{name: value.clone() for name, value in weights.items()}",
         value="written by the program after the update",
@@ -134,7 +134,7 @@ ROWS = (
         ("constant", "unmapped", "update"),
         category="constants",
         summary="The memory of constant {names} cannot be read: it was freed, or its file is shorter than "
-        "what was mapped. The package reads it in place (user_managed=True), so the call ends in a signal.",
+        "what was mapped. The package reads it in place (user_managed=True), so the call dies with a signal.",
         fact="before the call the memory of {count} could not be read",
         fix="leave the file of mapped weights as it is (replace it by a rename), or copy the weights",
         before="user_managed=True",
@@ -146,7 +146,7 @@ ROWS = (
         ("input", "unmapped", "call"),
         category="illegal_memory_access",
         summary="The memory behind input {place} ({name}) was given back to the system before the call, "
-        "which died of it.",
+        "and the call died when it read this memory.",
         fact="when the call began, the memory of input {place} was not mapped",
         fix="keep what owns the memory (a mapping, a file, an array) until the call has returned, or copy "
         "the tensor where it is made",
@@ -157,16 +157,16 @@ ROWS = (
         ("input", "written", "call"),
         summary="Input {place} ({name}) was written while the call that reads it ran, and not by the "
         "package: another thread changes the tensor.",
-        fact="in-place operations on input {place} between the begin and the end of a call in {thread}",
-        fix="fill a tensor of its own for each thread or call, or hold one lock from the write to the end of "
+        fact="in-place operations on input {place} between the start and the end of a call in {thread}",
+        fix="use a separate tensor for each thread or call, or hold one lock from the write to the end of "
         "the call; a copy that is made at the call comes too late",
         holds=lambda event, case: case.failed and _by_others(event, case),
     ),
     _Row(
         ("input", "written", "stream"),
         summary="Input {place} ({name}) was still being written by another stream when the package read it.",
-        fact="input {place}, copied in the order of the calling stream, differs from what it held once all "
-        "streams were done; the package does not write it",
+        fact="input {place}, copied on the calling stream, differs from its content after all streams had "
+        "finished; the package does not write it",
         fix="make the calling stream wait for the stream that fills the input",
         after="torch.cuda.current_stream().wait_stream(other_stream)",
         holds=_by_others,

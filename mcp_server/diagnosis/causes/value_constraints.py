@@ -59,7 +59,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
             f"at {side} {ends[end]}" for side, end in (("least", "low"), ("most", "high")) if end in ends
         ]
         bound = listed(words) or condition
-        assumed = f"{value}, where {bound} is assumed" if value else f"not as assumed ({bound})"
+        assumed = f"{value}, but {bound} is assumed" if value else f"not as assumed ({bound})"
         item = next((i for i in case.package.inputs if i.name == tensor), None)
         if item is not None:
             fact = f"the value that is checked is read from {item.label}"
@@ -80,7 +80,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
             yield Suspect(
                 category="shape_out_of_range",
                 guilty=launch_component(number, kernel, case),
-                summary=f"A size that launch {number} ({kernel}) makes of data{depends} is {assumed}.",
+                summary=f"A size that launch {number} ({kernel}) computes from data{depends} is {assumed}.",
                 level=CausalLevel.BAD_VALUE,
                 evidence=(said(error), seen("inspect_package", fact)),
                 fix=Fix(
@@ -109,7 +109,9 @@ def division_failure(case: DiagnosisState) -> Evidence | None:
     """Evidence that a division by zero ended the call: the text of the run, or its signal."""
     plain = case.plain_run
     if plain is not None and plain.finished.signal == "SIGFPE":
-        return Evidence(step="run", fact="the process died of SIGFPE: the processor refused a division")
+        return Evidence(
+            step="run", fact="the process died with SIGFPE: the processor could not do a division"
+        )
     found = ((source, root) for source, root in case.roots if root.family.id == "kernel_division")
     return next((reported(root, source) for source, root in found), None)
 
@@ -199,7 +201,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
         guilty = component("constant", fqn, lines, launch=at)
     constants = [source.label for source in division.sources if source.kind == "constant"]
     category: Category = "script_error"
-    origin = "comes from no input: it is a number of the model, written into the code"
+    origin = "comes from no input: it is a constant of the model, written into the code"
     if division.inputs:
         how = "an element of" if division.plain else "computed from"
         category, origin = "input_mismatch", f"is {how} {', '.join(division.inputs[:3])}"
@@ -213,8 +215,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
     return Suspect(
         category=category,
         guilty=guilty,
-        summary=f"Launch {at} ({division.launch.kernel}) divides a whole number by zero; "
-        f"the divisor {origin}.",
+        summary=f"Launch {at} ({division.launch.kernel}) divides an integer by zero; the divisor {origin}.",
         level=CausalLevel.BAD_VALUE,
         evidence=(error, *_shown(division, case)),
         crashing=party,
@@ -274,7 +275,7 @@ def _overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
     op, dtype = event.op, event.dtype
     element = f"element {event.index}" if event.index else "it"
     place = f"{element} is {event.value}, and the exact value is {event.exact}"
-    fix = f"convert what {op} computes with to a wider dtype before it, with .long() say"
+    fix = f"convert the operands of {op} to a wider dtype first, for example with .long()"
     if "float" in dtype:
         fix = f"subtract the integers before they are converted to {dtype}, or convert them with .double()"
     fact = f"{event.node} ({op}) computes in {dtype}: {place}"
@@ -282,8 +283,7 @@ def _overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
     return Suspect(
         category="wrong_output",
         guilty=component("op", op, lines_of(event), value=f"{event.value} in place of {event.exact}"),
-        summary=f"{op} computes in {dtype}, which its result does not fit: {place}. It does the same in "
-        "eager mode.",
+        summary=f"{op} computes in {dtype}, and its result does not fit: {place}. Eager mode does the same.",
         level=CausalLevel.BAD_VALUE,
         evidence=(seen("interpret", fact + several), *agreement(case)),
         fix=Fix(text=fix),
@@ -316,7 +316,7 @@ def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
     return Suspect(
         category="constants",
         guilty=component("constant", names[0], made[-1:], value="changed after the export"),
-        summary=f"The program changed {of} after the export, and the package still has the old values.",
+        summary=f"The program changed {of} after the export, but the package still has the old values.",
         level=CausalLevel.STATE,
         evidence=(seen("capture", f"{of} changed after the export"), *agreement(case)),
         fix=Fix(

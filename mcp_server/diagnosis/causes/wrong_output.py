@@ -74,7 +74,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     summary = (
         f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from those "
     )
-    summary += "of any reference that draws others or none."
+    summary += "of any reference that draws different numbers, or none."
     facts = [seen("inspect_package", f"launch {launch.index} is {launch.kernel}")]
     if diverges:
         facts.append(seen("run", "the outputs differ from what they are compared with"))
@@ -82,7 +82,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
         summary = (
             f"Launch {launch.index} drops values at random ({op}): the model was exported in training mode"
         )
-        summary += ", and returns other outputs each time." if case.differs_in("second") else "."
+        summary += ", and returns different outputs each time." if case.differs_in("second") else "."
     yield _Wrong(
         guilty=component(
             "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
@@ -93,7 +93,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
         fix=fix,
         harmful=case.failed or not diverges,
         weak=not diverges,
-        settle="That is the fault unless dropout is meant to stay on; one in evaluation mode settles it.",
+        settle="This is the fault unless dropout is meant to stay on: export in evaluation mode to see.",
     )
 
 
@@ -110,7 +110,9 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             "draws random numbers.",
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("repeat_call", f"two calls on the same inputs differ{at}"),),
-            fix=Fix(text="make it depend on its arguments only: no hidden state, race or unset memory"),
+            fix=Fix(
+                text="make the outputs depend on the arguments only: no hidden state, race or unset memory"
+            ),
             weak=True,
             settle="Compare the outputs with those of eager mode (compare_with_eager) to settle it.",
         )
@@ -124,7 +126,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The outputs depend on uninitialised memory{at}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("repeat_call", same), seen("repeat_call", fact + at)),
-            fix=Fix(text="make it write all of its result, and read only within its arguments"),
+            fix=Fix(text="make this launch write its whole result, and read only inside its arguments"),
         )
 
 
@@ -145,7 +147,7 @@ FIXES: dict[Kind, str] = {
     "compile, or compare with the tolerance that TF32 needs",
     "nondeterministic": "make the operator deterministic (torch.use_deterministic_algorithms), or compare "
     "with a tolerance that covers its spread",
-    "uninitialised": "let the operator write all of its result: later launches read what nothing wrote",
+    "uninitialised": "make the operator write its whole result, which later launches read",
 }
 
 
@@ -161,7 +163,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
         yield Suspect(
             category="constants",
             guilty=component("constant", other.name, launch_lines(other.launch, case), launch=other.launch),
-            summary=f"The package was not made from this program's weights: {other.sentence}.",
+            summary=f"The package was not compiled with this program's weights: {other.sentence}.",
             level=CausalLevel.STATE,
             evidence=(seen("compare_with_eager", other.sentence), observed),
             intervention=programs_values([each.name for each in found.other_constants], case),
@@ -198,7 +200,7 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
             f"same inputs {each.tensor} differs{by}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("decompile", fact),),
-            fix=Fix(text="compile the package again: its binary is not what its source says"),
+            fix=Fix(text="compile the package again: its binary does not match its source"),
             intervention=tried if tried.key in case.trials else None,
         )
 
@@ -218,7 +220,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),
             summary=f"The package differs from its own exported program in {each.summary}.{also} "
-            f"It read {'values that were not judged' if each.suspects else 'correct values'}.",
+            f"This launch read {'values that were not judged' if each.suspects else 'correct values'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged,),
             fix=Fix(text=FIXES["tf32" if each.tf32 else "error"]),
@@ -248,8 +250,8 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         yield replace(
             suspect,
-            summary=f"{suspect.summary.rstrip('.')}. For the call before, the package matches its exported "
-            "program. Look for the error in the expected values, in the inputs, or in the model.",
+            summary=f"{suspect.summary.rstrip('.')}. For the preceding call, the package matches its "
+            "exported program. Look for the error in the expected values, in the inputs, or in the model.",
             evidence=(*suspect.evidence, *facts),
             fix=Fix(text="look at the inputs of that call and at what the check expects"),
         )
@@ -264,7 +266,7 @@ def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
     loads, end = _loads(case), case.captured.ends[-1] if case.captured.ends else None
     if (end is None or end.kept_outputs < SEVERAL) and len(loads) >= SEVERAL:
         path, size = loads[0].package.name, loads[-1].bytes / 1e6
-        fact = f"{path} ({size:.3g} MB) was loaded {len(loads)} times: each loader has weights of its own"
+        fact = f"{path} ({size:.3g} MB) was loaded {len(loads)} times, each time with its own weights"
         found = _costs(suspect, "memory", LOAD_ONCE, fact)
         return replace(found, guilty=component("script", path, loads[-1].stack[:1]))
     if end is None or end.kept_outputs < SEVERAL:
@@ -357,10 +359,10 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         )
         return
     # A command that also fails on correct outputs looks the same.
-    alone = " The check command alone says so: give the right outputs (expect), on which it has to pass."
+    alone = " Only the check command says so: give the correct outputs (expect), for which it must pass."
     yield _Wrong(
         guilty=Component(kind="package", name=""),
-        summary=f"The call returns, and {facts[0].fact}; what was tried does not say why."
+        summary=f"The call returns, and {facts[0].fact}; the checks that were made do not explain it."
         f"{alone if case.symptom.expect is None else ''}",
         level=CausalLevel.SYMPTOM,
         evidence=tuple(facts),
@@ -421,8 +423,8 @@ def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState)
     if most > ROUNDINGS * STEPS[dtype]:
         return ""
     return (
-        f"The package computes in {dtype}, and no element is further off than {most:.2g} of the largest: as "
-        f"much as rounding in {dtype} makes ({STEPS[dtype]:.2g} for each step)."
+        f"The package computes in {dtype}, and no element is off by more than {most:.2g} of the largest. "
+        f"Rounding in {dtype} explains that ({STEPS[dtype]:.2g} for each step)."
     )
 
 
@@ -452,14 +454,14 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     agree = "package and exported program agree on the failing call"
     given = case.symptom.expect is not None
     differ = f"the outputs differ from what {'is expected' if given else 'the script compares them with'}"
-    why = "the reference has other weights, another mode or other inputs, or it is another model."
+    why = "the reference has different weights, another mode or different inputs, or is another model."
     if given:
-        why = "the model computes something else, or these inputs or weights are not those that are meant."
+        why = "the model computes something else, or these inputs or weights are not the intended ones."
     if len(own) == 1:
         why = f"{name}, the model's own kernel, computes something else."
     yield _Wrong(
         guilty=component("kernel" if len(own) == 1 else "script", name, lines),
-        summary="The package gives what its exported program gives, and the expected outputs differ from "
+        summary="The package agrees with its exported program, but the expected outputs differ from "
         f"both: {why}",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("interpret", agree), seen("run", differ)),

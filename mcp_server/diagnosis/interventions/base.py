@@ -181,13 +181,13 @@ class Seen:
         if self.failure in ("none", "nonfinite"):
             return f"returned {self.non_finite}".rstrip()
         if self.facts.expected is None or self.facts.expected.equal:
-            return "returned outputs that the check command refuses"
+            return "returned outputs that the check command rejects"
         parts = []
         for each in self.facts.expected.outputs:
             if each.layout or each.changed:
                 differ = each.layout or share(each.changed, each.elements, "element", "differ")
                 parts.append(f"output {each.output}: {differ}")
-        return f"returned other outputs than expected ({'; '.join(parts[:3])})"
+        return f"returned unexpected outputs ({'; '.join(parts[:3])})"
 
     @property
     def non_finite(self) -> str:
@@ -205,7 +205,7 @@ ENDINGS = {
     "out_of_memory": "ran out of memory",
     "not_made": "was not made",
 }
-UNSEEN = "of outputs that depend on the changed elements there is nothing to compare with: the call fails"
+UNSEEN = "the call fails, so outputs that depend on the changed elements cannot be compared with anything"
 
 
 @dataclass(frozen=True)

@@ -74,14 +74,14 @@ HOWS = {
         "masked_fill(mask, float('-inf'))",
         "masked_fill(mask, -1e30)",
         hides=False,
-        action="fill what is masked with a large negative number in place of minus infinity",
+        action="fill masked elements with a large negative number instead of minus infinity",
     ),
     **{f"guard-{family}": _guard(family) for family in ("div", "log", "sqrt", "acos", "pow")},
 }
 
 REPAIRS = {
-    "overflow": "indices of 64 bits",
-    "narrow": "whole numbers of 64 bits",
+    "overflow": "64-bit indices",
+    "narrow": "64-bit integers",
 }
 
 
@@ -196,12 +196,12 @@ async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> 
     return Intervention(
         key=f"kernel:{origin.kernel}:exp-{shift}",
         kind=Kind.KERNEL,
-        what=f"the call with {shift} taken from every argument of exp in {origin.kernel}",
+        what=f"the call with {shift} subtracted from every argument of exp in {origin.kernel}",
         options=Options(package=made),
         before_code="torch.exp(x)",
         after_code="torch.exp(x - x.amax(-1, keepdim=True))",
-        action="take the same from every argument before the exponential (torch.softmax takes the largest): "
-        "what is divided by the sum of all stays as it is",
+        action="subtract the same number from every argument before the exponential, as torch.softmax does "
+        "with the largest: the quotient by the sum stays the same",
         spelling=spelling,
     )
 

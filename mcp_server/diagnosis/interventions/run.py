@@ -347,7 +347,7 @@ def alike(first: Seen, second: Seen) -> bool:
 def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
     """What the change did to the failure of `before`, and the reason if that is inconclusive."""
     if not fails(before):
-        return Effect.NOT_APPLICABLE, "the call as it is does not fail"
+        return Effect.NOT_APPLICABLE, "the unchanged call does not fail"
     if after.ended in ("refused", "not_made"):
         return Effect.NOT_APPLICABLE, after.text or "the change could not be made"
     # The changed call failed in the load or in an update, which the unchanged call had passed.
@@ -364,7 +364,7 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
         return Effect.SAME, ""
     # Fewer elements are at fault, and no new ones: one of several causes is removed.
     if compared.cured and not compared.new and not compared.layout:
-        cured = f"{counted(compared.cured, 'element')} {is_(compared.cured)} good now"
+        cured = f"{counted(compared.cured, 'element')} {is_(compared.cured)} correct now"
         return Effect.CHANGED, f"{cured}, {compared.left} still at fault"
     return Effect.SAME, ""
 
@@ -429,10 +429,10 @@ async def try_flaky(context: Context, call: TriedCall, intervention: Interventio
             break
     as_it_is, calls, others = failing or well, len(failing) + len(well), [s for s in changed if fails(s)]
     after = (still or others or changed)[0]
-    often = f"the call as it is failed {len(failing)} times of {calls}"
+    often = f"the unchanged call failed {len(failing)} of {calls} times"
     never = f"{often}, with the change 0 of {len(changed)}"
     if not failing:
-        effect, reason = Effect.NOT_APPLICABLE, f"the call as it is did not fail once in {calls} calls"
+        effect, reason = Effect.NOT_APPLICABLE, f"the unchanged call did not fail once in {calls} calls"
     elif still:
         effect, reason = Effect.SAME, f"{often}, with the change {len(still)} of {len(changed)}"
     elif chance >= MOST_CHANCE:

@@ -218,7 +218,7 @@ def as_given(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
     place = places[0] if places and origin.launch_index is None else None
     if place is None or place >= len(leaves):
         return None
-    action = f"keep what is not finite out of {leaves[place].name} where it is made"
+    action = f"keep NaN and infinities out of {leaves[place].name} where it is produced"
     return replace(replace_where(leaves[place], Where(non_finite=True), 0.0), action=action)
 
 

@@ -148,21 +148,21 @@ def judged(trial: Trial) -> Trial:
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
     if fails_by_values and cut is not None and cut.part:  # a combination that contains faults
-        same = "the call with fewer elements gives for these what it gave before, wrong ones among them"
+        same = "the call with fewer elements returns the same values for these, wrong ones included"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
-        other_sizes = "nothing is expected of a call of other sizes"
+        other_sizes = "there is no expectation for a call of other sizes"
         return replace(trial, effect=Effect.NOT_APPLICABLE, reason=other_sizes)
     after, again = (seen.facts.compared if seen.facts else None for seen in (trial.after, trial.again))
     if trial.before.failure != "none" or trial.after.failure != "none" or after is None:
         return trial
     if after.equal or after.part is not None:
-        same = "the same values" if after.equal else "for fewer elements what it returned before"
+        same = "the same values" if after.equal else "the same values for fewer elements"
         return replace(trial, effect=Effect.SAME, reason=f"the call returns {same}")
     if again is None or not again.equal:
         return trial
     return replace(
-        trial, effect=Effect.GONE, reason="the call returns other values", calls=2, failed=2, chance=0.0
+        trial, effect=Effect.GONE, reason="the call returns different values", calls=2, failed=2, chance=0.0
     )
 
 
@@ -170,7 +170,7 @@ def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen
     """The trial of an aligned input, from three runs: does the call then change it, as the model does?"""
     trial = partial(Trial, intervention, before=seen_of(before), after=seen_of(after), again=seen_of(again))
     if after.failure not in ("none", "differs") or again.failure not in ("none", "differs"):
-        return trial(effect=Effect.NOT_APPLICABLE, reason=f"the call fails then ({after.failure})")
+        return trial(effect=Effect.NOT_APPLICABLE, reason=f"then the call fails ({after.failure})")
     moved = next((change.input for change in intervention.changes if change.change == "align"), None)
     if moved is None:
         return trial(effect=Effect.NOT_APPLICABLE, reason="it aligns no input")
@@ -238,10 +238,12 @@ def effect_on_values(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> Tri
     before, after, again = (seen_of(run) for run in (plain, repaired, watched))
     trial = partial(Trial, REPAIRED, before=before, after=after, again=again)
     if repaired.failure != "none":
-        return trial(effect=Effect.NOT_APPLICABLE, reason=f"the call fails then ({repaired.failure})")
+        return trial(effect=Effect.NOT_APPLICABLE, reason=f"then the call fails ({repaired.failure})")
     digests = [[output.checksum for output in run.outputs] for run in (plain, watched, repaired)]
     if digests[0] != digests[1]:
         return trial(effect=Effect.NOT_APPLICABLE, reason="the outputs differ from run to run anyway")
     if digests[1] == digests[2]:
         return trial(effect=Effect.NOT_APPLICABLE, reason=SAME)
-    return trial(effect=Effect.GONE, reason="the call returns other values then, and the old ones without it")
+    return trial(
+        effect=Effect.GONE, reason="the call then returns different values, and without it the old ones"
+    )

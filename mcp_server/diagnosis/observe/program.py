@@ -233,8 +233,8 @@ def _restored(file: CapturedOverwriting) -> str:
     name = file.path.name
     if file.kept is None:
         if file.notice:
-            return f"{name} was written over by a build with debug information, and not kept: {file.notice}."
-        new = f"{name} is new: the script wrote it, with debug information."
+            return f"{name} was overwritten by a build with debug information, without a copy: {file.notice}."
+        new = f"The script wrote {name}, a new file, with debug information."
         return new if file.path.is_file() else ""
     try:
         if file.path.is_file() and filecmp.cmp(file.path, file.kept, shallow=False):
@@ -243,5 +243,5 @@ def _restored(file: CapturedOverwriting) -> str:
         shutil.copy2(file.kept, partial)
         partial.replace(file.path.resolve())
     except OSError as error:
-        return f"{name} could not be put back ({error}); as it was before the run it is {file.kept}."
-    return f"{name} was put back as it was before the run ({argument('in_place')}: keep what the run wrote)."
+        return f"{name} could not be restored ({error}); the original is {file.kept}."
+    return f"{name} was restored after the run ({argument('in_place')}: keep what the run wrote)."

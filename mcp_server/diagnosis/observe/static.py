@@ -168,7 +168,7 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
         return mismatch  # export itself raises the bounds of Dim.DYNAMIC and Dim.AUTO to 2
     note = f"{mismatch.sentence}; the exported program allows {low}..{high}"
     if (low is None or size >= low) and (high is None or size <= high):
-        note = f"{note}, so that this is a false alarm"
+        note = f"{note}, so this is a false alarm"
         return mismatch.model_copy(update={"severity": "suspicious", "sentence": note})
     return mismatch.model_copy(update={"severity": "fatal", "sentence": note})
 

@@ -183,7 +183,9 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
         return f"it is one past the end of {made_here}, whose size the model computes as well"
     cuts = any(each.op == "cast" and is_float(each.args[0].dtype) != is_float(each.dtype) for each in applied)
     if cuts and not is_float(term.dtype):
-        return "it is one past the end, where a range that is cut into whole numbers is not closed"
+        return (
+            "it is one past the end, as happens if a range of floats that includes its end is cut to integers"
+        )
     return ""
 
 
@@ -201,7 +203,7 @@ def wrapped(expression: Expression) -> tuple[Apply, str] | None:
             continue
         exact = FUNCTIONS[each.op](*values)
         if rounded(exact, each.dtype) != exact:
-            return each, f"{applied_text(each, evaluator)} is {exact}, which {each.dtype} does not hold"
+            return each, f"{applied_text(each, evaluator)} is {exact}, which does not fit in {each.dtype}"
     return None
 
 

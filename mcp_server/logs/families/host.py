@@ -274,7 +274,7 @@ TABLE.error(
         _exit("124"),
     ),
     ("hang", "concurrency"),
-    "Something did not end within its time limit.",
+    "A program, call or wait did not end within its time limit.",
     "subprocess.TimeoutExpired: Command '['python', 'serve.py']' timed out after 60 seconds",
     not_proven="That it never ends: a first compile can take a minute.",
 )
