@@ -1,4 +1,4 @@
-"""`--symptom slow`: finds where the time of a call goes and which change wins it back, timed in pairs."""
+"""`--symptom slow`: finds where the time of a call goes and which change saves it, timed in pairs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Timed:
     def winning(self) -> list[PairsTimed]:
         """Changes that are faster beyond the noise and give the same outputs.
 
-        Beside other processes a single thread never waits, so its win then says nothing about the package.
+        Beside busy processes a single thread never waits, so its gain then says nothing about the package.
         """
         known = {*LEVERS, *(each.signal.name for each in self.signals)}
         won = [each for each in self.pairs if each.name in known and each.low >= LEAST_WIN and each.same]

@@ -222,7 +222,7 @@ def _nodes_of(lines: list[TracedLine]) -> list[Evidence]:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What a workload provides: its package, the program it was built from, and the options of that build."""
+    """What a workload provides: its package, the program that it was built from, and that build's options."""
 
     package: PackageWorkload | None = None
     program: Path | None = None

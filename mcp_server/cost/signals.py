@@ -133,7 +133,7 @@ class Found:
 
 
 def work_on_constants(view: PackageView) -> list[Launch]:
-    """Launches that depend on no input: in every call they compute the same from weights."""
+    """Launches that depend on no input: every call computes the same from weights again."""
     large = {each.name for each in view.package.constants if math.prod(each.shape) > LARGE}
     return [each for each in _without_inputs(view) if large.intersection(each.reads)]
 

@@ -202,7 +202,7 @@ class ForkServer:
         return Child(self, ours, program)
 
     def poll(self) -> int:
-        """Return 0, as if the supervisor had been reaped: reaping it is up to the forking process."""
+        """Return 0, as if the supervisor had been reaped: that is the task of the forking process."""
         return 0
 
     def kill(self) -> None:

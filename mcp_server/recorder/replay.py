@@ -218,7 +218,7 @@ def _code(file: str, line: int) -> str:
 
 
 def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candidate]) -> Iterator[str]:
-    """Yield what the reader must know about the call: which one it is, and what was tried before it."""
+    """Yield what the reader must know about the call: which one it is, and what was tried first."""
     candidate, call = chosen.candidate, chosen.candidate.call
     when = {each.kept for each in call.inputs if each.bytes is not None}
     kept = "its inputs were copied " + " and ".join(sorted(when)) if when else "its inputs are empty"

@@ -209,7 +209,7 @@ class Judgement:
         targets = {argument.target for argument in known.tensors} if known is not None else set()
         read = {constant.fqn for constant in self.model.package.constants if constant.name in targets}
         constant = next((other.name for other in self.constants if other.name in read), "")
-        values = f": {difference.example}" if difference.values else ""
+        values = f", {difference.example}" if difference.values else ""
         summary = f"launch {number}, {kernel}: {one.name} differs from {one.node} in eager mode{values}"
         if suspects:
             summary += f"; or launch {', '.join(map(str, suspects))}, which it reads and which was not judged"

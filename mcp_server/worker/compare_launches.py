@@ -35,9 +35,9 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     """Events: `output` for each output, `rerun` and `launch_judged` for each tensor that a launch writes.
 
     The package runs at least three times, each time in a fresh load: twice unchanged, and once with the unset
-    tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs filled
-    once more: values that no longer differ came from that memory. With `flow` it also runs with correct
-    values copied in after each launch (`Judge`).
+    tensors filled, which reveals reads of uninitialised memory. If the unchanged runs differ, it runs filled
+    once more: values that then agree came from that memory. With `flow` it also runs with correct values
+    copied in after each launch (`Judge`).
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -98,7 +98,7 @@ def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
 
 
 def _size(tensor: torch.Tensor) -> float:
-    """The largest finite magnitude; 0 for integers, which must be equal."""
+    """Return the largest finite magnitude; 0 for integers, which must be equal."""
     if not tensor.is_floating_point():
         return 0.0
     finite = tensor[torch.isfinite(tensor)]
@@ -121,7 +121,7 @@ class Bench:
     alive: list[Any] = field(default_factory=list)  # constants that the caller of an update owns
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
-        """The outputs of one call of a fresh load; they may alias the weights, which the next run frees."""
+        """Return the outputs of one call of a fresh load. They may share the weights until the next run."""
         self.loader, self.alive = None, []
         before = mapped_files()
         self.loader = load(self.request, self.report)
@@ -138,7 +138,7 @@ class Bench:
 
 
 def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
-    """The number of elements that differ; NaN equals NaN. Compares in parts, to limit the masks' size."""
+    """Count elements that differ; NaN equals NaN. Compare in parts, to limit the size of the masks."""
     rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
     different = 0
     for left, right in zip(actual.split(rows), own.split(rows)) if own.dim() else [(actual, own)]:
@@ -150,7 +150,7 @@ def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
 class ComparedConstants:
     """Compares package constants with those of the program (`own`) when a launch first reads them.
 
-    `unseen` maps the package's names to the program's, until a launch reads them.
+    `unseen` maps names in the package to names in the program until a launch reads them.
     """
 
     own: dict[str, torch.Tensor]
@@ -196,7 +196,7 @@ def marks(
     unset: Mapping[str, list[str]] = {},
     constants: Optional[ComparedConstants] = None,
 ) -> Callable[[Event], bool]:
-    """Reports checksums of the tensors written. Fills the `unset` tensors before their first launch."""
+    """Report checksums of the tensors written. Fill the `unset` tensors before their first launch."""
 
     def take(event: Event) -> bool:
         if constants is not None:
@@ -232,7 +232,7 @@ def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """The value in a tensor, with the facts of `measure`; or why it is unknown."""
+    """The known value of a tensor, with the facts of `measure`, or why it is unknown."""
 
     stored: Optional[Stored] = None
     facts: Optional[Closeness] = None
@@ -272,14 +272,14 @@ class Judge:
         return False
 
     def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
-        """Event `judged_outputs`: whether the call is right with all wrong values replaced by right ones."""
+        """Event `judged_outputs`: whether the outputs are correct once correct values replace wrong ones."""
         pairs = list(zip(got, wanted))
         shaped = len(got) == len(wanted) and all(have.shape == want.eager.shape for have, want in pairs)
         right = shaped and all(measure(have, want, self.factor).within for have, want in pairs)
         self.report.event(JudgedOutputs(right))
 
     def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
-        """The value in the tensor with the facts of `measure`, else why it is unknown."""
+        """Return the value in the tensor with the facts of `measure`, or why it is unknown."""
         launch = int(event.launch)
         names = [argument.name.decode() for argument in arguments(event)]
         read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
@@ -303,7 +303,7 @@ class Judge:
         return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
 
     def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
-        """The nearest candidate whose value the tensor has."""
+        """Return the candidate that is nearest to the tensor's value."""
         measured = [(measure(tensor, one.want, self.factor), one) for one in candidates]
         within = [pair for pair in measured if pair[0].within]
         best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)
@@ -311,7 +311,7 @@ class Judge:
 
 
 def _reported(place: OfLaunch, judged: Judged, tensor: torch.Tensor) -> LaunchJudged:
-    """The judgement of a tensor: right, wrong or unjudged."""
+    """Report the judgement of a tensor: right, wrong or unjudged."""
     stored, measured = judged.stored, judged.facts
     if stored is None or measured is None:
         return LaunchJudged(**vars(place), why=judged.why)

@@ -41,7 +41,7 @@ Prepared = Callable[[torch.Tensor], torch.Tensor]
 class LaunchByLaunch:
     """A subscriber of probes. `known` are the names that an expression uses besides tensors: sizes, `self`.
 
-    Event `launch_verified` for each launch.
+    It reports event `launch_verified` for each launch.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LaunchByLaunch:
         return False
 
     def finished(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> None:
-        """After the launch, compare it with `made`, which computes the same launch by the program."""
+        """After the launch, compare it with `made`, the same launch as the program computes it."""
         self.report.event(self._verified(number, made, event))
 
     def _verified(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> LaunchVerified:
@@ -92,7 +92,7 @@ class LaunchByLaunch:
         return LaunchVerified(**vars(worst), launch=number, tensor=name)
 
     def _made(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
-        """The new tensors of the launch, and all its inputs as they are afterwards."""
+        """Return the new tensors of the launch, and all its inputs as they are after it."""
         missing = [place[0] for place in launch["takes"].values() if tuple(place) not in given]
         if missing:
             raise LookupError(f"the probes did not show {missing[0]}")
@@ -106,7 +106,7 @@ class LaunchByLaunch:
 
 
 class DoneByProgram(LaunchByLaunch):
-    """Replaces what launches wrote by the program's results. `done` are the launches that ran."""
+    """Replaces the results of launches with those of the program. `done` are the launches that ran."""
 
     def __init__(
         self, launches: list[LaunchAlone], module: ModuleType, known: dict[str, Any], report: Report
@@ -156,7 +156,7 @@ class Meaning:
         return Verified("rounding" if within else "different", furthest(got, own))
 
     def _runs(self, moves: int) -> list[dict[Any, torch.Tensor]]:
-        """The runs in float64, plain and with moved inputs; only as written if something has no float64."""
+        """Return the float64 runs, plain and with moved inputs; only `own` if something has no float64."""
         try:
             while len(self._wide) <= moves:
                 with InFloat64():
@@ -210,7 +210,7 @@ class InFloat64(TorchFunctionMode):
 
 
 def random_states() -> list[torch.Tensor]:
-    """The states of the generators of the CPU and of each GPU in use."""
+    """Return the states of the random generators of the CPU and of each GPU in use."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
@@ -221,7 +221,7 @@ def set_random_states(states: list[torch.Tensor]) -> None:
 
 
 def tensors_of(event: Event) -> tuple[Tensors, list[tuple[str, int]]]:
-    """The tensors of a launch, and the places of those it writes to."""
+    """Return the tensors of a launch, and the places of those that it writes."""
     found: Tensors = {}
     written = []
     turns: dict[str, int] = {}
@@ -283,8 +283,8 @@ def schema_of(shim: str, name: str, overload: str) -> events.Schema:
 def operate_verify(request: VerifyRequest, report: Report) -> None:
     """Run the program first, since a failing package may end this process, then compare both.
 
-    Event `program_ran` with the program's error, if any; `launch_verified` for each of `launches`;
-    `output_verified` for each output of the package, where the program came back with as many.
+    Events: `program_ran` with the program's error, if any; `launch_verified` for each of `launches`;
+    `output_verified` for each output of the package, if the program returned as many.
     """
     report.phase("running_program")
     program = Program(request)
@@ -313,7 +313,7 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
 
 @contextlib.contextmanager
 def launches_by(edit: EditedProgram, flat: list[Any], report: Report) -> Iterator[None]:
-    """A call of a package with probes whose `launches` the program performs. Raises `Refused`."""
+    """Call a package with probes; the program performs its `launches`. Raise `Refused` on failure."""
     program = Program(edit)
     program.run(flat)  # to learn the sizes of the call
     names = {**program.sizes, "self": program.model}
@@ -343,7 +343,7 @@ class Program:
             return only_tensors(self.module.Model(*self.weights)(*flat))
 
     def run(self, flat: list[Any]) -> Optional[Meaning]:
-        """The meaning of its outputs, by number; None if it raises an error."""
+        """Run it. Return the meaning of its outputs, by number; None if it raises an error."""
         try:
             return Meaning(lambda prepared: self._outputs(flat, prepared))
         except Exception as raised:  # the program fails as the package does
@@ -353,7 +353,7 @@ class Program:
             return None
 
     def _outputs(self, flat: list[Any], prepared: Prepared) -> dict[int, torch.Tensor]:
-        """The outputs of a new model, since a call may change its buffers."""
+        """Return the outputs of a new model, since a call may change its buffers."""
         first = self.model is None
         torch.manual_seed(SEED)
         with torch.no_grad():
@@ -372,7 +372,7 @@ class Program:
                 sys.setprofile(None)
 
     def _look(self, frame: Any, event: str, _: Any) -> None:
-        """Keep the numbers of `forward` when it returns or raises."""
+        """Keep the numbers that `forward` has computed when it returns or raises."""
         if event == "return" and frame.f_locals.get("self") is self.model:
             numbers = {name: each for name, each in frame.f_locals.items() if isinstance(each, (int, float))}
             self.sizes.update(numbers)

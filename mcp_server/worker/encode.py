@@ -87,7 +87,7 @@ BY_OPERATOR = "aot_inductor.custom_ops_to_c_shims"
 
 
 def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
-    """`configs` as JSON, and whether `decode` restores them exactly."""
+    """Return `configs` as JSON, and whether `decode` restores them exactly."""
     named = dict(configs)
     if isinstance(named.get(BY_OPERATOR), dict):
         named[BY_OPERATOR] = {str(operator): shims for operator, shims in named[BY_OPERATOR].items()}
@@ -95,7 +95,7 @@ def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
 
 
 def decode(configs: Configs) -> Configs:
-    """The options for torch; an operator that is not registered raises AttributeError, as in a script."""
+    """Return the options for torch. An unregistered operator raises AttributeError, as in a script."""
     found, named = dict(configs), configs.get(BY_OPERATOR)
     if isinstance(named, dict):  # by `namespace.name.overload`
         found[BY_OPERATOR] = {attrgetter(name)(torch.ops): shims for name, shims in named.items()}
@@ -109,7 +109,7 @@ FRAMES = 8
 
 
 def frames() -> Encoded:
-    """The user's frames, innermost first, as cached text, since reading source lines takes time."""
+    """Return the user's frames, innermost first, as cached text, since reading source lines takes time."""
     return _frames_text(tuple((frame.f_code, frame.f_lineno) for frame in callers()))
 
 
@@ -119,13 +119,13 @@ def _frames_text(chain: tuple[tuple[CodeType, int], ...]) -> Encoded:
 
 
 def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:
-    """The user's frames through which an exception came, innermost first, with the line in each."""
+    """Return the user's frames through which an exception passed, innermost first, with the line in each."""
     places = reversed(list(traceback.walk_tb(error.__traceback__)))
     return [(frame, line) for frame, line in places if not is_ours(frame.f_code)][:FRAMES]
 
 
 def callers() -> list[FrameType]:
-    """The user's frames of the current thread, innermost first."""
+    """Return the user's frames of the current thread, innermost first."""
     found: list[FrameType] = []
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and len(found) < FRAMES:
@@ -137,7 +137,7 @@ def callers() -> list[FrameType]:
 
 @functools.lru_cache(MOST)
 def is_ours(code: CodeType) -> bool:
-    """Whether the code is of the hook, of torch, of the import system, or starts a process."""
+    """Whether the code belongs to the hook, torch or the import system, or starts a process."""
     return code.co_filename.startswith(NOT_THE_USERS)
 
 

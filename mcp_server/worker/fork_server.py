@@ -61,7 +61,7 @@ def serve(server: socket.socket, supervisor: Any) -> None:
 
 
 def fork(supervisor: Any, lifeline: int) -> int:
-    """os.fork, reporting a lack of process slots as the supervisor does."""
+    """Call os.fork. Report a lack of process slots as the supervisor does."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # 3.12 warns of threads, such as those of NumPy's BLAS
@@ -84,7 +84,7 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
     supervisor.prctl(supervisor.PR_SET_CHILD_SUBREAPER, 1)
 
     def become_worker(error: int, parent: int) -> None:
-        """In the worker: take on its session, directory and environment, then raise `Forked`."""
+        """In the worker: take over its session, directory and environment, then raise `Forked`."""
         stage = "session"
         try:
             supervisor.new_session(parent)
@@ -115,8 +115,8 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
 def import_torch(modules: list[str]) -> bool:
     """Whether torch is present and may be used in a fork, which lacks the threads that a module started.
 
-    A module that cannot be imported is left to who needs it. A device that was touched cannot be used in a
-    fork: counting devices is enough for that.
+    A module that cannot be imported is left to whoever needs it. A device that was touched cannot be used in
+    a fork, and counting devices already touches them.
     """
     torch = importlib.import_module("torch")
     threads = len(os.listdir("/proc/self/task"))
@@ -132,7 +132,7 @@ def import_torch(modules: list[str]) -> bool:
 
 
 def write_loaded_files(path: str) -> None:
-    """Write the files and directories that this process depends on: when one changes, it is out of date."""
+    """Write the files and directories that this process depends on. If one changes, it is out of date."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         found.update(line.split(None, 5)[5].rstrip("\n") for line in maps if ".so" in line)

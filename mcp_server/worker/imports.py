@@ -1,8 +1,8 @@
 """Modules that register custom operators: imported, or only the registrations taken out of them.
 
-A script without `if __name__ == "__main__"` runs when it is imported. What registers its operators are some
-of its statements: calls and decorators of `torch.library`, libraries that are loaded, imports, and what these
-read. Where one that registers needs another that would run more than that, none is taken.
+A script without `if __name__ == "__main__"` runs when it is imported. Only some of its statements register
+operators: calls and decorators of `torch.library`, loaded libraries, imports, and what these read. If a
+registering statement needs one that would run more than that, none is taken.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef]
 
 
 def called(node: ast.AST) -> Iterator[ast.expr]:
-    """What running the statement calls, including decorators but not the bodies of functions."""
+    """Return what running the statement calls, including decorators but not the bodies of functions."""
     if isinstance(node, ast.Call):
         yield node.func
     if isinstance(node, _DEFINITIONS):
@@ -75,7 +75,7 @@ def called(node: ast.AST) -> Iterator[ast.expr]:
 
 
 class Names:
-    """What the names of a script's top level are: modules, definitions of its own, operators."""
+    """What each name at a script's top level refers to: a module, a definition of its own, an operator."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.imported: dict[str, str] = {}
@@ -96,7 +96,7 @@ class Names:
             self.operators |= set(self._operators(each))
 
     def _operators(self, node: ast.stmt) -> Iterator[str]:
-        """Names that a registering statement binds."""
+        """Return the names that a registering statement binds."""
         if isinstance(node, _FUNCTIONS) and any(self.registers(each) for each in node.decorator_list):
             yield node.name
         if isinstance(node, ast.Assign) and self.registers(node.value):
@@ -106,7 +106,7 @@ class Names:
                 yield item.optional_vars.id
 
     def full(self, node: ast.AST) -> str:
-        """Return `a.b.c` with `a` as it was imported; "" if it is no such chain."""
+        """Return `a.b.c` with the full name of `a` as imported; "" if it is not such a chain."""
         if isinstance(node, ast.Attribute):
             base = self.full(node.value)
             return base + "." + node.attr if base else ""
@@ -124,7 +124,7 @@ class Names:
 
 
 def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements, including those in their blocks."""
+    """Yield the statements, including those in their blocks."""
     for node in body:
         yield node
         for name in ("body", "orelse", "finalbody") if isinstance(node, _BLOCKS) else ():
@@ -134,7 +134,7 @@ def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _reasons(function: ast.expr, names: Names, seen: set[str]) -> Iterator[str]:
-    """Why calling this would run the program."""
+    """Return why calling this would run the program."""
     if isinstance(function, ast.Call):  # a decorator with arguments; the call is looked at by itself
         return
     name = names.full(function)
@@ -157,7 +157,10 @@ _PLACES = ("sys.path", "os.environ")  # what imports, and the loading of librari
 
 @dataclass(frozen=True)
 class RegistrationSlice:
-    """`statements` register, or are needed for that; `lines` are of the former; `refused` is why not."""
+    """`statements` register operators or are needed for that, `lines` are of those that register.
+
+    `refused` says why nothing was taken.
+    """
 
     statements: tuple[ast.stmt, ...] = ()
     lines: tuple[int, ...] = ()
@@ -169,7 +172,7 @@ class RegistrationSlice:
 
 @dataclass(frozen=True)
 class _Statement:
-    """One of the top level: what it binds, what it or its functions read, and whose value it changes."""
+    """A top-level statement: what it binds, what it or its functions read, and whose values it changes."""
 
     node: ast.stmt
     binds: set[str]
@@ -193,7 +196,7 @@ class _Script:
             self.statements.append(_Statement(node, stores, set(_reads(code)), changes))
 
     def needed(self, number: int) -> set[int]:
-        """A statement and, again and again, what binds or changes the names that these read."""
+        """Return a statement and, transitively, those that bind or change the names that it reads."""
         wanted: set[int] = set()
         left = {number}
         while left:
@@ -204,7 +207,7 @@ class _Script:
         return wanted
 
     def why_not(self, numbers: set[int]) -> str:
-        """Why these statements cannot be run without running the program; "" if they can."""
+        """Return why these statements cannot be run without running the program; "" if they can."""
         for node in (self.statements[n].node for n in sorted(numbers)):
             reasons = [
                 "it is a {} statement".format(type(each).__name__.lower())
@@ -219,7 +222,7 @@ class _Script:
 
 
 def registrations(source: bytes, path: str) -> RegistrationSlice:
-    """The statements of a script that register operators, with those that they need, in their order."""
+    """Return the statements that register operators, and those that they need, in their order."""
     try:
         script = _Script(source, path)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -247,7 +250,7 @@ def code_of(statements: Sequence[ast.stmt], path: str) -> CodeType:
 
 
 def _reads(code: CodeType) -> Iterator[str]:
-    """Names of the module that this code, or a function in it, looks up."""
+    """Return the names of the module that this code, or a function in it, looks up."""
     for each in dis.get_instructions(code):
         if each.opname.startswith("LOAD_") and each.opname.endswith(("GLOBAL", "GLOBALS", "NAME")):
             yield str(each.argval)
@@ -257,7 +260,7 @@ def _reads(code: CodeType) -> Iterator[str]:
 
 
 def _changed(node: ast.stmt) -> str:
-    """The name behind `name[i] = …`, `name.part = …` or `name.method(…)` that stands alone, or a place."""
+    """Return the name in `name[i] = …` or `name.part = …`, or in a lone `name.method(…)`."""
     target: Optional[ast.expr] = None
     if isinstance(node, _ASSIGNMENTS):
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -270,7 +273,7 @@ def _changed(node: ast.stmt) -> str:
 
 
 def _imported(node: ast.stmt) -> set[str]:
-    """The top-level modules that a statement imports."""
+    """Return the top-level modules that a statement imports."""
     if isinstance(node, ast.Import):
         return {alias.name.partition(".")[0] for alias in node.names}
     return {(node.module or "").partition(".")[0]} if isinstance(node, ast.ImportFrom) else set()
@@ -282,7 +285,7 @@ OPERATORS = "#operators"  # after a file's name: only the operators that it regi
 def import_all(names: Sequence[str], report: Report) -> None:
     """Import modules, run .py files under a name other than `__main__`, load .so files as op libraries.
 
-    Of `FILE.py#operators` only the statements run that register operators (see `registrations`); event
+    Of `FILE.py#operators`, only the statements that register operators run (see `registrations`). Event
     `operators_taken` has their lines, or why there are none.
     """
     for name in names:
@@ -302,7 +305,7 @@ def import_all(names: Sequence[str], report: Report) -> None:
 
 
 class _Operators(SourceFileLoader):
-    """Import the part of a script that registers operators."""
+    """Imports the part of a script that registers operators."""
 
     def __init__(self, name: str, path: str, taken: RegistrationSlice) -> None:
         super().__init__(name, path)
@@ -333,7 +336,7 @@ PREFIX = "_aoti_debug_import_"  # of the names of modules that are run from file
 
 
 def _directory_first(path: str) -> str:
-    """The absolute path of a file. Its directory is put first on `sys.path`, as for a script."""
+    """Return the absolute path of a file. Put its directory first on `sys.path`, as for a script."""
     if not os.path.exists(path):
         raise Refused("no such file to import", path)
     path = os.path.abspath(path)
@@ -342,7 +345,7 @@ def _directory_first(path: str) -> str:
 
 
 def module_of(path: str, name: str) -> ModuleType:
-    """A module for a file, which `run` executes."""
+    """Return a module for a file, which `run` executes."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)

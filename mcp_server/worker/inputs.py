@@ -89,7 +89,7 @@ def arrange(loaded: Any, path: str) -> Inputs:
 
 
 def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Drawn in float64, so that int64 ids up to 2**53 are reached; integers include `high`."""
+    """Draw values in float64, so that int64 ids up to 2**53 are reached. Integers include `high`."""
     name = spec.get("dtype") or "float32"
     dtype = getattr(torch, name.replace("torch.", ""), None)
     if not isinstance(dtype, torch.dtype):
@@ -119,13 +119,13 @@ def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
 
 
 def strided(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """A copy with these strides in its own memory, which starts at an allocator's usual alignment."""
+    """Return a copy with these strides in its own memory, at an allocator's usual alignment."""
     memory = torch.zeros(span(values.shape, stride), dtype=values.dtype, device=values.device)
     return memory.as_strided(values.shape, tuple(stride)).copy_(values)
 
 
 def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
-    """The inputs from a file or from specs; the same at each reading."""
+    """Return the inputs from a file or from specs. Each reading gives the same inputs."""
     if asked is None:
         raise Refused("no inputs were given", None, "a file written by torch.save, or a list of specs")
     if isinstance(asked, str):
@@ -135,10 +135,10 @@ def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
 
 
 def flatten(inputs: Inputs, in_spec: Optional[str]) -> list[Any]:
-    """The leaves in the order in which the package takes them.
+    """Return the leaves in the order in which the package takes them.
 
-    The same steps as `AOTICompiledModel.__call__` (torch/export/pt2_archive/_package.py, 2.13), which drops
-    every leaf that is no tensor and compares neither keys nor structure.
+    The steps are those of `AOTICompiledModel.__call__` (torch/export/pt2_archive/_package.py, 2.13), which
+    drops every leaf that is not a tensor and compares neither keys nor structure.
     """
     if inputs.flat:
         return only_tensors(list(inputs.args))
@@ -263,7 +263,7 @@ CONDITIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 
 
 def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """A mask with the shape of `tensor`. Raises `Refused` for places outside the tensor."""
+    """Return a mask with the shape of `tensor`. Raise `Refused` for places outside the tensor."""
     masks = [torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)]
 
     def another() -> torch.Tensor:

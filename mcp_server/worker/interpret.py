@@ -76,7 +76,7 @@ Form = Callable[[Any], torch.fx.Interpreter]
 
 
 def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
-    """The other forms in which the program may have been intended."""
+    """Yield the other forms in which the program may have been intended."""
     forms: dict[str, Form] = {}
     if watcher.overflowed:
         forms["int64"] = lambda program: Exact(program.module(), watcher.overflowed)
@@ -90,7 +90,7 @@ def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
 def _compare_forms(
     forms: dict[str, Form], outputs: Tensors, expected: Tensors, request: ExportedRequest, report: Report
 ) -> None:
-    """An event `compared_form` for each form."""
+    """Report event `compared_form` for each form."""
     for form, changed in forms.items():
         found = [equal(expected, outputs)]
         for make in (changed, lambda program: torch.fx.Interpreter(program.module())):
@@ -111,7 +111,7 @@ def _with_weights(program: Any, path: str) -> torch.fx.Interpreter:
 
 
 def _evaluated(module: Any, nodes: set[str]) -> torch.fx.Interpreter:
-    """Runs the program with the operators of `nodes` in evaluation mode."""
+    """Run the program with the operators of `nodes` in evaluation mode."""
     for node in module.graph.nodes:
         if node.name in nodes:
             args, kwargs = list(node.args), dict(node.kwargs)
@@ -187,7 +187,7 @@ class Watcher(torch.fx.Interpreter):
         return result
 
     def _behind(self, node: torch.fx.Node) -> list[str]:
-        """The non-finite nodes from which the integer inputs of `node` are computed."""
+        """Return the non-finite nodes from which the integer inputs of `node` are computed."""
         seen: set[torch.fx.Node] = set()
         left = [one for one in node.all_input_nodes if _holds_integers(one)]
         while left:
@@ -223,7 +223,7 @@ class Watcher(torch.fx.Interpreter):
 
 
 def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
-    """Values of the shape symbols, from the fake sizes of the placeholders and the real inputs."""
+    """Return the values of the shape symbols, from the placeholders' fake sizes and the real inputs."""
     found: dict[Any, int] = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, leaf in zip(placeholders, leaves):
@@ -236,7 +236,7 @@ def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
 
 
 def stack_of(node: torch.fx.Node) -> list[Frame]:
-    """The model's frames that created the node, innermost first, without installed packages."""
+    """Return the model's frames that created the node, innermost first, without installed packages."""
     found = [match.groups() for match in FRAME.finditer(node.meta.get("stack_trace") or "")]
     return [
         Frame(file, int(line), function, code)
@@ -246,7 +246,7 @@ def stack_of(node: torch.fx.Node) -> list[Frame]:
 
 
 def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Optional[Broken]:
-    """The layouts if they differ. Strides of size 1 do not count, nor does a result of data-dependent size.
+    """Return the layouts if they differ. Strides of size 1 do not count, nor do data-dependent sizes.
 
     `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call.
     """
@@ -292,7 +292,7 @@ OWN = frozenset(
 
 
 class Operators(TorchDispatchMode):
-    """Event `operator` for each call that breaks its schema or fake function; `repair` mends its result."""
+    """Event `operator` for each call that breaks its schema or fake function. `repair` fixes its result."""
 
     def __init__(self, report: Report, repair: bool) -> None:
         super().__init__()
@@ -335,7 +335,7 @@ class Operators(TorchDispatchMode):
         return _pytree.tree_map_only(torch.Tensor, lambda leaf: as_promised(leaf, next(fakes, None)), result)
 
     def _promised(self, func: Any, args: Any, kwargs: Any) -> list[Any]:
-        """The fake results for these inputs; empty if there is no fake function or it fails."""
+        """Return the fake results for these inputs; empty if there is no fake function or it fails."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         fake = partial(mode.from_tensor, static_shapes=True)
         try:
@@ -348,7 +348,7 @@ class Operators(TorchDispatchMode):
 
 
 def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
-    """The values as the fake function promised, cut or padded with zeros to fit; a copy if none differ."""
+    """Return the values in the promised layout, cut or padded with zeros; a copy if none differ."""
     known = fake is not None and all(isinstance(number, int) for number in (*fake.shape, *fake.stride()))
     if not known or difference(fake, real, {}) is None:
         return real.clone()
@@ -363,7 +363,7 @@ def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Tensor arguments with their declarations in the operator's schema; lists of tensors leaf by leaf."""
+    """Yield tensor arguments with their declarations in the operator's schema, lists leaf by leaf."""
     schema = func._schema.arguments
     named = ((one, kwargs[one.name]) for one in schema if one.name in kwargs)
     for declared, value in [*zip(schema, args), *named]:
@@ -372,7 +372,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, torch.Tenso
 
 
 def _aliases(func: Any, args: Any, kwargs: Any, result: Any) -> list[str]:
-    """Arguments whose memory the result shares although the schema declares no alias."""
+    """Return arguments whose memory the result shares although the schema declares no alias."""
     if any(one.alias_info is not None for one in func._schema.returns):
         return []
     made = {tensor.untyped_storage().data_ptr() for tensor in only_tensors(result) if tensor.numel()}
@@ -396,7 +396,7 @@ MOST_EXACT = 1 << 22  # elements of an operator's inputs; larger operators are n
 
 
 def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-    """The result in int64 of an operator of integers, or in float64 of a conversion; None if neither."""
+    """Return the result of an integer operator in int64, of a conversion in float64; None for others."""
     schema = getattr(target, "_schema", None)
     name = schema.name if schema is not None else ""
     if name not in OPERATORS and name[:-1] not in OPERATORS:
@@ -422,7 +422,7 @@ def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
 
 
 def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
-    """The first element that does not fit, with the `exact` one, and the `count` of such elements."""
+    """Return the first element that does not fit, with its `exact` value and the `count` of such elements."""
     if not isinstance(result, torch.Tensor) or result.dtype not in (*NARROW, *ROUNDED):
         return None
     bad = result.to(wide.dtype) != wide
@@ -443,7 +443,7 @@ _OF_RANGE = re.compile(r"Guard failed: .*(?:<=|>=) ?\d+\s*$", re.M)
 
 
 class Exact(torch.fx.Interpreter):
-    """Runs the program with the operators of `nodes` in 64 bits, and what follows in what that gives."""
+    """Runs the program with the operators of `nodes`, and all that depends on them, in 64 bits."""
 
     def __init__(self, module: Any, nodes: set[str]) -> None:
         super().__init__(module)

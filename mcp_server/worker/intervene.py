@@ -51,7 +51,7 @@ def operate(request: InterveneRequest, report: Report) -> None:
 
 @dataclass
 class Made:
-    """A call that returned; `leaves` are its inputs as they were before it, with the changes."""
+    """A call that returned. `leaves` are its inputs before the call, with the changes."""
 
     outputs: list[torch.Tensor]
     changes: tuple[InputChange, ...]
@@ -72,9 +72,9 @@ class Caller:
     _replacement: Optional[Replacement] = None
 
     def make(self, planned: PlannedCall) -> Made:
-        """The call of a plan, with its changes and options, or its update if that is the last step.
+        """Make a call of the plan with its changes and options, or its update if that is the last step.
 
-        Raises what the call raises.
+        Raise what the call raises.
         """
         self.phase = "starting"
         options = planned.get("options") or {}
@@ -103,7 +103,7 @@ class Caller:
         return made
 
     def run(self, loader: Any, request: InterveneRequest, step: Step, flat: list[Any]) -> list[torch.Tensor]:
-        """One call on these leaves, as captured; returns copies of its outputs."""
+        """Make one call on these leaves, as captured. Return copies of its outputs."""
         stack, limit = request.get("stack_bytes") or step.get("stack"), request.get("call_limit_s")
         asked = request.get("eager")
         eager: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -125,7 +125,7 @@ class Caller:
         return [leaf.detach().clone() for leaf in only_tensors(result)]
 
     def _loaded(self, request: InterveneRequest, other: bool) -> Any:
-        """The package as the plan's calls find it, or with `other` options loaded for this call alone."""
+        """Return the package as the plan's calls use it, or loaded with `other` options for this call."""
         before = request.get("steps", [])[:-1]
         history = any(step["do"] == "call" for step in before)
         if self.loader is not None and not (other or history or request.get("fresh")):
@@ -148,7 +148,7 @@ class Caller:
         return loader
 
     def leaves_of(self, request: InterveneRequest, step: Step, loader: Any) -> list[Any]:
-        """The leaves of the call, read from the file or made from specs the first time."""
+        """Return the leaves of the call, read from the file or made from specs the first time."""
         source = step.get("file") or str(request.get("inputs"))
         if source not in self._inputs:
             self._inputs[source] = flatten(inputs_of(step, request), loader.get_call_spec()[0])
@@ -157,7 +157,7 @@ class Caller:
 
 @contextlib.contextmanager
 def ended_after(seconds: Optional[float]) -> Iterator[None]:
-    """End the process with status 1 after this time, whatever native code it is in."""
+    """End the process with status 1 after this time, whatever native code it is running."""
     if seconds is None:
         yield
         return
@@ -170,7 +170,7 @@ def ended_after(seconds: Optional[float]) -> Iterator[None]:
 
 @dataclass
 class Reference:
-    """Outputs to compare with, by intervention; masks `depends` mark what depends on the fault, if known."""
+    """Outputs to compare with, by intervention. Masks `depends` mark what depends on the fault, if known."""
 
     label: str
     outputs: list[torch.Tensor]
@@ -225,7 +225,7 @@ class Trial:
         )
 
     def refined(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
-        """The facts of the last call, with the fewest changed elements that cure it.
+        """Return the facts of the last call, with the fewest changed elements that cure it.
 
         Call this after reporting the facts, since a call of the search may end the process. If the original
         call failed, outputs are compared with those of the call with only these elements changed.
@@ -291,9 +291,7 @@ class Trial:
         return minimise_while(names, cures, lambda: time.monotonic() > deadline)[0]
 
     def _search(self, planned: PlannedCall) -> Optional[Search]:
-        """None where more than values of inputs is changed, where the package keeps state from call to call,
-        where a failing call would leave a CUDA context of no use, and where a command judges the outputs.
-        """
+        """Return a search; None for options, a check command, kept state, or a broken CUDA context."""
         caller, made, steps = self.caller, self._made, self.request.get("steps", [])
         stateful = self.request.get("fresh") or any(step["do"] == "call" for step in steps[:-1])
         if made is None or self.request.get("check") or planned.get("options") or stateful or not made.leaves:
@@ -303,7 +301,7 @@ class Trial:
         step = steps[-1] if steps else Step()
 
         def good(leaves: list[Any]) -> Optional[list[torch.Tensor]]:
-            """The outputs of a call that returns without faulty elements, else None."""
+            """Return the outputs of a call without faulty elements, else None."""
             try:
                 outputs = caller.run(caller.loader, self.request, step, copy.deepcopy(leaves))
             except Exception:  # any exception: the call fails with these values
@@ -363,7 +361,7 @@ Places = list[tuple[int, int]]  # input, flat index of the element in row-major 
 
 @dataclass
 class Search:
-    """The fewest changed elements that cure `call`, which gives the outputs, or None if it failed."""
+    """The fewest changed elements that cure `call`, which returns the outputs, or None if it failed."""
 
     original: list[Any]
     changed: list[Any]
@@ -371,7 +369,7 @@ class Search:
     calls: int = 0
 
     def run(self) -> Places:
-        """The fewest places found that cure the call; empty if even all of them do not."""
+        """Return the fewest places found that cure the call; empty if not even all of them do."""
         deadline = time.monotonic() + MOST_SECONDS
         places = self._differing()
         if not places or self.outputs(places) is None:
@@ -386,7 +384,7 @@ class Search:
         return list(minimise_while(places, cures, spent)[0])
 
     def _differing(self) -> Places:
-        """The differing elements; none if a layout differs or there are over `MOST_ELEMENTS`."""
+        """Return the differing elements; none if a layout differs or there are over `MOST_ELEMENTS`."""
         found: Places = []
         for number, (old, now) in enumerate(zip(self.original, self.changed)):
             layouts = ((each.shape, each.dtype, each.device, each.stride()) for each in (old, now))
@@ -397,7 +395,7 @@ class Search:
         return found if len(found) <= MOST_ELEMENTS else []
 
     def outputs(self, places: Sequence[tuple[int, int]], other: bool = False) -> Optional[list[torch.Tensor]]:
-        """Outputs with only these places changed; with `other`, to a different valid value of that input."""
+        """Return outputs with only these places changed; with `other`, to another valid input value."""
         self.calls += 1
         leaves = list(self.original)
         for number in {number for number, _ in places}:

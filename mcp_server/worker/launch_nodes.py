@@ -1,11 +1,11 @@
 """Which program node a launch stores where, and a node's value computed from the values of other nodes.
 
-A launch carries out several nodes and stores few of them. Who reads a tensor tells which: a tensor holds a
-node where every reader carries out a user of that node, and not the node itself.
+A launch carries out several nodes and stores few of them. The readers of a tensor tell which: a tensor holds
+a node if every reader carries out a user of that node, and not the node itself.
 
 `Replacement` makes a call with chosen launches in eager mode: values of the program replace their outputs.
-They are computed from what the launch itself reads, as far as that is known to hold a node, and else from the
-inputs of the call.
+They are computed from what the launch reads, if that is known to hold a node, otherwise from the call's
+inputs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Stored:
 class ProgramGraph:
     """The nodes of an exported program, by the launches that carry them out (`nodes`).
 
-    Nodes without a launch (views, for the most part) pass values on. After an operator that mutates one of
-    its arguments, that argument stands for the operator's result.
+    Nodes without a launch (mostly views) pass values on. After an operator mutates one of its arguments, this
+    argument represents the operator's result.
     """
 
     def __init__(self, module: Any, nodes: Mapping[int, Sequence[str]]) -> None:
@@ -70,7 +70,7 @@ class ProgramGraph:
         self.uses = lru_cache(maxsize=None)(self._uses)
 
     def _uses(self, name: str) -> frozenset[str]:
-        """The nodes with a launch that take a node's value, also through views, and `output`."""
+        """Return the nodes with a launch that use a node's value, also through views, and `output`."""
         found: set[str] = set()
         left, seen = list(self.users.get(self.by_name[name], ())), set()
         while left:
@@ -85,7 +85,7 @@ class ProgramGraph:
         return frozenset(found)
 
     def own_values(self, leaves: Sequence[Any]) -> dict[str, Expected]:
-        """The inputs, parameters, buffers and constants, by node."""
+        """Return the inputs, parameters, buffers and constants, by node."""
         module = torch.fx.Interpreter(self.module)
         nodes = [node for node in self.module.graph.nodes if node.op == "get_attr"]
         values = {node.name: module.fetch_attr(str(node.target)) for node in nodes}
@@ -96,9 +96,9 @@ class ProgramGraph:
     def candidates(
         self, launch: int, expected: Mapping[str, list[Expected]], read: Collection[str]
     ) -> Iterator[Stored]:
-        """What a launch may store, as far as its value is known. `read`: names of constants that it reads.
+        """Return what a launch may store, if its value is known. `read` are names of constants that it reads.
 
-        Of a product with a bias it is the whole where the launch itself reads the bias.
+        For a product with a bias, this is the whole result if the launch itself reads the bias.
         """
         for name in sorted(self.nodes.get(launch, ())):
             node = self.by_name.get(name)
@@ -111,7 +111,7 @@ class ProgramGraph:
     def copied(
         self, launches: Sequence[int], own: Mapping[str, Expected], shape: Sequence[int]
     ) -> Iterator[Stored]:
-        """Inputs and constants, broadcast to a shape, that a launch copies for itself or its readers."""
+        """Return inputs and constants, broadcast to a shape, that a launch copies for itself or readers."""
         names = {name for launch in launches for name in self.nodes.get(launch, ())}
         taken = {one.name for name in names if name in self.by_name for one in self.takes[self.by_name[name]]}
         for name in sorted(taken & own.keys()):
@@ -119,16 +119,16 @@ class ProgramGraph:
                 yield Stored(name, 0, replace(own[name], eager=own[name].eager.expand(tuple(shape))))
 
     def taken(self, stored: Stored, readers: Sequence[int]) -> bool:
-        """Whether all of these launches carry out users of the node; of a product, the node itself."""
+        """Whether all of these launches carry out users of the node or, for a product, the node itself."""
         uses = self.uses(stored.node)
         wanted = {stored.node} if stored.product else uses
         carried = [{"output"} if one == RETURNED else self.nodes.get(one, frozenset()) for one in readers]
         return all(wanted & names for names in carried)
 
     def whole(self, stored: Stored, launch: int, readers: Sequence[int], *, library: bool) -> bool:
-        """Whether the launch makes the whole value: no reader carries out the node, too.
+        """Whether the launch computes the whole value: no reader carries out the node, too.
 
-        A call of a library makes the whole value of its only node.
+        A library call computes the whole value of its only node.
         """
         if stored.product or (library and self.nodes[launch] == {stored.node}):
             return True
@@ -141,9 +141,9 @@ class ProgramGraph:
         leaves: Sequence[Any],
         report: Report,
     ) -> list[torch.Tensor]:
-        """Values of nodes (name, place, product) in eager mode, of `known` values and else of the inputs.
+        """Return values of nodes (name, place, product) in eager mode, from `known` values and the inputs.
 
-        To a known product only the bias is added.
+        To a known product, only the bias is added.
         """
         recorder = Recorder(self.module, frozenset(), 0, report)
         env = recorder.env
@@ -170,7 +170,7 @@ class ProgramGraph:
     def needed(
         self, wanted: Sequence[str], known: Mapping[Known, Value], also: Collection[Node] = ()
     ) -> set[Node]:
-        """The nodes to evaluate for the wanted ones, given the known ones; for a known product, its bias.
+        """Return the nodes to evaluate for the wanted ones, given the known; for a known product, its bias.
 
         The nodes in `also` count as known.
         """
@@ -188,7 +188,7 @@ class ProgramGraph:
         return needed
 
     def whole_values(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
-        """Known values by node, except products; what an operator mutates has its result."""
+        """Return known values by node, except products. A mutated argument has the result of its operator."""
         return {
             one: value
             for (name, place, product), value in known.items()
@@ -198,19 +198,19 @@ class ProgramGraph:
         }
 
     def products(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
-        """Known products without their bias, by node."""
+        """Return known products without their bias, by node."""
         return {self.by_name[name]: value for (name, _, product), value in known.items() if product}
 
 
 def bias_of(node: Node) -> Optional[Node]:
-    """The bias of a product, if it is a constant of the program."""
+    """Return the bias of a product if it is a constant of the program; None otherwise."""
     place, factors = BIAS.get(operator_name(node), (0, ()))
     bias = node.args[place] if factors and len(node.args) > place else None
     return bias if isinstance(bias, Node) and bias.op == "get_attr" else None
 
 
 def _mutated(node: Node) -> list[Node]:
-    """The arguments that an operator mutates, by its schema."""
+    """Return the arguments that an operator mutates, according to its schema."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return []
@@ -224,14 +224,14 @@ def _mutated(node: Node) -> list[Node]:
 
 
 def _holders(node: Node, place: int) -> list[Node]:
-    """The node itself or, if it has several results, the nodes that take this one."""
+    """Return the node itself or, if it has several results, the nodes that take this one."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return [node]
     return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
 
 
 def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-    """The same values in logical order."""
+    """Return the same values in logical order and another shape."""
     return value.detach().to(dtype or value.dtype).reshape(tuple(shape))
 
 
@@ -256,7 +256,7 @@ HIDDEN = "launch {} reads no value of the program: eager mode would replace the 
 
 
 class Replacement:
-    """The program of a plan, read once; `during` makes a call with chosen launches replaced."""
+    """The program of a plan, read once. `during` makes a call with chosen launches replaced."""
 
     def __init__(self, file: str, report: Report) -> None:
         self.file, self.report = file, report
@@ -283,7 +283,7 @@ class Replacement:
 
     @contextlib.contextmanager
     def during(self, launches: Sequence[int], leaves: Sequence[Any]) -> Iterator[None]:
-        """Raise `Refused` if a launch was not replaced, because the call is then evidence of nothing."""
+        """Raise `Refused` if a launch was not replaced, because the call then proves nothing."""
         self.launches, self.replaced = launches, set()
         self.leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         with changing(self.take, self.report):
@@ -315,7 +315,7 @@ class Replacement:
         return False
 
     def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:
-        """The wrong launches whose nodes would also be evaluated, from the inputs of the call."""
+        """Return the wrong launches whose nodes would also be evaluated, from the inputs of the call."""
         own = self.plan["nodes"].get(str(launch), ())
         needed = {node.name for node in self.graph.needed(wanted, self.known)}.difference(own)
         return [
@@ -327,14 +327,14 @@ class Replacement:
         ]
 
     def computed(self, launch: int) -> dict[str, LaunchJudged]:
-        """What a launch stores of nodes, without copies of inputs and constants."""
+        """Return what a launch stores of nodes, without copies of inputs and constants."""
         stored = self.plan["stored"].get(str(launch), {})
         return {name: held for name, held in stored.items() if held.node in self.graph.carried}
 
     def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[Known, torch.Tensor]:
-        """Copies of what the launch is about to read, by node and place: tensors of launches, and constants.
+        """Return copies of what the launch is about to read, by node and place: tensors and constants.
 
-        A launch may read a view; the memory is taken as the writer, or the program, lays it out.
+        If a launch reads a view, the whole memory is taken in the layout of its writer or of the program.
         """
         found: dict[Known, torch.Tensor] = {}
         flow = self.plan["flow"].get(str(launch))

@@ -43,7 +43,7 @@ _alive: list[dict[str, torch.Tensor]] = []
 
 
 def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
-    """The `AOTIModelPackageLoader` of a package.
+    """Return the `AOTIModelPackageLoader` of a package.
 
     The raw loader neither probes the CPU's ISA (tens of seconds on some machines) nor hides the first error
     behind a second attempt, as `load_package` does (torch/_inductor/package/package.py, 2.8-2.15). Neither
@@ -96,7 +96,7 @@ def _load_weight_files(loader: Any, package: str, model: str) -> None:
 
 
 def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> Any:
-    """The package, or the bare .so as `torch._export.aot_load` loads it; and its current device."""
+    """Load the package, or the bare .so as `torch._export.aot_load` does. Make its CUDA device current."""
     if request.get("library"):
         library, device = request["library"], request.get("device", "cpu")
         report.phase("loading", library)
@@ -193,7 +193,7 @@ EXPORTED = "a file of torch.export.save"
 
 
 def load_exported(request: ExportedRequest, report: Report) -> Any:
-    """The `ExportedProgram` of a file, or of `made_by` where no file has it. Raises `Refused`."""
+    """Load the `ExportedProgram` of a file, or of `made_by` if no file has it. May raise `Refused`."""
     path, made_by = request.get("exported"), request.get("made_by")
     if path is None and made_by:
         return recapture(made_by, report)
@@ -221,11 +221,11 @@ def _check_exported(path: str) -> None:
 
 
 class _ProgramFound(BaseException):
-    """Ends the script; no handler for its own errors is to stop that."""
+    """Ends the script. The script's own error handlers must not stop it."""
 
 
 def recapture(made_by: MadeBy, report: Report) -> Any:
-    """The program of that compile: runs the script up to it in this process. Raises `Refused`."""
+    """Return the program of that compile: run the script up to it in this process. May raise `Refused`."""
     import torch._inductor
     import torch.export
 
@@ -266,14 +266,14 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
 
 
 def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], Any]:
-    """The program with its (args, kwargs)."""
+    """Return the program with its (args, kwargs)."""
     program = load_exported(request, report)
     report.phase("reading_inputs")
     return (program, *arguments(program, request))
 
 
 def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], Any]:
-    """The requested (args, kwargs), or the program's own example inputs if none are requested."""
+    """Return the requested (args, kwargs), or the program's own example inputs if none are requested."""
     if request.get("inputs") is None:
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs)

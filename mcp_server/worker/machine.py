@@ -56,7 +56,7 @@ def _triton_version() -> Optional[str]:
 
 
 def _initialise_cuda() -> tuple[str, Optional[int]]:
-    """Why CUDA is not available, and the driver's version."""
+    """Return why CUDA is not available, and the driver's version."""
     import torch
 
     driver = ctypes.c_int()
@@ -72,7 +72,7 @@ def _initialise_cuda() -> tuple[str, Optional[int]]:
 
 
 def headers() -> dict[str, object]:
-    """`include` and `cuda_include`: directories that exist, the first to be searched first."""
+    """Return the existing directories `include` and `cuda_include`, in search order."""
     torch, triton, nvidia = (_package_directory(name) for name in ("torch", "triton", "nvidia"))
     if torch is None:
         return {"error": "torch is not installed in " + sys.executable}
@@ -96,7 +96,7 @@ def headers() -> dict[str, object]:
 
 
 def _package_directory(name: str) -> Optional[str]:
-    """The directory of an installed package, found without importing it."""
+    """Return the directory of an installed package without importing it."""
     spec = importlib.util.find_spec(name)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return places[0] if places else None

@@ -62,7 +62,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
 
 
 def received(request: ObserveRequest, report: Report) -> ObserveRequest:
-    """The request with the package that the file `handoff` names; `probes` is false if the rebuild failed."""
+    """Return the request with the package that `handoff` names; `probes` is false if the rebuild failed."""
     if request.get("warm") == "cuda":
         with contextlib.suppress(RuntimeError):  # the load reports it better
             torch.cuda.synchronize()
@@ -96,7 +96,7 @@ def stem(launch: int, kernel: str, name: str, phase: str) -> str:
 
 
 def _create(directory: str, stem: str) -> tuple[str, int]:
-    """The path and the descriptor of a new file for `stem`, which only its owner reads."""
+    """Return path and descriptor of a new file for `stem` that only its owner can read."""
     for turn in range(1, MOST_TURNS):
         name = stem if turn == 1 else "{}.{}".format(stem, turn)
         path = os.path.join(directory, name + ".safetensors")
@@ -138,7 +138,7 @@ class Saver:
         self.refused = 0
 
     def save(self, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
-        """The path of the new file; None if the tensor should not or cannot be saved."""
+        """Return the path of the new file; None if the tensor should not or cannot be saved."""
         if self.directory is None:
             return None
         size = tensor.numel() * tensor.element_size()
@@ -172,7 +172,7 @@ class Observer:
         self._left_out = 0
 
     def mask(self) -> Optional[bytes]:
-        """The launches that the C++ side lets through; None if every launch is requested in both phases."""
+        """Return the launches that the C++ side lets through; None if all are requested in both phases."""
         bits, launches = sum(BITS[phase] for phase in self.phases), self.request.get("launches")
         if launches is None:
             return None if bits == sum(BITS.values()) else bytes([bits]) * 65536

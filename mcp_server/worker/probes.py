@@ -115,7 +115,7 @@ def mapped_files() -> set[str]:
 
 
 def find_libraries(before: Collection[str]) -> list[Library]:
-    """The instrumented libraries that were loaded since `before` (a result of `mapped_files`)."""
+    """Return the instrumented libraries that were loaded since `before` (a result of `mapped_files`)."""
     found = []
     for path in sorted(mapped_files().difference(before)):
         if not path.endswith(".so") or not os.path.exists(path):
@@ -140,7 +140,7 @@ def subscribed(
 ) -> Iterator[list[Library]]:
     """Send the launches of the libraries that were loaded since `before` to `take`.
 
-    Raises `Refused` if none of them is instrumented.
+    Raise `Refused` if none of them is instrumented.
     """
     libraries = find_libraries(before)
     if not libraries:
@@ -177,7 +177,7 @@ class _Shim:
         self._leaves: Optional[bool] = None
 
     def tensor(self, handle: int) -> Optional[torch.Tensor]:
-        """The tensor; torch itself converts an undefined tensor to None."""
+        """Return the tensor; torch itself converts an undefined tensor to None."""
         copy, tensor = self._stolen(handle)
         if copy is None or tensor is None:
             return None
@@ -192,7 +192,7 @@ class _Shim:
         return tensor
 
     def _stolen(self, handle: int) -> tuple[Optional[ctypes.c_void_p], Optional[torch.Tensor]]:
-        """A copy of the handle, and the tensor made from it; None if it cannot be copied."""
+        """Return a copy of the handle and the tensor made from it; None if it cannot be copied."""
         copy = ctypes.c_void_p()
         if self._copy(handle, ctypes.byref(copy)):
             return None, None
@@ -203,14 +203,14 @@ _shim = functools.lru_cache(maxsize=None)(_Shim)
 
 
 def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
-    """The live tensor behind an argument, which aliases the model's memory; None if there is none."""
+    """Return the live tensor behind an argument, which shares the model's memory; None if there is none."""
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)
 
 
 def strided(argument: Argument) -> Optional[torch.Tensor]:
-    """The live tensor behind an argument, once the device has written it; None for other layouts, too."""
+    """Return an argument's live tensor after the device has written it; None also for other layouts."""
     tensor = tensor_of(argument)
     if tensor is None or tensor.layout is not torch.strided:
         return None
@@ -220,7 +220,7 @@ def strided(argument: Argument) -> Optional[torch.Tensor]:
 
 
 def written(event: Event) -> Iterator[tuple[OfLaunch, torch.Tensor]]:
-    """The tensors that a launch wrote. Empty before the launch."""
+    """Return the tensors that a launch wrote; empty before the launch."""
     for argument in arguments(event) if event.phase == AFTER else ():
         tensor = strided(argument) if ROLES.get(argument.role) != "read" else None
         if tensor is not None:

@@ -28,7 +28,7 @@ from .tensors import is_plain, only_tensors, span
 
 
 def process_limits() -> tuple[Optional[int], Optional[int]]:
-    """The limit on open files if it is reached, and the limit on file size if there is one."""
+    """Return the limit on open files if it is reached, and the limit on file size if there is one."""
     no_files = None
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -49,7 +49,7 @@ _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 
 def headroom() -> tuple[Optional[int], str]:
-    """Bytes that this process may still map, and the limit that leaves the least; (None, "") if unlimited."""
+    """Return the bytes that this process may still map, and the tightest limit; (None, "") if unlimited."""
     found = []
     for name, column in _COLUMNS.items():
         limit = _limit(getattr(resource, name))
@@ -62,7 +62,7 @@ def headroom() -> tuple[Optional[int], str]:
 def limited(left: Optional[int]) -> Iterator[None]:
     """Run with at most `left` bytes to map. Threads are started first, as earlier calls had done.
 
-    By the limit on the address space, whichever it was: what a call maps is private memory that it writes.
+    This always uses the limit on the address space: what a call maps is private memory that it writes.
     """
     if left is None:
         yield
@@ -86,9 +86,9 @@ _ATTRIBUTES = 128  # bytes, more than a pthread_attr_t has anywhere (56 on x86-6
 
 
 def stack_bytes() -> Optional[int]:
-    """Stack size of the current thread; None if it is unlimited or unknown.
+    """Return the stack size of the current thread; None if it is unlimited or unknown.
 
-    The main thread's stack grows up to RLIMIT_STACK, which a program may change. Of another thread,
+    The main thread's stack grows up to RLIMIT_STACK, which a program may change. For another thread,
     pthread_getattr_np (glibc, musl) knows it.
     """
     if threading.current_thread() is threading.main_thread():
@@ -107,7 +107,7 @@ def stack_bytes() -> Optional[int]:
 
 
 def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
-    """Call `function` in a thread with a stack of `size` bytes; in this thread for None."""
+    """Call `function` in a thread with a stack of `size` bytes; in this thread if `size` is None."""
     if size is None:
         return function()
     with ThreadPoolExecutor(1) as pool:
@@ -120,7 +120,7 @@ def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
 
 
 def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Positions of the CPU tensors whose first or last byte is not mapped."""
+    """Return the positions of the CPU tensors whose first or last byte is not mapped."""
     ends: list[tuple[int, int]] = []  # position, address
     for place, tensor in enumerate(tensors):
         if is_plain(tensor) and tensor.device.type == "cpu" and tensor.numel() and tensor.data_ptr():
@@ -178,7 +178,7 @@ class Padded(TorchDispatchMode):
         return moved
 
     def overrun(self) -> list[Overrun]:
-        """The tensors whose guard bytes were overwritten, and the number of bytes on each side."""
+        """Return the tensors whose guard bytes were overwritten, and the number of bytes on each side."""
         found = []
         for whole, tensor in self.allocated:
             # The farthest overwritten byte, counted from the tensor.
@@ -190,7 +190,7 @@ class Padded(TorchDispatchMode):
 
 
 def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
-    """The result of an operator, and its writes beyond the tensors that it allocated.
+    """Return the result of an operator, and its writes beyond the tensors that it allocated.
 
     A dispatch mode sees the operator's allocations only if its CPU kernel is called directly. Operators on
     other devices are called normally and report no overrun.
@@ -205,7 +205,7 @@ def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
 
 
 def _address(leaf: Any) -> int:
-    """The size of a plain tensor's host memory in bytes, else 0."""
+    """Return the address of a plain tensor's host memory; 0 for other tensors."""
     plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
@@ -225,7 +225,7 @@ def capturing() -> bool:
 
 
 def idle(patience_s: float = 2.0) -> bool:
-    """Whether the current stream is soon idle. Reading values from it waits for that."""
+    """Whether the current stream is soon idle. Reading values on this stream waits for it."""
     if not torch.cuda.is_initialized():
         return True
     limit = time.monotonic() + patience_s
@@ -240,7 +240,7 @@ def idle(patience_s: float = 2.0) -> bool:
 
 
 def current_device() -> Optional[int]:
-    """The index of the current CUDA device; None before CUDA is used, and after a fatal CUDA error."""
+    """Return the index of the current CUDA device; None before CUDA is used, and after a fatal CUDA error."""
     try:
         return torch.cuda.current_device() if torch.cuda.is_initialized() else None
     except RuntimeError:

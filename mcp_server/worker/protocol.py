@@ -1,7 +1,7 @@
 """What the server asks of the worker. `events` has the worker's answers.
 
-Standard library only and Python 3.9, so that both sides import it. A request is one JSON object with
-`operation` and the keys of its class here.
+Standard library only and Python 3.9, so that both sides can import it. A request is one JSON object:
+`operation`, and the keys of its class in this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Configs = dict[str, object]  # options of torch._inductor.config
 
 
 class Request(TypedDict, total=False):
-    """The fields common to all requests. `extra_imports` are modules, .py files and .so libraries.
+    """The fields that all requests share. `extra_imports` are modules, .py files and .so libraries.
 
     `temporary` is the folder for temporary files, in which packages are unpacked.
     """
@@ -30,7 +30,7 @@ class Request(TypedDict, total=False):
 
 
 class TensorSpec(TypedDict, total=False):
-    """A tensor to make: uniform values in [low, high], by default 0 to 1; `stride` in elements."""
+    """A tensor to create: uniform values in [low, high], by default 0 to 1. `stride` is in elements."""
 
     shape: list[int]
     dtype: Optional[str]
@@ -42,7 +42,7 @@ class TensorSpec(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Where:
-    """A condition on element values, fulfilled by those that meet any of these."""
+    """A condition on the value of an element. It holds if any of these fields holds."""
 
     below: Optional[Number] = None
     above: Optional[Number] = None
@@ -53,9 +53,9 @@ class Where:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of the inputs, named `change` (a key of `inputs.CHANGES`); None is what it does not need.
+    """One change of the inputs. `change` is a key of `inputs.CHANGES`; fields that it does not need are None.
 
-    `input` counts the tensors of the call; `flat` to `end` choose elements, as `inputs` says.
+    `input` counts the tensors of the call. `flat` to `end` choose elements, as `inputs` says.
     """
 
     change: str
@@ -79,7 +79,7 @@ class Change:
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Change:
-        """The change in a request. Raises TypeError for an unknown field."""
+        """Return the change in a request. Raise TypeError for an unknown field."""
         where = facts.get("where")
         return cls(**{**facts, "where": Where(**where) if where is not None else None})
 
@@ -98,7 +98,7 @@ class OwnConstant(TypedDict):
 
 
 class Step(TypedDict, total=False):
-    """A step of a captured program: `do` is `constants` (an update) or `call`.
+    """A step of a captured program. `do` is `constants` (an update) or `call`.
 
     A call may have `headroom` (bytes that it may map) and `stack` (bytes of its thread's stack). An update
     with `only_known` leaves out constants that the package does not have, one with `names` all others.
@@ -129,12 +129,12 @@ class LoadRequest(Request, total=False):
 
 
 class RunRequest(LoadRequest, total=False):
-    """`inputs`: a file of torch.save, or specs; without them the package is only loaded.
+    """`inputs` is a file of torch.save, or specs. Without them the package is only loaded.
 
     `calls`: how often to call. `changes` (fields of `Change`) alter the inputs. `operators` (`watch` or
     `repair`) acts on custom operators. `tell_changes` ({index: alignment}) asks for event `changed_inputs`.
-    `expect` (a file), `rtol` and `atol` (None: the dtype's), and `check` (words of a command) say what the
-    outputs are to be.
+    `expect` (a file), `rtol` and `atol` (None: those of the dtype), and `check` (words of a command) say what
+    the outputs should be.
     """
 
     inputs: Union[str, list[TensorSpec], None]
@@ -149,7 +149,7 @@ class RunRequest(LoadRequest, total=False):
 
 
 class ReplayRequest(RunRequest, total=False):
-    """A captured load of `package` or of the bare .so `library` (on `device`), and its `steps`.
+    """A captured load of `package`, or of the bare .so `library` on `device`, and its `steps`.
 
     `changes`, `tell_changes` and `stack_bytes` (in place of the step's `stack`) act on the last call.
     `current_device`: the CUDA device to make current. `cast` ({constant: dtype}) and `copied` act on
@@ -170,10 +170,10 @@ class ReplayRequest(RunRequest, total=False):
 
 
 class PlannedCall(TypedDict, total=False):
-    """One call of a plan. Without a `key` it is the original one.
+    """One call of a plan. Without a `key` it is the original call.
 
-    `changes` alter its inputs. `options` replace parts of the request, and the package is then loaded again
-    for this call. `save` names a file for its outputs. `reference` marks a call that changes only what is at
+    `changes` alter its inputs. `options` replace parts of the request; the package is then loaded again for
+    this call. `save` names a file for its outputs. `reference` marks a call that changes only what is at
     fault. `smallest` asks for the fewest changed elements that cure the call.
     """
 
@@ -187,14 +187,14 @@ class PlannedCall(TypedDict, total=False):
 
 
 class EagerLaunches(TypedDict):
-    """Launches to do in eager mode; `plan` is a file with an `EagerPlan`."""
+    """Launches to run in eager mode. `plan` is a file with an `EagerPlan`."""
 
     plan: str
     launches: list[int]
 
 
 class LaunchAlone(TypedDict):
-    """A launch as an expression of the program: see `Alone`. `takes` has a variable and its turn by name."""
+    """A launch as an expression of the program (`Alone`). `takes` maps names to a variable and its turn."""
 
     launch: int
     expression: str
@@ -203,7 +203,7 @@ class LaunchAlone(TypedDict):
 
 
 class EditedProgram(TypedDict):
-    """A model.py that makes the call in place of the package, or of these `launches` of one with probes."""
+    """A model.py that makes the call instead of the package, or replaces only these `launches`."""
 
     program: str
     weights: str
@@ -211,12 +211,12 @@ class EditedProgram(TypedDict):
 
 
 class InterveneRequest(ReplayRequest, total=False):
-    """A call of `run` or `replay` (the last of `steps`), and the `plan` of calls to make of it.
+    """A call of `run` or `replay` (the last of `steps`), and the `plan` of calls to make.
 
-    `against`: a file that `save` wrote for the original call in another process. `updates`: of constants,
-    after the load. `call_limit_s`: after so long a call ends the process. `infinities`: whether these are
-    faults in outputs. `fresh`: load the package again for every call. `eager`: launches done in eager mode.
-    `edit`: what a program does.
+    `against`: a file that `save` wrote for the original call in another process. `updates` of constants
+    follow the load. `call_limit_s`: a longer call ends the process. `infinities`: whether they count as
+    faults in outputs. `fresh`: load the package again for every call. `eager`: launches to run in eager mode.
+    `edit`: what a program runs instead.
     """
 
     plan: list[PlannedCall]
@@ -230,7 +230,7 @@ class InterveneRequest(ReplayRequest, total=False):
 
 
 class Bound(TypedDict):
-    """The range [low, high) of an index tensor of a launch, named by variable or parameter."""
+    """The allowed range [low, high) of an index tensor of a launch. `name` is a variable or parameter."""
 
     name: str
     launch: int
@@ -239,13 +239,13 @@ class Bound(TypedDict):
 
 
 class ObserveRequest(RunRequest, total=False):
-    """What to look at. Omitted fields do not restrict anything.
+    """What to observe. Omitted fields do not restrict anything.
 
     `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
-    of before and after. `skip_before` lists arguments by launch that hold nothing yet before it. `save` is a
-    directory for the tensors, `save_bytes` the cap of all of them. `stop_at_first_bad` ends the run at the
-    first bad value but minus infinity. `handoff` is a file that will name the package (`observe.received`);
-    `warm` names a device to start meanwhile; without `probes` the package of the handoff is only run.
+    before or after. `skip_before` lists, by launch, arguments without a value before it. `save` is a
+    directory for the tensors, `save_bytes` the cap for all. `stop_at_first_bad` ends the run at the first bad
+    value except minus infinity. `handoff` is a file that will name the package (`observe.received`); `warm`
+    names a device to start meanwhile. Without `probes`, the package of the handoff is only run.
     """
 
     launches: list[int]
@@ -263,7 +263,7 @@ class ObserveRequest(RunRequest, total=False):
 
 
 class MadeBy(TypedDict, total=False):
-    """The script that gives an exported program to its compile number `compile`, counted from 0."""
+    """A script that exports a program: that of its compile number `compile`, counted from 0."""
 
     script: str
     args: list[str]
@@ -271,9 +271,9 @@ class MadeBy(TypedDict, total=False):
 
 
 class ExportedRequest(LoadRequest, total=False):
-    """An exported program, from its file or the script that makes it, with inputs and expected outputs.
+    """An exported program, from its file or the script that exports it, with inputs and expected outputs.
 
-    `weights` is a file of the model's weights by name that changed after the export.
+    `weights` is a file of the model's weights, by name, that changed after the export.
     """
 
     exported: Optional[str]
@@ -292,7 +292,7 @@ class CompileRequest(ExportedRequest, total=False):
 
 
 class Workaround(TypedDict, total=False):
-    """What to do before a compile: options, and operators to fall back to eager or not to decompose."""
+    """What to set before a compile: options, and operators to fall back to eager or not to decompose."""
 
     configs: Configs
     fallbacks: list[str]
@@ -300,10 +300,10 @@ class Workaround(TypedDict, total=False):
 
 
 class AttemptRequest(CompileRequest, total=False):
-    """`values`: a directory for the values of the program's nodes.
+    """`values` is a directory for the values of the program's nodes.
 
-    The program is compiled with `workaround` and `switches`, further options of which this torch may lack
-    some, and its call repeated `timed_calls` times.
+    The program is compiled with `workaround` and `switches`. The latter are options that this torch may lack.
+    The call is then repeated `timed_calls` times.
     """
 
     values: str
@@ -314,10 +314,10 @@ class AttemptRequest(CompileRequest, total=False):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to keep. `windows` map a size to the part of it that stays; `seeded` tensors are random.
+    """What to keep. `windows` map a size to the part of it that stays. `seeded` tensors are random.
 
-    `stand_ins` puts operators without the user's code in the places of those that are not torch's. `dynamic`
-    keeps sizes symbolic where the program has them so; else all are those of the call.
+    `stand_ins`: replace operators that are not torch's by ones without the user's code. `dynamic`: keep sizes
+    symbolic where the program has them so; otherwise all sizes are those of the call.
     """
 
     keep: tuple[str, ...]
@@ -328,7 +328,7 @@ class Plan:
 
 
 class CutRequest(CompileRequest):
-    """`plans` (fields of `Plan`) to write scripts for, each in a folder of `directory` by its number.
+    """`plans` (fields of `Plan`) to write scripts for. Each goes into a folder of `directory`, by its number.
 
     `bad` are the nodes whose recorded `values` are wrong. `title`, `environment` and `repro_imports` go into
     the scripts.
@@ -344,7 +344,7 @@ class CutRequest(CompileRequest):
 
 
 class TrialRequest(Request, total=False):
-    """A script to run, with the compiler passes `off` to switch off, by kind."""
+    """A script to run, with the compiler passes `off`, by kind, disabled."""
 
     script: str
     off: dict[str, list[str]]
@@ -354,8 +354,8 @@ class TrialRequest(Request, total=False):
 class LaunchFlow(TypedDict):
     """`readers`: for each tensor that the launch writes, the launches that read it (-1: it is returned).
 
-    `maybe`: launches that write over its memory, and may read it first. `library`: a call of a library, no
-    generated kernel. `sources`: for each tensor that it reads, the launch that wrote it, with its name there.
+    `maybe`: launches that write over its memory, and may read it first. `library`: the launch is a library
+    call. `sources`: for each tensor that it reads, the launch that wrote it, with its name there.
     """
 
     readers: dict[str, list[int]]
@@ -365,12 +365,12 @@ class LaunchFlow(TypedDict):
 
 
 class CompareLaunchesRequest(ExportedRequest, total=False):
-    """`package` is instrumented, unless `probes` is false. `factor` is of the tolerance.
+    """`package` is instrumented, unless `probes` is false. `factor` multiplies the tolerance.
 
     `nodes`: {launch: names of nodes that it carries out}. `unset`: {launch: names of tensors that nothing
     writes before it}. `steps`: captured updates of constants, applied to both sides. `constants`: {name in
-    the package: name in the program}. With `flow`, of launches outside branches and loops, every launch is
-    judged on right inputs. `eager_outputs` is a file for what eager mode returns.
+    the package: name in the program}. With `flow` (of launches outside branches and loops), every launch is
+    judged on correct inputs. `eager_outputs` is a file for the outputs of eager mode.
     """
 
     probes: bool
@@ -384,7 +384,7 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
 
 
 class EagerPlan(CompareLaunchesRequest, total=False):
-    """How launches can be done in eager mode: the request, and what each launch stores, by tensor."""
+    """How launches can be run in eager mode: the request, and what each launch stores, by tensor."""
 
     stored: dict[str, dict[str, LaunchJudged]]
 
@@ -392,8 +392,8 @@ class EagerPlan(CompareLaunchesRequest, total=False):
 class RecompileRequest(Request, total=False):
     """`kernel` is its name in the files `changed` and `original`, the package's source.
 
-    `binary` is the package's cubin of it, `target` a file for the new one. `num_warps` and `shared` (bytes)
-    are those with which the wrapper launches it, `blocks` the sizes by which it divides the grid (`XBLOCK`).
+    `binary` is the package's cubin of it, and `target` a file for the new one. The wrapper launches it with
+    `num_warps` and `shared` (bytes). `blocks` are the sizes by which it divides the grid (`XBLOCK`).
     """
 
     kernel: str
@@ -410,7 +410,7 @@ class RecompileRequest(Request, total=False):
 class InputSlice:
     """The elements offset, offset + stride, ... below `end` of a flat input. They must lie in [low, high].
 
-    `end` is None for all to the end of the input. With `unlike` they may be anything but that number.
+    If `end` is None, it extends to the end. With `unlike`, any value except that number is allowed.
     """
 
     input: int
@@ -449,7 +449,7 @@ class RebuildRequest(Request):
 
 
 class CallRecord(TypedDict):
-    """The file of a captured call. `spec` is the serialised tree; empty if the leaves are all there is."""
+    """The file of a captured call. `spec` is the serialised tree, empty if the leaves are the whole call."""
 
     format: str
     leaves: list[Any]
@@ -473,22 +473,22 @@ class KeptPackage(TypedDict):
 
 
 class SchemasRequest(Request, total=False):
-    """The shims (`addmm_out`) whose operators are requested."""
+    """The shims (such as `addmm_out`) whose operators are requested."""
 
     shims: list[str]
 
 
 class VerifyRequest(RunRequest, EditedProgram, total=False):
-    """A program that was written from the package. `save`: a file for its outputs, or "".
+    """A program that was written from the package. `save` is a file for its outputs, or "".
 
-    With `launches` the package has probes, and each of these is made by the program, too.
+    With `launches`, the package has probes, and the program makes each of these launches, too.
     """
 
     save: str
 
 
 class TimingRequest(RunRequest, total=False):
-    """`seconds` for all pairs; `others`: further builds, by name; `forwarders`: a library to load."""
+    """`seconds` is the time for all pairs, `others` more builds by name, `forwarders` a library to load."""
 
     seconds: float
     others: dict[str, str]

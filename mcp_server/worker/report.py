@@ -124,14 +124,14 @@ class Attempt:
 
 
 def members(value: object) -> dict[str, object]:
-    """The non-None fields of a dataclass in JSON form."""
+    """Return the fields of a dataclass that are not None, in JSON form."""
     if not hasattr(value, "__dataclass_fields__"):
         raise TypeError(type(value))
     return {name: each for name, each in vars(value).items() if each is not None}
 
 
 def plain(value: Any) -> Any:
-    """`value` as strict JSON: non-finite numbers become the strings `nan`, `inf` and `-inf`."""
+    """Return `value` as strict JSON: non-finite numbers become the strings `nan`, `inf` and `-inf`."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if hasattr(value, "__dataclass_fields__"):
@@ -150,7 +150,7 @@ class Encoded(str):
 
 
 def encode(value: Any) -> str:
-    """`value` as JSON text, with fast paths for the most common facts of a call."""
+    """Return `value` as JSON text, with fast paths for the most common facts of a call."""
     if type(value) is Encoded:
         return str.__str__(value)
     if type(value) is int:
@@ -219,12 +219,12 @@ PIDS = 1 << 22  # larger than any process id (PID_MAX_LIMIT of linux/threads.h)
 
 
 def rank() -> str:
-    """The rank, in digits; empty unless a known launcher started the process."""
+    """Return the rank in digits; empty unless a known launcher started the process."""
     if "AOTI_DEBUG_LAUNCHED" not in os.environ:
         return ""
     return next(filter(str.isdigit, (os.environ.get(name, "") for name in VARIABLES)), "")
 
 
 def identity() -> int:
-    """The process id, with the rank above it because processes on several nodes may share an id."""
+    """Return the process id plus the rank in higher bits: processes on several nodes may share an id."""
     return os.getpid() + PIDS * int(rank() or "0")

@@ -29,8 +29,8 @@ TEXT_LIMIT = 2000  # characters of its output
 def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:
     """Load the package, and call it as `run` asks, or do each step of a captured program (`replay`).
 
-    `loaded` follows the load. Each call has fresh inputs, since it may mutate them. What the user says about
-    the outputs takes precedence over what the program compared them with.
+    Event `loaded` follows the load. Each call has fresh inputs, since it may mutate them. The user's
+    statements about the outputs take precedence over the tensors that the program compared them with.
     """
     expected = expectation(request.get("expect"))  # a bad file is rejected before the workload runs
     captured = "steps" in request
@@ -65,7 +65,7 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
 
 
 def inputs_of(step: Step, request: RunRequest) -> Inputs:
-    """The inputs of the captured call, else those of the request."""
+    """Return the inputs of the captured call, or those of the request."""
     file = step.get("file")
     return arrange(load_file(file), file) if file else read(request.get("inputs"))
 
@@ -80,7 +80,7 @@ def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[
 
 
 def expectation(path: Optional[str]) -> Optional[list[torch.Tensor]]:
-    """The tensors of an expectation file, nested or not, or a comparison's `expected`. Raises `Refused`."""
+    """Return the tensors of an expectation file, or a comparison's `expected`. May raise `Refused`."""
     if not path:
         return None
     try:
@@ -116,7 +116,7 @@ def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: A
 def as_expected(
     expected: list[torch.Tensor], outputs: list[torch.Tensor], limits: Limits = (None, None), *, given: bool
 ) -> events.ComparedExpected:
-    """The outputs compared with those that the user (`given`) or the program expects."""
+    """Compare the outputs with those that the user (`given`) or the program expects."""
     compared = compare_calls("expectation", expected, outputs, limits)
     counts, found = [len(expected), len(outputs)], with_distances(compared, expected, outputs)
     return events.ComparedExpected(compared.equal, counts, found, given, compared.layout)
@@ -125,8 +125,8 @@ def as_expected(
 def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckFacts:
     """Run `argv` with the path of a `torch.save`d list of `outputs` as the last argument.
 
-    Status 0 means right and 1 wrong. Raises `Refused` for any other end, and for a command that cannot be
-    started or does not end, which says nothing about the outputs.
+    Status 0 means correct and 1 wrong. Raise `Refused` for any other end, and for a command that cannot be
+    started or does not end: such a command says nothing about the outputs.
     """
     command = " ".join(argv)
     with tempfile.TemporaryDirectory(prefix="aoti-debug-outputs-") as directory:
@@ -158,7 +158,7 @@ def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckF
 
 
 def call(function: Callable[[], Any], index: int, report: Report) -> Any:
-    """Events `calling` and `called` (seconds up to the device's end of work, facts of each output)."""
+    """Report `calling` and `called` (seconds until the device has finished, facts of each output)."""
     report.phase("calling", str(index))
     start = time.monotonic()
     with torch.no_grad():
@@ -170,7 +170,7 @@ def call(function: Callable[[], Any], index: int, report: Report) -> Any:
 
 
 def watching(how: Optional[str], report: Report) -> ContextManager[Any]:
-    """A context for calls in which custom operators are watched or repaired, as `operators` of a request."""
+    """Return a context for calls whose custom operators are watched or repaired, as `operators` requests."""
     if not how:
         return contextlib.nullcontext()
     from .interpret import Operators  # imports much of torch that a plain call does not need

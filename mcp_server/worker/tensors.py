@@ -36,24 +36,24 @@ def widest(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """A mask of the elements that differ at all. NaN equals NaN."""
+    """Return a mask of the elements that differ at all. NaN equals NaN."""
     return ~((one == other) | ((one != one) & (other != other)))
 
 
 def furthest(one: torch.Tensor, other: torch.Tensor) -> Optional[float]:
-    """The largest difference between finite elements of two tensors of one shape; None if there are none."""
+    """Return the largest difference of finite elements of two tensors of one shape; None if none."""
     away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
     finite = away[torch.isfinite(away)]
     return float(finite.max()) if finite.numel() else None
 
 
 def checksum(tensor: torch.Tensor) -> str:
-    """A digest of the values in logical order, with their dtype and shape.
+    """Return a digest of the values in logical order, with their dtype and shape.
 
     Sums over the bits that wrap around at 64 bits, weighted by place: twenty times as fast as a cryptographic
-    hash of the bytes, on a device too, and enough to find a change that nobody contrived. What may pass: two
-    bytes that change places, each the highest of its word, since their weights wrap around. The bytes after
-    the last whole word count as they are.
+    hash of the bytes, on a device too, and enough to find any change that nobody contrived. It misses two
+    bytes that change places if each is the highest of its word, since their weights wrap around. The bytes
+    after the last whole word count unchanged.
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
@@ -72,8 +72,9 @@ def checksum(tensor: torch.Tensor) -> str:
 
 
 def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
-    """The sum of the words, and sums by their places: of many by row and by place in the row, since plain
-    sums are several times as fast as products of 64-bit numbers.
+    """Return the sum of the words, and their sums by place.
+
+    Many words are summed by row and by place in the row: sums are several times as fast as products.
     """
     rows = bits.numel() // LANES
     if rows < LANES // 8:
@@ -86,7 +87,7 @@ def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _by_place(numbers: torch.Tensor) -> torch.Tensor:
-    """The sum of the numbers times 1, 2, 3, ... The weights are cached, since making them takes longer."""
+    """Return the sum of the numbers times 1, 2, 3, ... Weights are cached, since making them takes longer."""
     weights = _places.get(numbers.device)
     if weights is None or weights.numel() < numbers.numel():
         weights = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)
@@ -95,7 +96,7 @@ def _by_place(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def summary(flat: torch.Tensor) -> TensorFacts:
-    """nan, inf and zero (counts); min, max and mean of the finite values if they are ordered."""
+    """Return counts of nan, inf and zero; min, max and mean of the finite values if they are ordered."""
     nan = inf = zero = count = 0
     ends: list[Any] = []
     total = 0.0
@@ -120,7 +121,7 @@ def summary(flat: torch.Tensor) -> TensorFacts:
 
 
 def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
-    """Minimum, maximum, sum and nonzero count; None if a value is not finite, or values are not ordered."""
+    """Return minimum, maximum, sum and nonzero count; None if a value is not finite or has no order."""
     if part.is_complex():
         return None
     low, high = torch.aminmax(part)
@@ -149,7 +150,7 @@ def is_strided(tensor: torch.Tensor) -> bool:
 
 
 def layout(tensor: torch.Tensor) -> TensorFacts:
-    """dtype and device; of a strided tensor also all that says how its elements lie in memory."""
+    """Return dtype and device; for a strided tensor, also how its elements lie in memory."""
     found = TensorFacts(dtype=dtype_name(tensor.dtype), device=str(tensor.device))
     found.shape = None if tensor.is_nested else list(tensor.shape)
     if not is_strided(tensor):
@@ -162,7 +163,7 @@ def layout(tensor: torch.Tensor) -> TensorFacts:
 
 
 def alignment(tensor: torch.Tensor) -> int:
-    """The largest power of two up to 64 that divides the address, in bytes; 0 for a tensor with no memory."""
+    """Return the largest power of two up to 64 that divides the address; 0 for a tensor without memory."""
     try:
         address = int(tensor.data_ptr())
     except RuntimeError:  # fake and meta-like tensors have no address
@@ -171,7 +172,7 @@ def alignment(tensor: torch.Tensor) -> int:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a tensor of torch's own class, with strides: its memory is what its address says."""
+    """Whether it is a strided tensor of torch's own class, whose memory begins at its address."""
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
 
 
@@ -180,7 +181,7 @@ _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 def nonfinite(tensor: torch.Tensor) -> dict[str, Union[int, float]]:
-    """Counts of NaN and of infinities, or the sum if it is finite and real: then there are none of either.
+    """Return the counts of NaN and of infinities; if there are none, the sum of real values instead.
 
     The sum needs no temporaries, and tells outputs of two calls apart.
     """
@@ -210,7 +211,7 @@ def _comparable(values: torch.Tensor) -> torch.Tensor:
 
 
 def describe(tensor: torch.Tensor) -> TensorFacts:
-    """`layout`, `checksum` and `summary`, as far as the values can be read."""
+    """Return `layout`, `checksum` and `summary`, as far as the values can be read."""
     found = layout(tensor)
     if not is_strided(tensor) or tensor.is_meta:
         return found
@@ -230,7 +231,7 @@ def describe(tensor: torch.Tensor) -> TensorFacts:
 
 
 def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:
-    """The path and facts of each leaf, as AOTInductor flattens them; the value if a leaf is no tensor."""
+    """Return path and facts of each leaf, as AOTInductor flattens them; the value if it is not a tensor."""
     found: list[TensorFacts] = []
     for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
         other = TensorFacts(kind=type(leaf).__name__, value=repr(leaf)[:200])
@@ -243,7 +244,7 @@ MASK = str(-math.inf)
 
 
 def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
-    """The first NaN or infinity in row-major order; minus infinity, as in masks, if nothing is worse."""
+    """Return the first NaN or infinity in row-major order; minus infinity, as in masks, only if alone."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     found = _first(tensor, lambda part: ~torch.isfinite(part))
@@ -254,7 +255,7 @@ def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
 
 
 def first_outside(tensor: torch.Tensor, low: int, high: int) -> Optional[OddElement]:
-    """The first integer outside [low, high)."""
+    """Return the first integer outside [low, high)."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         return None
     return _first(tensor, lambda part: (part < low) | (part >= high))
@@ -277,32 +278,32 @@ def _first(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> list[int]:
-    """The logical index of the element at `position` in row-major order."""
+    """Return the logical index of the element at `position` in row-major order."""
     return [int(at) for at in torch.unravel_index(torch.tensor(position), shape)]
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """Bytes of the distinct storages behind `tensors`."""
+    """Return the number of bytes of the distinct storages behind `tensors`."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def span(shape: Any, stride: Any) -> int:
-    """Elements from the first to the last that a tensor of this layout touches."""
+    """Count elements from the first to the last that a tensor of this layout touches."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride))
 
 
 def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Optional[torch.Tensor]:
-    """The tensor's memory in that layout; None if the layout needs more than the memory."""
+    """Return the tensor's memory in that layout; None if the layout needs more than the memory."""
     room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
     fits = offset + span(sizes, strides) <= room
     return tensor.as_strided(sizes, strides, offset) if fits else None
 
 
 def cut_out(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of the touched span with the same shape and strides, and the same offset modulo 64 bytes."""
+    """Copy the touched span with the same shape and strides, and the same offset modulo 64 bytes."""
     lead = tensor.storage_offset() % max(1, 64 // tensor.element_size())
     length = span(tensor.shape, tensor.stride())
     copy = torch.empty(lead + length, dtype=tensor.dtype, device=tensor.device)
@@ -312,10 +313,10 @@ def cut_out(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """A digest of the values of each tensor that has some; none at all where they cannot be read.
+    """Return a digest of the values of each tensor that has values; none at all if they cannot be read.
 
-    A device may have no memory left for it, or an error of an earlier kernel, after which all calls fail; a
-    fake tensor has none. Nor has a meta tensor, or one whose memory was freed.
+    A device may have no memory left for it, or an earlier kernel's error may make all calls fail. Fake and
+    meta tensors have no values, nor do tensors whose memory was freed.
     """
     found = {}
     try:

@@ -1,7 +1,7 @@
-"""Times a call as it is and with one thing changed, a load, and a build of an exported program.
+"""Times a call unchanged and with one thing changed, a load, and a build of an exported program.
 
 Calls are timed in pairs, in turns, within one process. Other processes and clocks differ by more than most
-changes win (seen: medians of 1.2 and 1.6 ms for the same program).
+changes save (seen: medians of 1.2 and 1.6 ms for the same program).
 
 Torch times the parts of its compiler (torch/_dynamo/utils.py `compilation_time_metrics`, 2.8 to 2.15). Those
 timers nest, so PARTS names timers that don't contain one another. The test of vector instructions has none:
@@ -39,7 +39,7 @@ UNCHANGED = "the same call again"  # where no change applies, so that the call i
 
 @contextlib.contextmanager
 def setting(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[None]:
-    """A setting of torch that is changed for the body."""
+    """Change a setting of torch for the body."""
     change(value)
     try:
         yield
@@ -83,7 +83,7 @@ def operate(request: TimingRequest, report: Report) -> None:
 
 
 def rebuilt(request: TimingRequest, package: str, flat: list[Any], report: Report) -> Callable[[], Any]:
-    """A call of another build of the model."""
+    """Return a call of another build of the model."""
     changed = request.copy()
     changed["package"] = package
     loader = load(changed, report)
@@ -103,7 +103,7 @@ def pairs(
     expected: list[torch.Tensor],
     budget_s: float,
 ) -> events.PairsTimed:
-    """Medians of both, and the quartiles of the ratios of pairs."""
+    """Return the medians of both, and the quartiles of the ratios of pairs."""
     with around():
         same = compare_all(expected, only_tensors(changed())).equal
         changed()
@@ -125,7 +125,7 @@ def pairs(
 
 
 def busy_of_others() -> float:
-    """Processor seconds of all other processes since the machine started; 0 where that is not known."""
+    """Return processor seconds of all other processes since the machine started; 0 if unknown."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             user, nice, system = (int(each) for each in file.readline().split()[1:4])
@@ -136,7 +136,7 @@ def busy_of_others() -> float:
 
 
 def timed(call: Callable[[], Any], often: int) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     begin = time.perf_counter()
     for _ in range(often):
         call()
@@ -145,7 +145,7 @@ def timed(call: Callable[[], Any], often: int) -> float:
 
 
 def launches(request: TimingRequest, call: Callable[[], Any], report: Report) -> None:
-    """What each kernel and operator of the package takes, where forwarders are loaded before it."""
+    """Time each kernel and operator of the package, if forwarders are loaded before it."""
     path = request.get("forwarders")
     if not path:
         return
@@ -211,7 +211,7 @@ def operate_build(request: CompileRequest, report: Report) -> None:
 
 
 def _lines_traced(program: Any) -> list[events.TracedLine]:
-    """The lines with most nodes. A line's most common operator shows how often it was traced."""
+    """Return the lines with most nodes. A line's most common operator shows how often it was traced."""
     nodes: dict[Any, Any] = collections.defaultdict(collections.Counter)
     whole = 0
     for node in program.graph.nodes:
@@ -228,7 +228,7 @@ def _lines_traced(program: Any) -> list[events.TracedLine]:
 
 
 def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:
-    """Add the seconds of each call of a method to a list. A torch without it is left as it is."""
+    """Add the seconds of each call of a method to a list. A torch without the method stays unchanged."""
     original = getattr(owner, name, None)
     if original is None:
         return

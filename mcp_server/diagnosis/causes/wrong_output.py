@@ -219,7 +219,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
         lines = each.locations[:3] or case.call_locations
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),
-            summary=f"The package differs from its own exported program in {each.summary}.{also} "
+            summary=f"A launch does not compute what the exported program computes: {each.summary}.{also} "
             f"This launch read {'values that were not judged' if each.suspects else 'correct values'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged,),

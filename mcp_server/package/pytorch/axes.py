@@ -1,7 +1,7 @@
 """The axes over which a kernel computes: its loops, and the parts into which it divides an index.
 
-`x0 // 32` and `x0 % 32` of a loop over `x0` are two axes. An index of a tensor is then a sum of axes times
-strides, which is a view of it.
+`x0 // 32` and `x0 % 32` of a loop over `x0` are two axes. The index of a tensor is then a sum of axes times
+strides, which describes a view of the tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class NotRead(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One axis of `size` values from `start`. In a sum it is called `@name`."""
+    """One axis of `size` values, beginning at `start`. In a sum it is called `@name`."""
 
     name: str
     start: Whole
@@ -42,7 +42,7 @@ Place = Mapping[str, "Loop"]
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop variable as a sum of axes."""
+    """A loop variable, written as a sum of axes."""
 
     value: Whole
     axes: tuple[Axis, ...]
@@ -50,7 +50,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Statement:
-    """A store of a kernel: its loops, its terms, and the places it uses with the strides of their tensors."""
+    """A store of a kernel: its loops, its terms, and the places that it uses, with their tensors' strides."""
 
     ranges: tuple[Range, ...]
     roots: tuple[Term, ...]
@@ -61,7 +61,7 @@ class Statement:
 class Axes:
     """All axes of a kernel, in the order of the tensors' dimensions. `sizes` are its scalar arguments.
 
-    A flat loop gets the dimensions into which its `statements` divide it, and those of their tensors.
+    A flat loop is divided into the dimensions of its `statements` and of their tensors.
     """
 
     sizes: Mapping[str, Whole]
@@ -70,17 +70,17 @@ class Axes:
     by_symbol: dict[str, Axis] = field(default_factory=dict)
 
     def ordered(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
-        """Each axis once, the outermost first."""
+        """Return each axis once, the outermost first."""
         wanted = set(axes)
         return tuple(axis for axis in self.by_symbol.values() if axis in wanted)
 
     def of(self, value: Whole) -> tuple[Axis, ...]:
-        """The axes that a sum depends on."""
+        """Return the axes that a sum depends on."""
         names = value.names
         return tuple(axis for symbol, axis in self.by_symbol.items() if symbol in names)
 
     def bounds(self, value: Whole) -> tuple[Whole, Whole] | None:
-        """The least and greatest value over all axes; None if a quotient hides an axis."""
+        """Return the least and greatest value over all axes; None if a quotient hides an axis."""
         low = high = value
         for axis in self.of(value):
             step = value.coefficient(axis.symbol)
@@ -98,7 +98,7 @@ class Axes:
     # Integers of a kernel.
 
     def whole(self, term: Term, place: Place) -> Whole | None:
-        """A term as a sum over sizes and axes; None if it contains a load or is not a sum."""
+        """Return a term as a sum over sizes and axes; None if it contains a load or is not a sum."""
 
         def atom(each: Term) -> Whole | None:
             if isinstance(each, Size) and not is_float(each.dtype):
@@ -125,7 +125,7 @@ class Axes:
     # Loops.
 
     def entered(self, ranges: Iterable[Range], place: Place) -> dict[str, Loop]:
-        """`place` extended by the loops of `ranges`. Raises `NotRead`."""
+        """Extend `place` by the loops of `ranges`. Raise `NotRead` if that is impossible."""
         inside = dict(place)
         for each in ranges:
             start, stop = self.whole(each.start, inside), self.whole(each.stop, inside)
@@ -167,7 +167,7 @@ class Axes:
         return axis
 
     def _cuts(self, name: str, size: Whole) -> list[Whole]:
-        """The numbers by which the kernel divides this variable, each a divisor of the next and of `size`."""
+        """Return the numbers by which the kernel divides this variable. Each divides the next, and `size`."""
         found: set[Whole] = set()
         for each in self.statements:
             if any(plain_name(r.name) == name and self.whole(r.stop, {}) == size for r in each.ranges):
@@ -185,7 +185,7 @@ class Axes:
         return chain
 
     def _dimensions(self, index: Term, strides: Sequence[Whole], name: str) -> Iterable[Whole]:
-        """The sizes at which the dimensions of a written tensor divide this variable."""
+        """Return the sizes at which the dimensions of a written tensor divide this variable."""
         variables = {plain_name(each) for each in free_positions(index)}
         place = {each: Loop(named(f"@@{each}"), ()) for each in variables}
         whole = self.whole(index, place)
@@ -213,7 +213,7 @@ class Axes:
 
 
 def _uncast(term: Term) -> Term:
-    """A quotient without the casts around it and around its dividend."""
+    """Remove the casts around a quotient and around its dividend."""
     term = uncast(term)
     match term:
         case Apply(op=op, args=(first, second)) if op in QUOTIENTS:
@@ -222,5 +222,5 @@ def _uncast(term: Term) -> Term:
 
 
 def plain_name(name: str) -> str:
-    """The name of a loop variable without the mark of its vector tail."""
+    """Return the name of a loop variable without the suffix of its vector tail."""
     return name.removesuffix("_tail")

@@ -1,6 +1,6 @@
 """Calls of operators in a wrapper as torch calls, from the operator's schema or the package's JSON.
 
-Also the arguments to make a call alone, from what a probe recorded.
+It also gives the arguments with which one call can be made alone, from what a probe recorded.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _ATTENTION = [f"_scaled_dot_product_{kind}_attention" for kind in ("efficient", 
 
 @dataclass
 class Written:
-    """A call. `text` has marks for `tensors`; `results` are the variables that it makes, "" for one that
-    nobody asked for, and `out` those that it writes through `out=`.
+    """A call. `text` has marks for `tensors`; `out` are the variables that it writes through `out=`.
+
+    `results` are the variables that it creates, "" for an unused result.
     """
 
     text: str = ""
@@ -60,7 +61,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Place:
-    """An argument of a launch: its variable in the wrapper, and which of the arguments with that variable."""
+    """An argument of a launch: its variable, and its turn among the arguments with this variable."""
 
     variable: str
     turn: int = 0
@@ -70,7 +71,7 @@ class Place:
 class Alone:
     """A launch as one expression over its arguments.
 
-    `expression` gives the tensors `gives`, or writes to those of `takes` that the launch writes to.
+    The expression returns the tensors `gives`, or writes to the tensors among `takes` that the launch writes.
     """
 
     expression: str
@@ -84,7 +85,7 @@ def place_of(launch: Launch, argument: Argument) -> Place:
 
 
 def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Tensors) -> Written:
-    """A call of a C shim, `aoti_torch_cuda_mm_out`. Raises `NotRead` without its schema."""
+    """Write a call of a C shim such as `aoti_torch_cuda_mm_out`. Raise `NotRead` without its schema."""
     shim = shim_operator(launch.callee)
     schema = schemas.get(shim) or COMMON.get(shim)
     if schema is None:
@@ -111,7 +112,7 @@ def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Tensors) -> 
 def _given(
     wanted: SchemaArgument, found: Sequence[Argument], written: Written, launch: Launch, names: Tensors
 ) -> str:
-    """The expression for one argument."""
+    """Write the expression for one argument."""
     first, kind = found[0], wanted.type
     expression = first.expression.strip()
     optional = kind.startswith("Optional[")
@@ -141,7 +142,7 @@ def _given(
 
 
 def _behind(argument: Argument, launch: Launch, names: Tensors) -> str:
-    """A tensor passed by the address of its handle."""
+    """Return the tensor whose handle is passed by address."""
     assigned = names.assigned(argument.expression.lstrip("&").strip(), launch.start)
     if assigned is None:
         raise NotRead(f"the argument {argument.expression}")
@@ -150,7 +151,7 @@ def _behind(argument: Argument, launch: Launch, names: Tensors) -> str:
 
 
 def _arguments(given: Sequence[tuple[SchemaArgument, str]]) -> list[str]:
-    """The arguments without trailing defaults, by keyword where required."""
+    """Write the arguments without trailing defaults, and by keyword where the schema requires it."""
     told = list(given)
     while told and told[-1][0].default is not None and _same(told[-1][0].default, told[-1][1]):
         told.pop()
@@ -174,7 +175,7 @@ def _same(default: str | None, text: str) -> bool:
 
 
 def proxy_call(launch: Launch, node: Json, names: Tensors) -> Written:
-    """A call through the proxy executor, whose arguments are in the package's JSON. Raises `NotRead`."""
+    """Write a call through the proxy executor; the package's JSON has its arguments. May raise `NotRead`."""
     written = Written()
     tensors = iter([each for each in launch.arguments if each.is_tensor and not each.fresh])
     numbers = iter([each for each in launch.arguments if not each.is_tensor])

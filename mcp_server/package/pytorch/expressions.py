@@ -1,4 +1,4 @@
-"""Torch expressions in the text of a function: their names and axes, types, and operators on them."""
+"""Torch expressions in the text of a function: their names, axes and types, and operators on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASTS = {"float32": "float()", "float64": "double()", "int64": "long()", "int32"
 class Value:
     """An expression, the axes of its dimensions, and its type. A `scalar` is a Python number.
 
-    `is_atom`: it needs no parentheses as an operand. `view_of` is the variable whose memory it shows.
+    `is_atom`: as an operand it needs no parentheses. `view_of` is the variable whose memory it shares.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Value:
 
 
 class Expressions:
-    """The statements of one kernel so far, in `lines`, and the names that they give to values."""
+    """The statements of one kernel so far (`lines`), and the names that they give to values."""
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         self.axes, self.memory = axes, memory
@@ -47,7 +47,7 @@ class Expressions:
         self._named: dict[str, str] = {}
 
     def named(self, value: Value, hint: str = "t") -> Value:
-        """The value under its own name."""
+        """Give the value its own name."""
         if value.scalar or re.fullmatch(r"\w+", value.text):
             return value
         if value.text not in self._named:
@@ -56,7 +56,7 @@ class Expressions:
         return Value(self._named[value.text], value.axes, value.dtype)
 
     def fresh(self, hint: str) -> str:
-        """An unused name."""
+        """Return an unused name."""
         number = 1 if hint == "t" else 0
         while (name := f"{hint}{number or ''}") in self.taken | self.memory.names:
             number += 1
@@ -64,13 +64,13 @@ class Expressions:
         return name
 
     def forget(self, text: str) -> None:
-        """Forget expressions that read this variable, whose values change with a write in place."""
+        """Forget the expressions that read this variable: a write in place changes their values."""
         word = re.compile(rf"\b{re.escape(text)}\b")
         self._named = {key: name for key, name in self._named.items() if not word.search(key)}
         self._known = {key: value for key, value in self._known.items() if not word.search(value.text)}
 
     def of_whole(self, value: Whole) -> Value:
-        """A sum over sizes and axes, with `torch.arange` for axes."""
+        """Write a sum over sizes and axes, with `torch.arange` for axes."""
         axes = self.axes.of(value)
         text = str(value)
         for axis in axes:
@@ -79,12 +79,12 @@ class Expressions:
         return Value(text, axes, "int64", scalar=not axes, is_atom=re.fullmatch(r"\w+", text) is not None)
 
     def counted(self, axis: Axis) -> Value:
-        """The values of an axis."""
+        """Write the values of an axis."""
         ends = f"{axis.size}" if axis.start == Whole() else f"{axis.start}, {axis.start + axis.size}"
         return self.named(Value(f"torch.arange({ends}, device=device)", (axis,), "int64"), axis.name)
 
     def aligned(self, value: Value, axes: Sequence[Axis], *, alone: bool = False) -> str:
-        """An operand that broadcasts to `axes`; `alone`: no surrounding operator requires parentheses."""
+        """Write an operand that broadcasts to `axes`. With `alone`, it never needs parentheses."""
         if value.scalar or value.axes == tuple(axes[len(axes) - len(value.axes) :]):
             return value.text if alone else value.operand
         index = [":" if axis in value.axes else "None" for axis in axes]
@@ -93,12 +93,12 @@ class Expressions:
         return f"{value.operand}[{', '.join(index)}]"
 
     def affine(self, index: Term, place: Place) -> tuple[tuple[Axis, ...], list[Step], Whole] | None:
-        """Axes, steps and offset of an index that is a sum of axes; None for other indices."""
+        """Return axes, steps and offset of an index that is a sum of axes; None for other indices."""
         whole = self.axes.whole(index, place)
         return self.steps(whole) if whole is not None else None
 
     def steps(self, whole: Whole) -> tuple[tuple[Axis, ...], list[Step], Whole] | None:
-        """Axes, steps and offset of a sum; None if a step or the offset varies with an axis."""
+        """Return axes, steps and offset of a sum; None if a step or the offset varies with an axis."""
         axes, offset, steps = self.axes.of(whole), whole, []
         for axis in axes:
             step = whole.coefficient(axis.symbol)
@@ -122,7 +122,7 @@ class Expressions:
         return Value(f"torch.tensor({value.text}, dtype=torch.{dtype}, device=device)", (), dtype)
 
     def tested(self, value: Value) -> Value:
-        """The value converted to bool."""
+        """Convert the value to bool."""
         if value.dtype == "bool" or value.scalar:
             return value
         return Value(f"{value.operand} != 0", value.axes, "bool", is_atom=False)
@@ -170,14 +170,14 @@ TESTS = ("isnan", "isinf", "signbit")
 
 
 class Operators(Expressions):
-    """Writes operators. `_sums` has the text, dimensions and size of each sum, from which means are made."""
+    """Writes operators. `_sums` has the text, dimensions and size of each sum, to recognise means."""
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         super().__init__(axes, memory)
         self._sums: dict[str, tuple[str, str, Whole]] = {}
 
     def operated(self, op: str, values: list[Value], dtype: str) -> Value:
-        """The value of an operator applied to these operands. Raises `NotRead`."""
+        """Apply an operator to these operands. Raise `NotRead` if it cannot be written."""
         if op == "cast":
             return self._converted(values[0], dtype)
         if all(each.scalar for each in values):
@@ -223,7 +223,7 @@ class Operators(Expressions):
         return self.cast(Value(f"{left} {INFIX[op]} {right}", axes, kind, is_atom=False), dtype)
 
     def _mean(self, values: Sequence[Value]) -> Value | None:
-        """The mean, if a sum is divided by its number of elements; None otherwise."""
+        """Return the mean if a sum is divided by its number of elements; None otherwise."""
         total, count = values
         if total.text not in self._sums or not count.scalar:
             return None

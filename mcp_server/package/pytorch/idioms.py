@@ -1,7 +1,7 @@
-"""Restores what a compiler decomposes: torch functions, and reductions that it writes out.
+"""Recognises what a compiler decomposed: torch functions, and reductions that are written out.
 
-Rules match the terms of a kernel or, if spread over several statements, their text. Each text rule matches
-whole lines, including names. Names that a rule removes must not be used anywhere else.
+Rules match the terms of a kernel or, if these are spread over several statements, their text. Each text rule
+matches whole lines, including names. Names that a rule removes must not be used anywhere else.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COMPILED = [(re.compile(f"^{pattern}", re.M), written) for pattern, written in 
 
 
 def put_together(lines: Sequence[str]) -> list[str]:
-    """The statements of a function with known sequences replaced."""
+    """Replace known sequences in the statements of a function."""
     text = "\n".join(lines)
     for pattern, written in _COMPILED:
         for found in list(pattern.finditer(text)):
@@ -82,7 +82,7 @@ IDIOMS = [
 
 
 def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, Term] | None:
-    """The known function that a term computes, and its argument; None if there is none."""
+    """Return the known function that a term computes, and its argument; None if there is none."""
     for written, pattern in IDIOMS:
         found: list[Term] = []
         if _fits(pattern, term, found, identity):
@@ -91,7 +91,7 @@ def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, T
 
 
 def _fits(pattern: Term, term: Term, found: list[Term], identity: Callable[[Term], int]) -> bool:
-    """Whether a term matches the pattern, with one operand in all places of `x`, added to `found`."""
+    """Whether a term matches the pattern, with one operand for all `x`. Operands are added to `found`."""
     match pattern, term:
         case Size(), _:
             found.append(term)
@@ -109,7 +109,7 @@ def _fits(pattern: Term, term: Term, found: list[Term], identity: Callable[[Term
 
 
 def rolled(term: Apply) -> Fold | None:
-    """A reduction written out over elements at equal distances; None for other terms."""
+    """Return the reduction that is written out over elements at equal distances; None for other terms."""
     operands = unrolled(term)
     if not operands or len({key(each) for each in operands}) > 1:
         return None
@@ -134,7 +134,7 @@ def rolled(term: Apply) -> Fold | None:
 
 
 def _step(elements: Sequence[Element]) -> int | None:
-    """The constant distance between the indices of elements of one tensor; None if it varies."""
+    """Return the constant distance between the indices of elements of one tensor; None if it varies."""
     places = [linear(each.index, lambda _: True) or Whole() for each in elements]
     steps = {(after - before).number for before, after in pairwise(places)}
     step = steps.pop() if len({each.parameter for each in elements}) == len(steps) == 1 else None
@@ -142,7 +142,7 @@ def _step(elements: Sequence[Element]) -> int | None:
 
 
 def summands(term: Term, factor: int = 1) -> Iterator[tuple[int, Term]]:
-    """The summands of an index, each with its constant factor."""
+    """Return the summands of an index, each with its constant factor."""
     match term:
         case Apply("add", (left, right)):
             yield from summands(left, factor)

@@ -1,6 +1,6 @@
-"""One launch of a kernel as a function, with parameters for what it reads and results for what it makes.
+"""One launch of a kernel as a function: parameters for what it reads, results for what it computes.
 
-A tensor that the launch fills, and that nothing else uses under another name, is a result. Any other write is
+A tensor is a result if the launch fills it and nothing else uses it under another name. Any other write is
 made in place.
 """
 
@@ -24,8 +24,8 @@ from mcp_server.package.terms.whole import Whole, named
 class Passed:
     """The tensor that a launch passes for one parameter, with the name of its variable.
 
-    `is_result`: the launch may hand back a new tensor in its place. `is_written_later`: another launch writes
-    to its memory after this one.
+    `is_result`: the launch may return a new tensor instead. `is_written_later`: another launch writes to its
+    memory after this one.
     """
 
     tensor: Tensor
@@ -35,7 +35,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Function:
-    """The statements of a launch. `reads` are the variables it needs, `results` the new ones it makes."""
+    """The statements of a launch. `reads` are the variables that it needs, `results` those it creates."""
 
     lines: tuple[str, ...]
     reads: tuple[str, ...]
@@ -45,7 +45,7 @@ class Function:
 def write_kernel(
     kernel: Source, tensors: Mapping[str, Passed], sizes: Mapping[str, Whole], where: str
 ) -> Function:
-    """The launch of a kernel with these arguments. `where` names it in errors. Raises `NotRead`."""
+    """Write the launch of a kernel with these arguments. `where` names it in errors. May raise `NotRead`."""
     program = read_program(kernel)
     if not program.is_understood:
         raise NotRead("its source is not understood")
@@ -55,7 +55,7 @@ def write_kernel(
 
 
 def _statement(store: Store, tensors: Mapping[str, Passed]) -> Statement:
-    """What a store reveals about the dimensions of its loops."""
+    """Return what a store reveals about the dimensions of its loops."""
     roots = (store.index, store.value, *([store.test] if store.test is not None else []))
     inside = [each for root in roots for each in parts(root, inside_indices=True)]
     folds = [each for each in inside if isinstance(each, Fold)]
@@ -101,7 +101,7 @@ class _Writer:
     # Checks.
 
     def _check(self, check: Check) -> None:
-        """A line that raises what the kernel asserts."""
+        """Write a line that raises if the kernel's assertion fails."""
         place = self.axes.entered(check.ranges, {})
         guards: tuple[Value, ...] = ()
         if check.test is not None and not isinstance(check.test, Number):
@@ -157,7 +157,7 @@ class _Writer:
         looped: tuple[Axis, ...],
         later: Sequence[Store],
     ) -> None:
-        """A store at computed places, or only if a test holds."""
+        """Write a store at computed places, or one that depends on a condition."""
         at = self.values.index(store.index, place)
         axes = self.axes.ordered([*at.axes, *value.axes])
         if set(looped) - set(axes) and store.mode == "add":
@@ -179,7 +179,7 @@ class _Writer:
     def _result(
         self, store: Store, tensor: Tensor, value: Value, axes: tuple[Axis, ...], steps: Sequence[Step]
     ) -> None:
-        """The whole tensor, as a new value."""
+        """Write the whole tensor as a new value."""
         sizes = listed([axis.size for axis in axes])
         if value.scalar and not axes:
             value = self.values.as_tensor(value, tensor.dtype)
@@ -215,7 +215,7 @@ class _Writer:
         self.values.stored[name] = (_sum(axes, steps), made)
 
     def _may_change(self, store: Store, source: str) -> bool:
-        """Whether the stored tensor, or the tensor it would share memory with, is written again."""
+        """Whether the stored tensor, or the tensor whose memory it would share, is written again."""
         if self.tensors[store.parameter].is_written_later:
             return True
         if any(each.tensor.text == source and each.is_written_later for each in self.tensors.values()):
@@ -224,7 +224,7 @@ class _Writer:
         return any(each.parameter == store.parameter or self._tensor(each).text == source for each in later)
 
     def _result_name(self, text: str) -> str:
-        """The tensor's own name if its old value is not read, else a different name."""
+        """Return the tensor's own name if its old value is not read, otherwise a different name."""
         name = f"{text}_out" if any(text == each.tensor.text for each in self.tensors.values()) else text
         number = 2
         while name in self.results.values():
@@ -241,7 +241,7 @@ class _Writer:
         self.values.forget(tensor.text)
 
     def _keep_old(self, store: Store, later: Sequence[Store]) -> None:
-        """Copy the values that the store overwrites and a later value needs."""
+        """Copy the values that the store overwrites and a later statement needs."""
         tensor = self._tensor(store)
         same = {name for name, held in self.current.items() if held.text == tensor.text}
         inside = (
@@ -259,12 +259,12 @@ def _forward(steps: Sequence[Step], offset: Whole) -> bool:
 
 
 def _outermost_first(each: Range) -> tuple[bool, bool]:
-    """C++ loops are in order. Of Triton's index variables, those of a reduction are innermost."""
+    """Order loops as in C++. In Triton, the index variables of a reduction are innermost."""
     return each.name.startswith("r"), not each.name.startswith(("y", "z"))
 
 
 def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:
-    """The code that shapes the stored values into the tensor: a permutation, a reshape, or nothing."""
+    """Return the code that shapes the stored values into the tensor: a permutation, a reshape, or nothing."""
     dims = list(zip(tensor.sizes, tensor.strides, strict=True))
     real = [(size, stride) for size, stride in dims if size.number != 1]
     mine = [(each.size, each.stride) for each in steps]
@@ -277,7 +277,7 @@ def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:
 
 
 def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:
-    """The index of a store, from its steps."""
+    """Write the index of a store as the sum of its steps."""
     total = Whole()
     for axis, step in zip(axes, steps, strict=True):
         total = total + step.stride * (named(axis.symbol) - axis.start)
@@ -285,7 +285,7 @@ def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:
 
 
 def merged(stores: Sequence[Store]) -> list[Store]:
-    """Stores in order, merging the parts into which a vector loop divides one store."""
+    """Return the stores in order. The parts into which a vector loop divides one store are merged."""
     identity = Structures(Memory({})).identity
     found: list[Store] = []
     for store in stores:

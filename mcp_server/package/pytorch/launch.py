@@ -1,6 +1,6 @@
 """One statement of a wrapper in a program: a launch as a function or operator call, or a copy.
 
-`Lifetimes` says which memory a launch may allocate anew.
+`Lifetimes` says which results may be new tensors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Lifetimes:
         self._families = grouped((each.storage, each) for each in self.buffers.values())
 
     def may_be_new(self, argument: Argument, launch: Launch) -> bool:
-        """Whether nobody reads the memory behind an argument under another name after this launch."""
+        """Whether nothing reads the memory behind an argument under another name after this launch."""
         buffer = self.buffers.get(argument.target or "")
         if buffer is None or argument.view is not None or buffer.sizes is None:
             return False
@@ -70,7 +70,7 @@ class Lifetimes:
         )
 
     def is_read_after(self, name: str, launch: Launch) -> bool:
-        """Whether anything uses a tensor after the launch that makes it, under any name."""
+        """Whether anything uses a tensor, under any name, after the launch that creates it."""
         buffer = self.buffers.get(name)
         family = self._families[buffer.storage] if buffer is not None else ()
         return any(
@@ -82,7 +82,7 @@ class Lifetimes:
         return self._last_write.get(self.buffers[name].storage, -1) > launch.start
 
     def _comes_from(self, buffer: Buffer, name: str) -> bool:
-        """Whether a variable is another name for, or a view of, `name`."""
+        """Whether a variable is another name for `name`, or a view of it."""
         seen: set[str] = set()
         while buffer.base is not None and buffer.base not in seen:
             if buffer.base == name:
@@ -93,12 +93,12 @@ class Lifetimes:
 
 
 def branches(node: Node) -> list[Block]:
-    """The blocks around a statement that may not run exactly once."""
+    """Return the blocks around a statement that may run less or more than once."""
     return [each for each in node.context if each.kind in ("if", "else", "loop")]
 
 
 def variables(node: Node, *, written: bool = False) -> tuple[str, ...]:
-    """The variables that a statement uses, or those that it writes."""
+    """Return the variables that a statement uses, or those that it writes."""
     if isinstance(node, Launch):
         return node.writes if written else (*node.reads, *node.writes)
     return (node.writes,) if written or node.reads is None else (node.reads, node.writes)
@@ -106,7 +106,7 @@ def variables(node: Node, *, written: bool = False) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class WrittenLaunch:
-    """A launch in the program: the lines of its function, the call of its operator, or why it cannot be read.
+    """A launch in the program: the lines of its function, its operator call, or why it cannot be read.
 
     `alone` is the launch as an expression over its own arguments.
     """
@@ -121,7 +121,7 @@ class WrittenLaunch:
 
 
 class Launches(Tensors):
-    """Writes launches: their statements into the scope, their functions into `functions`."""
+    """Writes launches: their statements into the scope, and their functions into `functions`."""
 
     def __init__(self, package: PackageView, schemas: Mapping[str, Schema]) -> None:
         super().__init__(package)
@@ -130,7 +130,7 @@ class Launches(Tensors):
         self.launches: list[WrittenLaunch] = []
 
     def node(self, node: Node) -> None:
-        """Write one statement. Raises `NotRead`."""
+        """Write one statement. Raise `NotRead` if that is impossible."""
         if isinstance(node, Transfer):
             self._transfer(node)
             return
@@ -162,7 +162,7 @@ class Launches(Tensors):
             self.scope.lines.append(f"{self.variable(target)}.copy_({self.variable(node.reads)})")
 
     def _operator(self, launch: Launch) -> None:
-        """Write the call, also over its arguments alone: `torch.mm(t0, t1)`, with `out=` if necessary."""
+        """Write the call, also over its own arguments: `torch.mm(t0, t1)`, with `out=` if necessary."""
         if launch.kind == "proxy_executor":
             written = proxy_call(launch, self._proxy_node(launch), self)
         else:
@@ -190,7 +190,7 @@ class Launches(Tensors):
         )
 
     def _operand(self, argument: Argument, results: Sequence[str]) -> str:
-        """A tensor for an operator, in the wrapper's layout if the results' layout depends on it."""
+        """Write a tensor operand, in the wrapper's layout if the layout of the results depends on it."""
         given = self.tensor(argument)
         return self.with_strides(given, argument.target or "") if any(results) else given
 
@@ -209,7 +209,7 @@ class Launches(Tensors):
         return Tensor(name, *self.layout(name)).is_contiguous
 
     def _proxy_node(self, launch: Launch) -> Json:
-        """The call in the package's JSON. Raises `NotRead`."""
+        """Write the call that the package's JSON describes. May raise `NotRead`."""
         calls, index = self.package.package.proxy_calls, launch.proxy_index
         if index is None or not 0 <= index < len(calls):
             raise NotRead("the package's list of operator calls")
@@ -243,7 +243,7 @@ class Launches(Tensors):
         self.scope.lines.append(Call(launch, name, made.lines, reads, results, shapes, by_name))
 
     def _passed(self, target: str, argument: Argument, launch: Launch) -> Passed:
-        """The tensor of one parameter, under the name that it has in the function."""
+        """Return the tensor of one parameter, under its name in the function."""
         sizes, strides, dtype = self.layout(target)
         name = self.identifier(target, self.fqn(target))
         if argument.view is not None:
@@ -255,7 +255,7 @@ class Launches(Tensors):
         return Passed(tensor, new, self.lifetimes.is_written_after(target, launch))
 
     def _result_identifier(self, target: str, launch: Launch) -> str:
-        """The name of a tensor that a launch makes: the model's name for the value if there is one."""
+        """Name a tensor that a launch creates. Use the model's name for the value if there is one."""
         source = launch.sources[-1] if launch.sources and len(launch.writes) == 1 else ""
         return self.identifier(target, source if source.isidentifier() else "")
 
@@ -267,7 +267,7 @@ class Launches(Tensors):
         )
 
     def _laid_out(self, name: str, text: str, call: Call) -> str:
-        """The passed tensor, in the wrapper's layout if the function accesses memory directly."""
+        """Write the passed tensor, in the wrapper's layout if the function accesses memory directly."""
         given, target = call.reads[name], call.arguments[name].target or ""
         if self._is_flat(call.arguments[name]):
             return f"flat({given})"
@@ -280,7 +280,7 @@ class Launches(Tensors):
         return argument.view is None and self.is_of_operator(argument.target or "")
 
     def call_text(self, call: Call, used: Collection[str]) -> str:
-        """The line that calls, and the function with the results that are used."""
+        """Return the line with the call, and the function with only the results that are used."""
         launch = call.launch
         wanted = {name: each for name, each in call.results.items() if self.identifiers[each] in used}
         lines = without_unused(call.lines, wanted)
@@ -302,7 +302,7 @@ class Launches(Tensors):
 
 
 def _outs(launch: Launch, targets: Sequence[str]) -> list[Argument]:
-    """The arguments for the tensors of `out=`."""
+    """Return the arguments for the tensors of `out=`."""
     return [each for each in launch.arguments if each.target in targets and each.role != "read"][
         : len(targets)
     ]

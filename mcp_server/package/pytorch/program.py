@@ -1,7 +1,7 @@
-"""A package as a Python program that imports torch and nothing else: one function or call for each launch.
+"""A package as a Python program that imports only torch: one function or call for each launch.
 
-Code that cannot be written raises an error there, with the reason: nothing is guessed. All names from
-the package are made identifiers; its other text is only in comments and quotes.
+Code that cannot be written raises an error in its place, with the reason; nothing is guessed. All names from
+the package become identifiers; its other text appears only in comments and quotes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ASSIGN = "assign"  # the callee of a moved handle  # the callee of a moved handl
 
 @dataclass(frozen=True)
 class PytorchProgram:
-    """The text of model.py, and the result for each launch."""
+    """The text of model.py, and what became of each launch."""
 
     text: str
     launches: tuple[WrittenLaunch, ...]
@@ -40,7 +40,7 @@ class PytorchProgram:
         return tuple(each for each in self.launches if each.not_read)
 
     def text_of(self, launches: Sequence[int]) -> str:
-        """The functions and calls of some launches."""
+        """Return the functions and calls of these launches."""
         wanted = [each for each in self.launches if each.index in launches]
         names = [each.name for each in wanted if each.name]
         blocks = self.text.split("\n\n\n")
@@ -51,9 +51,9 @@ class PytorchProgram:
 def write_program(
     package: PackageView, schemas: Mapping[str, Schema] | None = None, only: Sequence[int] | None = None
 ) -> PytorchProgram:
-    """The program of a package. `schemas` are those of the operators that it calls, by their shim.
+    """Write the program of a package. `schemas` are those of its operators, by their shim.
 
-    With `only`, functions of these launches and no others.
+    With `only`, write the functions of only these launches.
     """
     return _Writer(package, schemas or {}, only).program()
 
@@ -89,7 +89,7 @@ class _Writer(Launches):
         return f"return ({', '.join(names)},)" if names else "return ()"
 
     def _body(self, body: Body, *, folds: bool = False) -> list[str]:
-        """The statements of a function of the wrapper, constant folding or a run."""
+        """Write the statements of a wrapper function: constant folding or a run."""
         nodes: list[Node] = [*body.launches, *body.transfers]
         nodes.sort(key=lambda each: each.start)
         self._statements([n for n in nodes if isinstance(n, Transfer) or self._is_wanted(n)], 0, body)
@@ -110,7 +110,7 @@ class _Writer(Launches):
                     self._attempt(each, self._assign if assigns else lambda one: self.node(one[0]))
 
     def _attempt(self, nodes: list[Node], write: Callable[[list[Node]], None]) -> None:
-        """Write statements, or lines that raise an error for those that cannot be read."""
+        """Write statements. For those that cannot be read, write lines that raise an error."""
         scope, start, known = self.scope, len(self.scope.lines), len(self.launches)
         try:
             write(nodes)
@@ -122,7 +122,7 @@ class _Writer(Launches):
                 self._not_read(each, why)
 
     def _block(self, block: Block, depth: int, body: Body, nodes: Sequence[Node]) -> None:
-        """Write an `if`, `else` or loop. Names created inside are local to it, except those it assigns."""
+        """Write an `if`, `else` or loop. Names created inside are local to it unless it assigns them."""
         made_before = [self.wrapper.buffers[name] for node in nodes for name in variables(node)]
         for buffer in made_before:
             while buffer.base is not None and buffer.line > block.line:
@@ -151,7 +151,7 @@ class _Writer(Launches):
         scope.names.update({name: self.identifier(name) for name in carried})
 
     def _condition(self, header: str, body: Body) -> str:
-        """What `if (s77 > 6L)` asks of sizes, `if (!x)` or `if (x == 0)` of the element of a tensor."""
+        """Write a condition: `if (s77 > 6L)` on sizes, `if (!x)` or `if (x == 0)` on a tensor's element."""
         test = _test(header, body)
         if test is not None:
             return f"{'not ' if test.negated else ''}{self.variable(test.symbol.tensor or '')}.item()"
@@ -161,7 +161,7 @@ class _Writer(Launches):
         return f"{self.whole(sizes['left'])} {sizes['op']} {self.whole(sizes['right'])}"
 
     def _assign(self, nodes: Sequence[Node]) -> None:
-        """Other tensors under known names, as handles of the wrapper are moved."""
+        """Assign tensors to known names, as the wrapper moves handles."""
         pairs = [(each.writes, each.reads) for each in nodes if isinstance(each, Transfer) and each.reads]
         given = [self.variable(read) for _, read in pairs]
         made = {name: self.identifier(name) for name, _ in pairs}
@@ -177,7 +177,7 @@ class _Writer(Launches):
             self.launches.append(WrittenLaunch(node.index, node.kernel, node.kind, "", (), why))
 
     def _finished(self, lines: Sequence[str | Call]) -> list[str]:
-        """The statements of a method without those whose results are unused, found from its end."""
+        """Return the statements of a method without those whose results are unused. Search from the end."""
         used: set[str] = set()
         found: list[str] = []
         for line in reversed(lines):
@@ -202,7 +202,7 @@ class _Writer(Launches):
         return assembled(self.functions, loads, parameters, folding, forward, device)
 
     def _folded(self) -> list[str]:
-        """The code that stores the results of constant folding."""
+        """Write the code that stores the results of constant folding."""
         body = self.wrapper.folding
         if body is None:
             return []
@@ -216,14 +216,14 @@ class _Writer(Launches):
 
 @dataclass(frozen=True)
 class _Test:
-    """A test of a tensor's only element."""
+    """A condition on a tensor's only element."""
 
     symbol: Symbol
     negated: bool
 
 
 def _test(header: str, body: Body) -> _Test | None:
-    """The test of `if (!x) break` or `if (x == 0)`; None for a test of sizes."""
+    """Return the condition of `if (!x) break` or `if (x == 0)`; None for a condition on sizes."""
     found = re.match(r"if \((?P<not>!?)(?P<name>\w+)(?P<zero> == (?:0|false))?\)", header)
     symbol = body.symbols.get(found["name"]) if found else None
     if found is None or symbol is None or symbol.tensor is None or symbol.kind != "value":
@@ -232,5 +232,5 @@ def _test(header: str, body: Body) -> _Test | None:
 
 
 def _plain(path: str | None) -> str:
-    """The name of a keyword input; empty for `args[0]`, which is no readable name."""
+    """Return the name of a keyword input; empty for `args[0]`, which is not a readable name."""
     return path if path is not None and path.isidentifier() else ""

@@ -1,6 +1,6 @@
 """Names and tensors of a wrapper as expressions of a program.
 
-All names from the package are made identifiers.
+All names from the package become identifiers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Layout = tuple[tuple[Whole, ...], tuple[Whole, ...], str]
 
 @dataclass(frozen=True)
 class Call:
-    """A launch as a call of its function: `reads` gives what is passed for each name that it reads.
+    """A launch as a call of its function. `reads` maps names in the function to what is passed.
 
-    `results` are variables of the wrapper by the name in the function, `arguments` those of the launch.
+    `results` maps names in the function to variables, `arguments` to arguments of the launch.
     """
 
     launch: Launch
@@ -42,7 +42,7 @@ class Call:
 
 @dataclass
 class Scope:
-    """The statements of one method, and the names that hold in it."""
+    """The statements of one method, and the names that are defined in it."""
 
     lines: list[str | Call] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Scope:
 
 
 class Tensors:
-    """The names of one program; `scope` has the statements that are being written."""
+    """The names of one program. `scope` has the statements that are being written."""
 
     def __init__(self, package: PackageView) -> None:
         self.package, self.wrapper = package, package.wrapper
@@ -63,7 +63,7 @@ class Tensors:
     # Names.
 
     def identifier(self, name: str, wanted: str = "") -> str:
-        """The program's name for a name of the package, always the same one."""
+        """Return the program's name for a name of the package. It is always the same name."""
         if name not in self.identifiers:
             text = re.sub(r"\W+", "_", wanted or name).strip("_") or "value"
             text = f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
@@ -77,7 +77,7 @@ class Tensors:
         return self.identifiers[name]
 
     def whole(self, expression: str) -> Whole:
-        """A size of the wrapper, after defining its symbols. Raises `NotRead`."""
+        """Write a size of the wrapper, after defining its symbols. Raise `NotRead` if that is impossible."""
         sizes: dict[str, Whole] = {}
         for symbol in reversed(origins(expression, self.wrapper.symbols)):
             sizes[symbol.name] = self._size(symbol, sizes)
@@ -90,7 +90,7 @@ class Tensors:
         return found
 
     def _size(self, symbol: Symbol, known: Mapping[str, Whole]) -> Whole:
-        """A symbol of the wrapper: the sum from which it is computed if there is one, else a variable."""
+        """Write a symbol of the wrapper: the sum that defines it, or a variable if there is none."""
         term = size_term(symbol.expression) if symbol.kind == "computed" else None
         found = Axes(known).whole(term, {}) if term is not None else None
         if found is not None:
@@ -120,7 +120,7 @@ class Tensors:
         return str(self.whole(expression))
 
     def number(self, expression: str) -> str:
-        """A scalar of the wrapper."""
+        """Write a scalar of the wrapper."""
         text = expression.strip()
         if re.fullmatch(r"-?\d+L*", text):
             return text.rstrip("L")
@@ -133,7 +133,7 @@ class Tensors:
         return str(self.whole(text))
 
     def array(self, expression: str) -> Sequence[str]:
-        """The elements of an array, each an expression of C++. Raises `NotRead`."""
+        """Return the elements of an array, each a C++ expression. May raise `NotRead`."""
         name = re.escape(expression.strip())
         found = re.findall(r"\{(.*?)\}", expression)[:1] or re.findall(
             rf"\b{name}(?:\[\d*\])? = \{{(.*?)\}};", self.wrapper.text
@@ -143,7 +143,7 @@ class Tensors:
         return [each.strip() for each in found[-1].split(",") if each.strip()]
 
     def assigned(self, name: str, before: int) -> str | None:
-        """The last text that was assigned to a variable of the wrapper."""
+        """Return the last text that was assigned to a variable of the wrapper."""
         if not re.fullmatch(r"\w+", name):
             return None
         found = re.findall(rf"\b{name} = (.*?);", self.wrapper.text[:before])
@@ -152,7 +152,7 @@ class Tensors:
     # Tensors.
 
     def variable(self, name: str) -> str:
-        """The expression of a wrapper tensor. An allocation is written at its first use."""
+        """Write a wrapper tensor. Its allocation is written at its first use."""
         if name in self.scope.names:
             return self.scope.names[name]
         buffer = self.wrapper.buffers.get(name) or (
@@ -193,9 +193,9 @@ class Tensors:
         return self.constants[name].fqn if name in self.constants else name
 
     def layout(self, name: str) -> Layout:
-        """Sizes, strides and type of a wrapper tensor; flat memory if only its operator knows them.
+        """Return sizes, strides and type of a wrapper tensor; flat memory if only its operator knows them.
 
-        Raises `NotRead`.
+        Raise `NotRead` if they are not known.
         """
         if name in self.constants:
             weight = self.constants[name]
@@ -209,12 +209,12 @@ class Tensors:
         return sizes_, tuple(self.whole(each) for each in buffer.strides), buffer.dtype or ""
 
     def is_of_operator(self, name: str) -> bool:
-        """Whether a tensor has the layout that its operator gave it, which the wrapper does not specify."""
+        """Whether an operator chose the layout of a tensor, so that the wrapper does not specify it."""
         buffer = self.wrapper.buffers[name]
         return name not in self.constants and buffer.kind != "input" and buffer.strides is None
 
     def _input_layout(self, name: str) -> Layout:
-        """The layout of an input, from the wrapper's checks of it."""
+        """Return the layout of an input, from the wrapper's checks of that input."""
         found = next((each for each in self.package.package.inputs if each.name == name), None)
         if found is None or not found.described:
             raise NotRead(f"the layout of {name}")
@@ -225,7 +225,7 @@ class Tensors:
         return tuple(sizes), tuple(strides), found.dtype or ""
 
     def _input_size(self, name: str, dim: CompiledDim) -> Whole:
-        """A size of an input; one without a symbol in the wrapper gets a variable."""
+        """Write a size of an input. A size without a symbol in the wrapper gets a variable."""
         if dim.size is not None or dim.expression is not None:
             return self.whole(str(dim))
         symbol = Symbol(f"{name}_size_{dim.index}", "size", "", 0, name, dim.index)
@@ -246,7 +246,7 @@ class Tensors:
         return strided(tensor, steps, at) if self.is_of_operator(of) else view(tensor, steps, at)
 
     def with_strides(self, given: str, target: str) -> str:
-        """A tensor that the program computed, with the strides that it has in the wrapper."""
+        """Write a tensor that the program computed, with the strides that it has in the wrapper."""
         buffer = self.wrapper.buffers.get(target)
         if buffer is None or buffer.kind in ("input", "constant") or given != self.identifiers.get(target):
             return given

@@ -1,8 +1,8 @@
 """The text of a program: functions, the class with its methods, the file around them.
 
-Besides torch it needs a few short functions, and includes only those that it calls.
+Besides torch, a program needs a few short functions, and includes only those that it calls.
 
-Its weights are a safetensors file, found in the package's library, its blob or the files beside it.
+Its weights are a safetensors file, copied from the package's library, blob or files beside it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def assembled(
     forward: Sequence[str],
     device: str,
 ) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     init = [*(["weights = load_weights(weights)"] if loads else []), *loads, *folding] or ["pass"]
     lines = ['def __init__(self, weights="weights.safetensors"):', *(INDENT + line for line in init), ""]
     lines += [f"def forward({', '.join(['self', *parameters])}):", *(INDENT + line for line in forward), ""]
@@ -55,7 +55,7 @@ def assembled(
 def function(
     name: str, parameters: Sequence[str], lines: Sequence[str], results: Sequence[str], shapes: Sequence[str]
 ) -> str:
-    """The text of a function; a last statement that makes the only result is its `return`."""
+    """Return the text of a function. If its last statement computes the only result, that is the `return`."""
     body = list(lines)
     if len(results) == 1 and body and body[-1].startswith(f"{results[0]} = "):
         body[-1] = f"return {body[-1].partition(' = ')[2]}"
@@ -68,7 +68,7 @@ def function(
 
 
 def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
-    """Remove unused names: results that only this launch needed, and their intermediate steps."""
+    """Remove unused names: results that only this launch would need, and their intermediate steps."""
     wanted = set(results)
     kept: list[str] = []
     for line in reversed(lines):
@@ -80,7 +80,7 @@ def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
 
 
 def with_blanks(line: str, used: Collection[str]) -> str:
-    """A call of several results, with unused ones left out."""
+    """Write a call of several results, leaving out unused ones."""
     found = re.match(r"\w+(?:, \w+)+ = (?=torch\.|attention\()", line)
     if found is None:
         return line
@@ -101,12 +101,12 @@ def indented(lines: Iterable[str]) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """Text from the package as a one-line Python string literal."""
+    """Write text from the package as a one-line Python string literal."""
     return json.dumps(printable(text))
 
 
 def printable(text: str) -> str:
-    """The text without control characters, so that a comment stays one line."""
+    """Remove control characters, so that a comment stays on one line."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -249,7 +249,7 @@ _NEEDS = {
 
 
 def helpers_for(text: str) -> str:
-    """The helpers that a program calls."""
+    """Return the helpers that a program calls."""
     wanted = {name for name in HELPERS if re.search(rf"(?<![.\w]){name}\(", text)}
     wanted |= {inner for name in wanted for inner in _NEEDS.get(name, ())}
     return "\n\n".join(HELPERS[name].strip("\n") + "\n" for name in HELPERS if name in wanted)
@@ -273,7 +273,7 @@ _PIECE = 1 << 22
 
 
 def write_weights(package: Package, path: Path) -> dict[str, str]:
-    """Write all constants that the package holds; why a constant is missing, by its name in the wrapper."""
+    """Write the constants that the package contains. Return why others are missing, by their names."""
     missing: dict[str, str] = {}
     found: list[tuple[CompiledConstant, Callable[[BinaryIO], None]]] = []
     for constant, copy in _sources(package):
@@ -343,7 +343,7 @@ def read_constants(package: Package, folder: Path, most_bytes: int) -> Iterator[
 
 
 def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[BinaryIO], None] | None]]:
-    """Each constant that is not folded, with the function that copies its bytes."""
+    """Return each constant that is not folded, with the function that copies its bytes."""
     constants = [each for each in package.constants if not each.folded]
     place, library, files = package.weights.place, package.library, package.files
     member, at = files.library, 0

@@ -1,4 +1,4 @@
-"""Kernel terms as torch expressions, each over only the axes it depends on."""
+"""Kernel terms as torch expressions. Each expression extends only over the axes that it depends on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ HINTS = {"sum": "total", "max": "largest", "min": "least", "mean": "mean", "m2":
 class Values(Operators):
     """Writes the values of one kernel.
 
-    `memory` tells for a loaded element the tensor that holds it at that line of the kernel; `stored` are
-    tensors that the kernel made, each with the index and the value that was stored.
+    For a loaded element, `memory` tells which tensor it comes from at that line of the kernel. `stored` are
+    tensors that the kernel filled, each with the index and the stored value.
     """
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
@@ -35,10 +35,10 @@ class Values(Operators):
         self.structures = Structures(memory)
 
     def value(self, term: Term, place: Place, guards: tuple[Value, ...] = ()) -> Value:
-        """A term as an expression, computed under a test if `guards` has one. Raises `NotRead`.
+        """Write a term as an expression, under a condition if `guards` has one. May raise `NotRead`.
 
-        Of nested tests only the innermost is kept, so that a term has few forms. A load under it that an
-        outer test excludes may have any value, since nobody uses it.
+        Of nested conditions only the innermost is kept, so that a term has few forms. If an outer condition
+        excludes a load, the load may give any value, because nothing uses it.
         """
         if not any(isinstance(each, Element) for each in parts(term, inside_indices=True)):
             guards = ()
@@ -93,12 +93,12 @@ class Values(Operators):
         return Value(f"take({tensor.text}, {self.aligned(at, axes)}, {test})", axes, term.dtype)
 
     def index(self, index: Term, place: Place, guards: tuple[Value, ...] = ()) -> Value:
-        """A flat index."""
+        """Write a flat index."""
         whole = self.axes.whole(index, place)
         return self.of_whole(whole) if whole is not None else self.value(index, place, guards)
 
     def _gathered(self, term: Element, tensor: Tensor, place: Place) -> Value | None:
-        """Return `table[ids]`, whole rows at computed places; None for any other index."""
+        """Return `table[ids]`, which reads whole rows at computed places; None for any other index."""
         split = self._split(term.index, place)
         if split is None or not tensor.sizes or split[1] != tensor.strides[0]:
             return None
@@ -121,7 +121,7 @@ class Values(Operators):
         return Value(f"{tensor.text}[{value.text}]", value.axes + axes, term.dtype)
 
     def _split(self, index: Term, place: Place) -> tuple[Value, Whole, Whole] | None:
-        """The one computed summand of an index, its factor, and the sum of the others."""
+        """Return the one computed summand of an index, its factor, and the sum of the others."""
         computed: list[tuple[int, Term]] = []
         rest = Whole()
         for factor, each in summands(index):
@@ -152,7 +152,7 @@ class Values(Operators):
         return self.operated(op, [self.value(each, place, guards) for each in term.args], dtype)
 
     def _chosen(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value:
-        """Return `torch.where`. An element behind a test is loaded only where the test holds."""
+        """Write `torch.where`. An element behind a condition is loaded only where the condition holds."""
         test, first, second = term.args
         held = self.tested(self.as_tensor(self.value(test, place, guards)))
         loads = [
@@ -171,7 +171,7 @@ class Values(Operators):
         return self.cast(Value(text, axes, kind), term.dtype)
 
     def _listed(self, term: Apply, place: Place) -> Value | None:
-        """A table of constants that code generation wrote as a chain of choices."""
+        """Write a table of constants that code generation turned into a chain of choices."""
         if term.op != "where" or any(
             isinstance(each, Element | Size | Unread | Fold) for each in parts(term)
         ):
@@ -194,7 +194,7 @@ class Values(Operators):
         return Value(f"{text}{kind}, device=device)", loop.axes, term.dtype)
 
     def _idiom(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value | None:
-        """A known function that a compiler decomposes, or an unrolled maximum or sum."""
+        """Write a function that a compiler decomposes, or an unrolled maximum or sum."""
         if (known := known_function(term, self.structures.identity)) is not None:
             written, argument = known
             value = self.as_tensor(self.value(argument, place, guards))
@@ -251,7 +251,7 @@ class Values(Operators):
 
 
 def _viewed(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
-    """A view, with dimensions flipped that are read backwards; empty if it is no view."""
+    """Write a view in which dimensions that are read backwards are flipped; empty if it is not a view."""
     forward, flipped = [], []
     for number, step in enumerate(steps):
         if not step.stride.is_positive_or_zero():

@@ -1,6 +1,6 @@
 """What a kernel sees of a tensor, in PyTorch terms: itself, a reshape, slices, a permutation.
 
-`Memory` tells which tensor a load sees. `Structures` tells which terms of a kernel are the same.
+`Memory` tells which tensor a load reads. `Structures` tells which terms of a kernel are the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that an expression names, with the layout that the wrapper gives it."""
+    """A tensor that an expression names, with its layout in the wrapper."""
 
     text: str
     sizes: tuple[Whole, ...]
@@ -47,7 +47,7 @@ class Tensor:
 
 
 def contiguous(sizes: Sequence[Whole]) -> tuple[Whole, ...]:
-    """The strides of a dense tensor."""
+    """Return the strides of a dense tensor."""
     return tuple(product(sizes[at + 1 :]) for at in range(len(sizes)))
 
 
@@ -63,7 +63,7 @@ def is_whole(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> bool:
 
 
 def _is_dense(steps: Sequence[Step], numel: Whole) -> bool:
-    """Whether the steps, from the outermost on, cover `numel` adjacent elements."""
+    """Whether the steps, from the outermost one, cover `numel` adjacent elements."""
     strides = contiguous([each.size for each in steps])
     same = all(
         each.size.number == 1 or each.stride == dense for each, dense in zip(steps, strides, strict=True)
@@ -72,7 +72,7 @@ def _is_dense(steps: Sequence[Step], numel: Whole) -> bool:
 
 
 def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool = False) -> str:
-    """The elements of a tensor reached by the steps from `offset` on, in their order."""
+    """Write the elements of a tensor that the steps reach from `offset`, in their order."""
     sizes = [each.size for each in steps]
     if offset == Whole() and _is_same(tensor, steps):
         return tensor.text
@@ -90,14 +90,14 @@ def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool
 
 
 def strided(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
-    """Elements of a tensor's memory, at any distance."""
+    """Write elements of a tensor's memory at any distance."""
     sizes, strides = ([getattr(each, what) for each in steps] for what in ("size", "stride"))
     at = f", {offset}" if offset != Whole() else ""
     return f"strided({tensor.text}, {tupled(sizes)}, {tupled(strides)}{at})"
 
 
 def _refolded(tensor: Tensor, steps: Sequence[Step], to_write: bool) -> Tensor | None:
-    """A dense tensor with one dimension for each stride of the steps; None if they do not divide it."""
+    """Write a dense tensor with one dimension for each stride of the steps; None if they do not divide it."""
     strides = sorted({each.stride for each in steps if each.size.number != 1}, key=typical, reverse=True)
     if not strides or any(stride == Whole() for stride in strides):
         return None
@@ -121,7 +121,7 @@ def _is_same(tensor: Tensor, steps: Sequence[Step]) -> bool:
 
 
 def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
-    """Slices of dimensions and a permutation; None if a step is not along a dimension of the tensor."""
+    """Write slices and a permutation of dimensions; None if a step is not along a dimension of the tensor."""
     place: dict[int, tuple[Step, int]] = {}
     for step in steps:
         found = _dimension_of(tensor, step, place)
@@ -153,7 +153,7 @@ def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
 
 
 def _dimension_of(tensor: Tensor, step: Step, taken: Collection[int]) -> tuple[int, int] | None:
-    """The dimension that a step walks along, and how many of its elements at a time."""
+    """Return the dimension along which a step moves, and by how many of its elements."""
     found = []
     for dim, (size, stride) in enumerate(zip(tensor.sizes, tensor.strides, strict=True)):
         every = step.stride.over(stride) if dim not in taken else None
@@ -172,7 +172,7 @@ def _permuted(there: Sequence[Step], wanted: Sequence[Step]) -> str:
 
 
 def starts_of(tensor: Tensor, offset: Whole) -> list[Whole] | None:
-    """The index of an offset in each dimension; None if the offset lies between indices."""
+    """Return the index of an offset in each dimension; None if the offset lies between indices."""
     starts, rest = [Whole()] * len(tensor.sizes), offset
     strides = [typical(stride) for stride in tensor.strides]
     for dim in sorted(range(len(strides)), key=strides.__getitem__, reverse=True):
@@ -189,7 +189,7 @@ def starts_of(tensor: Tensor, offset: Whole) -> list[Whole] | None:
 
 
 def typical(value: Whole) -> int:
-    """The value for typical sizes, to order strides by."""
+    """Return the value for typical sizes, by which strides are ordered."""
     found = value.replaced({atom: constant(_TYPICAL) for atom in value.atoms}).number
     return found if found is not None else 0
 
@@ -203,7 +203,7 @@ def tupled(sizes: Sequence[Whole]) -> str:
 
 
 class Memory:
-    """The tensors of a kernel's parameters as loads see them after earlier stores."""
+    """The tensors that loads from a kernel's parameters see after earlier stores."""
 
     def __init__(self, tensors: Mapping[str, Tensor], stores: Sequence[Store] = ()) -> None:
         self.start = dict(tensors)
@@ -215,17 +215,17 @@ class Memory:
         return {tensor.text for states in self.states.values() for _, tensor in states}
 
     def written(self, parameter: str, line: int, tensor: Tensor) -> None:
-        """From this line on the parameter holds that tensor."""
+        """From this line on, the parameter refers to that tensor."""
         self.states[parameter].append((line, tensor))
 
     def rename(self, parameters: Collection[str], text: str, name: str) -> None:
-        """What these parameters held so far is now called `name`."""
+        """From this line on, the former content of these parameters is called `name`."""
         for parameter in parameters:
             states = self.states[parameter]
             states[:] = [(at, replace(t, text=name) if t.text == text else t) for at, t in states]
 
     def version(self, element: Element) -> int:
-        """The number of stores that a load sees."""
+        """Return the number of stores that a load sees."""
         text = self._text(element.parameter)
         return sum(text == written and line < element.line for written, line in self._stores)
 
@@ -240,7 +240,7 @@ class Memory:
 
 
 class Structures:
-    """Numbers for terms. Terms with equal structure over the same memory state have the same number."""
+    """Numbers for terms. Terms with the same structure over the same memory state have the same number."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -249,7 +249,7 @@ class Structures:
         self._structures: dict[tuple[object, ...], int] = {}
 
     def identity(self, term: Term) -> int:
-        """The same number for two terms of one structure."""
+        """Return the same number for terms of the same structure."""
         if term not in self._identity:
             inner: tuple[object, ...]
             match term:

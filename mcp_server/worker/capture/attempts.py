@@ -1,7 +1,7 @@
 """Tries changes of a failed export or compile until one passes and gives eager mode's numbers.
 
-It runs inside the program, after the program has ended with the error, on the program's own module and
-inputs. Nothing of the user's is changed: a rewrite is a function in memory, and is undone.
+It runs inside the program, after the error that ended it, on the program's own module and inputs. It changes
+nothing of the user's: a rewrite is a function in memory, and is undone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _even(least: int, size: int) -> int:
 
 
 def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None) -> List[Attempt]:
-    """Return what was tried, in order, until something passed. Restores the module and torch.
+    """Return what was tried, in order, until something passed. Restore the module and torch.
 
     `tell` gets a line before each attempt.
     """
@@ -90,7 +90,7 @@ def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None)
 
 @contextlib.contextmanager
 def _put_back(module: torch.nn.Module) -> Iterator[State]:
-    """Keep the state of the module, and restore it and the random numbers afterwards; torch logs nothing."""
+    """Restore the state of the module and the random numbers afterwards; meanwhile torch logs nothing."""
     state = {name: value.detach().clone() for name, value in module.state_dict().items()}
     random = torch.get_rng_state()
     try:
@@ -132,7 +132,7 @@ def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int
 
 
 def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[Failing]:
-    """Return the failure with a change if it is at another line of the model; None otherwise."""
+    """Return the failure with a change if it is at a different line of the model; None otherwise."""
     if change.owner is None:
         return None
     trees = {**failing.trees, (change.owner, change.attribute): change.tree}
@@ -227,7 +227,7 @@ def _without_trace_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Keep torch's messages about our own attempts out of the program's log, which is read for its error."""
+    """Keep torch's messages about our attempts out of the program's log, in which its error is searched."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     found = [each for name in names for each in logging.getLogger(name).handlers]
     levels = [(each, each.level) for each in found if isinstance(each, logging.StreamHandler)]

@@ -364,7 +364,7 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
 
 
 def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
-    """Return the block of the innermost statement on a line, and its position; None if there is none."""
+    """Return the block of the innermost statement on a line, and its position in it; None if none."""
     for part in ("body", "orelse", "finalbody", "handlers"):
         for number, each in enumerate(block := getattr(node, part, None) or []):
             if each.lineno <= line <= (each.end_lineno or each.lineno):

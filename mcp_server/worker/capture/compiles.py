@@ -283,7 +283,7 @@ class Compiles:
             self.journal.event("drifted", names=sorted(changed), file=file, notice=notice)
 
     def attempt(self, error: BaseException) -> None:
-        """Try what makes the failed export or compile pass, if that is what ends the program."""
+        """Try changes that may make the failed export or compile pass, if it is what ends the program."""
         if self.last_export is None:
             return
         from .attempts import attempts, compile_with  # only a program that fails this way needs these

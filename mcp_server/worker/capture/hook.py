@@ -62,7 +62,7 @@ class Hook:
         sys.excepthook = look
 
     def _forked(self) -> None:
-        """After a fork: a parent's thread may hold the journal's lock, and its files are not our own."""
+        """Reset after a fork: a parent's thread may hold the journal's lock, and the files are not ours."""
         self.journal.lock = threading.Lock()
         self.calls.store.forget()
 

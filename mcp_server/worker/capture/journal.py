@@ -113,7 +113,7 @@ class CaptureStore:
         return path
 
     def evict(self, path: Optional[str], load: int, odd: bool) -> None:
-        """Keep or delete a finished call's inputs: the first, the latest and the first odd calls' stay."""
+        """Keep or delete a finished call's inputs. The first, latest and first odd calls keep theirs."""
         if path is None:
             return
         if odd and self.odd < ODD:

@@ -62,6 +62,6 @@ def minimise_while(
 
 
 def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:
-    """Split `items` into consecutive parts of nearly equal length; empty parts occur only if too few."""
+    """Split `items` into consecutive parts of nearly equal length. Parts are empty only if items run out."""
     borders = [round(len(items) * piece / pieces) for piece in range(pieces + 1)]
     return [tuple(items[borders[piece] : borders[piece + 1]]) for piece in range(pieces)]

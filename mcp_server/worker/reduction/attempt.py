@@ -143,7 +143,7 @@ def difference(before: Any, after: Any) -> Any:
 
 
 def prepare(workaround: Workaround) -> None:
-    """Do before the compile what a user would write to work around a decision."""
+    """Before the compile, do what a user would write to work around a decision."""
     from torch._inductor import decomposition, lowering
 
     for name in workaround.get("decompositions", ()):
@@ -161,7 +161,7 @@ def prepare(workaround: Workaround) -> None:
 
 
 def forget(name: str) -> None:
-    """Remove a decomposition from the compiler's tables: it calls no operator that it could decompose."""
+    """Remove a decomposition from the compiler's tables. Its operator then stays in the graph."""
     from torch._inductor import decomposition
 
     for table in (decomposition.decompositions, decomposition.select_decomp_table()):

@@ -227,7 +227,7 @@ NO_FAULT, NOT_FINITE, DEPARTS, NOT_EXPORTED = 0, 3, 4, 5
 
 
 def seeded(shape: Any, stride: Any, dtype: torch.dtype, low: float, high: float, seed: int) -> torch.Tensor:
-    """A tensor of uniform values in [low, high], the same for the same seed."""
+    """Return a tensor of uniform values in [low, high], the same for the same seed."""
     drawn = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     if not dtype.is_floating_point:
         drawn = (drawn * (high - low + 1) + low).floor().clamp(max=high)
@@ -237,7 +237,7 @@ def seeded(shape: Any, stride: Any, dtype: torch.dtype, low: float, high: float,
 
 
 def show(model: Any, arguments: Any, dynamic_shapes: Any, configs: Any) -> int:
-    """Export, compile, load and call; then compare the outputs with eager. The exit status."""
+    """Export, compile, load and call, then compare the outputs with eager. Return the exit status."""
     phase("exporting")
     try:
         program = torch.export.export(model, arguments, dynamic_shapes=dynamic_shapes, strict=False)
@@ -269,7 +269,7 @@ def phase(name: str) -> None:
 
 
 def not_finite(place: int, output: torch.Tensor) -> bool:
-    """Print how many values of an output are not finite; minus infinity alone is what masks are made of."""
+    """Print how many values of an output are not finite. Only minus infinity may come from a mask."""
     if not (output.is_floating_point() or output.is_complex()):
         return False
     wide = output.float() if output.element_size() == 1 else output
@@ -281,7 +281,7 @@ def not_finite(place: int, output: torch.Tensor) -> bool:
 
 
 def departs(place: int, got: torch.Tensor, want: torch.Tensor) -> bool:
-    """Print where the package's output is not what eager gives."""
+    """Print where the package's output differs from eager's."""
     if got.shape != want.shape or got.dtype != want.dtype:
         print("departs: output", place, "is", got.dtype, tuple(got.shape), flush=True)
         print("         eager gives", want.dtype, tuple(want.shape), flush=True)
