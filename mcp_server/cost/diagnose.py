@@ -72,7 +72,7 @@ async def diagnose_build(
         fix = Fix(text=change.lever.fix, after=change.lever.code)
         summary = f"{_told(first)} {change.why}"
         return loss(change.headline, summary, party, fix, cost(), evidence, why)
-    return no_loss(f"{_told(first)} No change won time.", cost(), evidence)
+    return no_loss(f"{_told(first)} No change saved time.", cost(), evidence)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _Build:
         return found
 
     async def without(self, first: BuildTimed, configs: dict[str, object], change: _Change) -> Win | None:
-        """Time the changed build and the original again; None if the change won no time."""
+        """Time the changed build and the original again; None if the change saved no time."""
         second = await self.timed(change.configs, change.env)
         if second is None or first.seconds / second.seconds < LEAST_WIN:
             return None
@@ -176,7 +176,7 @@ def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdic
     summary, evidence = f"The build did not end within {build.limit:g} s.", _nodes_of(build.lines)
     if loops:
         return _unrolled(context, summary, loops[0], evidence)
-    advice = "Parts are told after a build that ends: use a higher --budget-s and --timeout-s."
+    advice = "The parts are known only after a build that ends: use a higher --budget-s and --timeout-s."
     return no_loss(f"{summary} {advice}", context.cost.cost(), evidence, "inconclusive")
 
 

@@ -254,6 +254,6 @@ async def recording_environment(context: Context, env: Mapping[str, str]) -> dic
 
 
 def recordings_of(context: Context) -> Path | None:
-    """The folder with the host's recordings; None if it loaded no package."""
+    """The folder with the host's recordings; None if the host loaded no package."""
     folder = context.directory / FOLDER
     return folder if folder.is_dir() and any(folder.glob("*.ring")) else None

@@ -73,7 +73,7 @@ def compare_all(expected: Tensors, actual: Tensors) -> Compared:
 
 
 def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> list[ExpectedOutput]:
-    """The compared outputs with their distances."""
+    """Return the compared outputs with their distances."""
     outputs = []
     for each, want, got in zip(found.outputs, expected, actual):
         same = want.shape == got.shape
@@ -83,14 +83,14 @@ def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> lis
 
 
 def equal(expected: Tensors, actual: Tensors, limits: Limits = (None, None)) -> bool:
-    """Whether all outputs equal the expected ones, also in dtype: a wider operator may have changed them."""
+    """Whether all outputs equal the expected ones, also in dtype, which a wider operator may have changed."""
     pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
     alike = (want.shape == got.shape and not bool(_differs(got, want, limits).any()) for want, got in pairs)
     return len(expected) == len(actual) and all(alike)
 
 
 def faults(outputs: Tensors, expected: Optional[Tensors], infinities: bool, limits: Limits) -> Tensors:
-    """Masks of the faulty elements: NaN, infinite with `infinities`, or different from the expected ones."""
+    """Return masks of the faulty elements: NaN, infinite if `infinities`, or not as expected."""
     masks = []
     for place, tensor in enumerate(outputs):
         values = wide(tensor)
@@ -151,7 +151,7 @@ def compare_calls(
 
 
 def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> Optional[int]:
-    """The number of faults in the part that a call with fewer elements gives; None if it is no such part.
+    """Count faults in the part that a call with fewer elements gives; None if it is not such a part.
 
     Each output has the values of the first or last elements along one dimension, or is unchanged.
     """
@@ -173,7 +173,7 @@ def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limit
 
 
 def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Optional[float]]:
-    """The largest difference between finite elements (`by`), and the largest expected one (`reach`)."""
+    """Return the largest difference of finite elements (`by`), and the largest expected one (`reach`)."""
     wanted, found = (wide(each.detach().cpu()).reshape(-1) for each in (want, got))
     finite = torch.isfinite(wanted) & torch.isfinite(found)
     if not bool(finite.any()) or not bool((torch.isfinite(wanted) == torch.isfinite(found)).all()):
@@ -183,7 +183,7 @@ def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Op
 
 
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
-    """For each output, a mask of the elements that differ between two calls; empty if layouts differ."""
+    """Return a mask of the differing elements for each output of two calls; empty if layouts differ."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)
         for old, now in zip(first, second)
@@ -191,7 +191,7 @@ def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
 
 
 def input_change(place: int, before: Any, after: Any) -> Optional[InputChange]:
-    """The change of one input; None if it is the same."""
+    """Return the change of one input; None if it is unchanged."""
     if before is after or not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
         return None
     layout = _layout(before, after)
@@ -227,7 +227,7 @@ def _first(old: torch.Tensor, now: torch.Tensor, mask: torch.Tensor) -> tuple[El
 
 
 def _differs(got: torch.Tensor, want: torch.Tensor, limits: Limits) -> torch.Tensor:
-    """Mask of the elements that differ by more than the tolerance of the coarser dtype."""
+    """Return a mask of the elements that differ by more than the tolerance of the coarser dtype."""
     own = max(tolerance(tensor.dtype) for tensor in (got, want))
     rtol, atol = (one if asked is None else asked for one, asked in zip(own, limits))
     actual, reference = wide(got), wide(want)
@@ -236,7 +236,7 @@ def _differs(got: torch.Tensor, want: torch.Tensor, limits: Limits) -> torch.Ten
 
 
 def _layout(old: torch.Tensor, now: torch.Tensor, strict: bool = True) -> str:
-    """How shape, dtype or device differ. Unless `strict`, device and floating-point dtype may differ."""
+    """Describe how shape, dtype or device differ. Unless `strict`, device and float dtype may differ."""
     if old.shape != now.shape:
         return "shape {} instead of {}".format(list(now.shape), list(old.shape))
     both_real = old.is_floating_point() and now.is_floating_point()
@@ -259,7 +259,7 @@ MOST = 0.95  # of the elements of a tensor; the others may be flipped decisions,
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """The expected value: in eager mode, and from the `runs` in float64, the first of them without roundings.
+    """The expected value: in eager mode, and in the float64 `runs`, the first of them without roundings.
 
     Each of its elements sums `terms` numbers.
     """
@@ -271,7 +271,7 @@ class Expected:
 
 
 def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness:
-    """How close a tensor is to what it should be, with as many elements, compared in logical order."""
+    """Measure how close a tensor is to the expected one with as many elements, in logical order."""
     device = got.device
     actual, eager, *runs = (
         widest(each.detach().to(device).reshape(-1)) for each in (got, want.eager, *want.runs)
@@ -302,7 +302,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
 def _allowed(
     got: torch.Tensor, want: Expected, eager: torch.Tensor, runs: list[torch.Tensor], factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tolerance of each element, and the tolerance if products are rounded to TF32."""
+    """Return the tolerance of each element, also if products are rounded to TF32."""
     eps = max(eps_of(each.dtype) for each in (got, want.eager))
     exact = runs[0] if runs else eager
     size = finite(exact)
@@ -318,7 +318,7 @@ def _allowed(
 
 
 def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
-    """The distance that rounding moves each element."""
+    """Return the distance that rounding moves each element."""
     squares = torch.zeros(exact.shape, dtype=torch.float64, device=exact.device)
     for each in others:  # one at a time, because a tensor may be large
         squares += finite(each - exact).square()
@@ -330,7 +330,7 @@ def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
 
 
 def finite(values: torch.Tensor) -> torch.Tensor:
-    """Magnitudes, with 0 for values that are not finite."""
+    """Return magnitudes, with 0 for values that are not finite."""
     return values.abs().double().nan_to_num(nan=0.0, posinf=0.0)
 
 
@@ -343,7 +343,7 @@ def eps_of(dtype: torch.dtype) -> float:
 
 
 def _away(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Absolute differences. Equal infinities, and NaN in both, give 0; NaN in one gives infinity."""
+    """Return absolute differences: 0 for equal infinities and NaN in both, infinity for NaN in one."""
     away = (value - reference).abs().double().nan_to_num(nan=math.inf, posinf=math.inf)
     return torch.where(unequal(value, reference), away, 0.0)
 
@@ -355,9 +355,9 @@ def _largest(values: torch.Tensor) -> float:
 def judge(
     wanted: list[Expected], got: list[torch.Tensor], checked: list[torch.Tensor], report: Report
 ) -> None:
-    """Event `rounding`, for outputs of eager's shapes and dtypes.
+    """Report event `rounding` for outputs of eager's shapes and dtypes.
 
-    `checked` are tensors that the user's own check may have compared the outputs with.
+    `checked` are tensors with which the user's own check may have compared the outputs.
     """
     if [(one.eager.shape, one.eager.dtype) for one in wanted] != [(one.shape, one.dtype) for one in got]:
         return

@@ -1,4 +1,4 @@
-"""The exported program node by node in eager mode, in float64, and in float64 with random rounding errors."""
+"""The exported program, node by node: in eager mode, in float64, and in float64 with random roundings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def expectations(
     cap: int = 0,
     rounded: int = 1,
 ) -> Expectations:
-    """Expected values in float64 and `rounded` runs, unless the program cannot run in float64.
+    """Return expected values in float64 and `rounded` runs, if the program can run in float64.
 
     A slow program is not run many times.
     """
@@ -104,7 +104,7 @@ def run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
 
 
 class Recorder(torch.fx.Interpreter):
-    """Records results of chosen nodes, up to `cap` bytes, in `kept`, and the number of summands of each."""
+    """Records results of chosen nodes in `kept`, up to `cap` bytes, and the number of summands of each."""
 
     def __init__(self, module: Any, wanted: frozenset[str], cap: int, report: Report) -> None:
         super().__init__(module)
@@ -146,7 +146,7 @@ class Recorder(torch.fx.Interpreter):
             self.kept.setdefault(node.name, []).append(tensor.detach().clone())
 
     def _terms(self, node: torch.fx.Node, result: Any) -> float:
-        """How many numbers each element of the result sums."""
+        """Return how many numbers each element of the result sums up."""
         inputs = only_tensors(self.fetch_args_kwargs_from_env(node))
         made = only_tensors(result)
         if not inputs or not made:
@@ -161,7 +161,7 @@ class Recorder(torch.fx.Interpreter):
         return max(1.0, first.numel() / max(made[0].numel(), 1))
 
     def without_bias(self, node: torch.fx.Node) -> list[torch.Tensor]:
-        """The product without the bias, which Inductor may add in a later kernel."""
+        """Return the product without the bias, which Inductor may add in a later kernel."""
         place, factors = BIAS.get(operator_name(node), (0, ()))
         args = self.fetch_args_kwargs_from_env(node)[0]
         if not factors or len(args) <= max(place, *factors) or len(args) > 3:
@@ -219,7 +219,7 @@ class ExactRecorder(Recorder):
         return _pytree.tree_map_only(torch.Tensor, lambda factor: self.moved(factor, TF32_EPS), given)
 
     def rounded(self, node: torch.fx.Node, result: Any) -> Any:
-        """The result with rounding errors. Views are left alone, because they must keep sharing memory."""
+        """Return the result with rounding errors. Views are left alone, because they must share memory."""
         shared = {_memory(one) for one in only_tensors(self.fetch_args_kwargs_from_env(node))}
 
         def perturbed(value: Any, fake: Any) -> Any:
@@ -257,14 +257,14 @@ def uses_tf32(node: torch.fx.Node) -> bool:
 
 
 def fakes(node: torch.fx.Node, value: Any) -> Any:
-    """The fake results of a node if they have the structure of `value`, else `value`."""
+    """Return the fake results of a node if they have the structure of `value`, else `value`."""
     fake = node.meta.get("val")
     same = _pytree.tree_structure(fake) == _pytree.tree_structure(value)
     return fake if fake is not None and same else value
 
 
 def widened(value: Any) -> Any:
-    """Floating-point tensors as float64, complex ones as complex128; anything else as it is."""
+    """Return floating-point tensors as float64, complex ones as complex128, anything else unchanged."""
     inexact = isinstance(value, torch.Tensor) and (value.is_complex() or value.is_floating_point())
     return widest(value) if inexact else value
 

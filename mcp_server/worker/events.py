@@ -1,8 +1,8 @@
 """What the worker reports: one class for each event, which both sides use, and the facts in them.
 
 Standard library only and Python 3.9, as in `protocol`. An event is one JSON object per line of the report:
-`event` (its name, that of the class), `t` (seconds since the worker began) and the fields of the class but
-for those that are None. A field with a default may be missing, in reports of other versions for example.
+`event` (its name), `t` (seconds since the worker began) and the fields of its class that are not None. A
+field with a default may be missing, for example in reports of other versions.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .report import Frame, Number, OddElement, Overrun, TensorFacts
 
 
 class Event:
-    """`event` is its name in a report, by default that of the class: `node_raised` of `NodeRaised`.
+    """`event` is its name in a report, by default made from that of the class: `node_raised` of `NodeRaised`.
 
-    `t`: seconds since the worker began, in an event that was read.
+    `t` is in seconds since the worker began. Only events that were read have it.
     """
 
     event: str
@@ -43,7 +43,7 @@ class Phase(Event):
 
 @dataclass
 class Layout:
-    """A layout that a fake function gives; sizes that depend on data are None. `device` is its type."""
+    """A layout that a fake function promises. Sizes that depend on data are None. `device` is its type."""
 
     shape: list[Optional[int]]
     stride: list[Optional[int]]
@@ -53,7 +53,7 @@ class Layout:
 
 @dataclass
 class Broken:
-    """The layout of a result that the fake function promised, and the one that the operator returned."""
+    """The layout that the fake function promised for a result, and the layout that the operator returned."""
 
     promised: Layout
     returned: Layout
@@ -70,7 +70,7 @@ class Torch(Event):
 
 @dataclass
 class OperatorsTaken(Event):
-    """The `lines` of a script that register operators; empty if there are none; `refused` says why."""
+    """The `lines` of a script that register operators, empty if there are none. `refused` says why not."""
 
     file: str = ""
     lines: list[int] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Refused(Event):
 
 @dataclass
 class Failed(Event):
-    """The exception that ended the operation; `during` is the phase begun by the last event."""
+    """The exception that ended the operation. `during` is the phase that the last event began."""
 
     text: str = ""
     during: str = ""
@@ -103,7 +103,7 @@ class Python(Event):
 
 @dataclass
 class Cuda(Event):
-    """`why` it is not `available`, and the newest that the `driver` runs, as 1000 * major + 10 * minor."""
+    """Why CUDA is not `available`, and the newest that the `driver` runs as 1000 * major + 10 * minor."""
 
     available: Optional[bool] = None
     why: str = ""
@@ -112,7 +112,7 @@ class Cuda(Event):
 
 @dataclass
 class Gpu(Event):
-    """A device, with its `capability` as digits such as 90, or the error with which it answers."""
+    """A device with its `capability` as digits, such as 90, or the error that it raises when queried."""
 
     index: int
     name: str = ""
@@ -125,7 +125,7 @@ class Gpu(Event):
 
 @dataclass
 class NotApplied(Event):
-    """A constant of an update that the program cannot take, and why."""
+    """A constant of an update that the program cannot take, and the reason."""
 
     name: str = ""
     what: str = ""
@@ -143,7 +143,7 @@ class Given(Event):
 
 @dataclass
 class Inputs(Event):
-    """The leaves of the inputs, with the device from which each was saved."""
+    """The leaves of the inputs, each with the device from which it was saved."""
 
     leaves: list[TensorFacts]
 
@@ -164,7 +164,7 @@ class ChangedInputs(Event):
 
 @dataclass
 class IndexValues(Event):
-    """Elements of a part, and of those `outside` its range the `first` few as (index, value)."""
+    """Values of a part. `first` are the first few elements `outside` its range, as (index, value)."""
 
     part: InputSlice
     elements: int = 0
@@ -190,7 +190,7 @@ MOST_ROWS = 32  # rows of dimension 0 that a comparison lists
 
 @dataclass
 class Called(Event):
-    """A call returned, after `seconds` including the device's work."""
+    """A call returned. `seconds` include the work of the device."""
 
     call: int = 0
     seconds: float = 0.0
@@ -208,7 +208,7 @@ class ElementChange:
 
 @dataclass
 class Repeated(Event):
-    """Whether the call `run`, `second` or `filled`, gave the same outputs as the first call."""
+    """Whether the call `run` (`second` or `filled`) gave the same outputs as the first call."""
 
     run: str
     equal: bool
@@ -221,10 +221,10 @@ class Repeated(Event):
 class OutputChange:
     """One output compared with that of another call.
 
-    `layout` says how shape or dtype differ, and nothing else is known then. `changed` counts elements that
-    differ by more than rounding, `innocent` those of them that were not at fault in the first place. `rows`
-    are indices of dimension 0 that hold such elements, at most `MOST_ROWS`; `innocent_rows` those of rows in
-    which no element was at fault.
+    `layout` says how shape or dtype differ; nothing else is known in that case. `changed` counts elements
+    that differ by more than rounding, and `innocent` those among them that were not at fault before. `rows`
+    are indices of dimension 0 with such elements, at most `MOST_ROWS`; `innocent_rows` are the rows in which
+    no element was at fault.
     """
 
     output: int
@@ -240,9 +240,9 @@ class OutputChange:
 
 @dataclass(frozen=True)
 class ExpectedOutput(OutputChange):
-    """An output compared with what is expected.
+    """An output compared with the expected one.
 
-    `by`: how far apart finite elements are at most, and `reach` the largest that is expected.
+    `by` is the largest difference between finite elements, and `reach` the largest expected value.
     """
 
     same_shape: bool = True
@@ -252,7 +252,7 @@ class ExpectedOutput(OutputChange):
 
 @dataclass
 class Compared(Event):
-    """The outputs of the package, compared with others of the same call; `counts` of both."""
+    """The outputs of the package compared with others of the same call. `counts` are both numbers."""
 
     equal: bool
     counts: list[int] = field(default_factory=list)
@@ -271,9 +271,9 @@ class ComparedExpected(Compared):
 class Comparison:
     """All outputs of one call compared with those of another, `against`.
 
-    `cured`, `left` and `new` count elements at fault there and not here, at both, and here alone. At fault is
-    what is not finite, or what differs from the expectation where there is one. `part`: where the outputs
-    are the first or the last part of those, how many elements of that part are at fault.
+    `cured`, `left` and `new` count elements at fault only there, in both, and only here. An element is at
+    fault if it is not finite or, where there is an expectation, if it differs from it. `part`: if the outputs
+    are the first or last part of the others, how many elements of that part are at fault.
     """
 
     against: str
@@ -285,7 +285,7 @@ class Comparison:
 
     @property
     def layout(self) -> str:
-        """How the first output with a different layout differs; empty if all layouts agree."""
+        """Describe how the first output with a different layout differs; empty if all layouts agree."""
         return next((output.layout for output in self.outputs if output.layout), "")
 
     @property
@@ -294,13 +294,13 @@ class Comparison:
 
     @property
     def innocent(self) -> int:
-        """The number of elements that differ though they were not at fault."""
+        """Return the number of elements that differ although they were not at fault."""
         return sum(output.innocent for output in self.outputs)
 
 
 @dataclass(frozen=True)
 class InputChange:
-    """What the intervention did to one input: `changed` of its elements, or its `layout`."""
+    """What the intervention did to one input: how many elements it `changed`, or its new `layout`."""
 
     input: int
     elements: int
@@ -311,14 +311,14 @@ class InputChange:
 
 @dataclass(frozen=True)
 class NeededElement(ElementChange):
-    """An element of an input that has to change for the call to return."""
+    """An element of an input that must change for the call to return."""
 
     input: int
 
 
 @dataclass(frozen=True)
 class Smallest:
-    """The fewest changed elements with which the call returns, and the number of `calls` to find them."""
+    """The fewest changes of elements with which the call returns, and the number of `calls` to find them."""
 
     needed: int
     changed: int
@@ -328,7 +328,7 @@ class Smallest:
 
 @dataclass(frozen=True)
 class CheckFacts(Event, event="checked_outputs"):
-    """How the user's check command ended: its exit status, and the last part of its output."""
+    """How the user's check command ended: its exit status, and the end of its output."""
 
     status: int
     text: str = ""
@@ -378,7 +378,7 @@ class OfLaunch(Event):
 
 @dataclass
 class Argument(OfLaunch, TensorFacts):
-    """An argument before or after a launch (`phase`): a tensor, or a number, which is its `value`.
+    """An argument before or after a launch (`phase`): a tensor, or a number with its `value`.
 
     `saved` is the tensor's file. `outside` is an element beyond the bound that was asked for.
     """
@@ -396,14 +396,14 @@ class Argument(OfLaunch, TensorFacts):
 
 @dataclass
 class LeftOut(Event):
-    """There are too many events, so these arguments have none."""
+    """The number of arguments without events, because there would be too many."""
 
     arguments: int
 
 
 @dataclass
 class NotSaved(Event):
-    """Tensors beyond the cap in bytes, or of a dtype or layout that cannot be saved."""
+    """The number of tensors that were not saved: too many bytes, or an unsupported dtype or layout."""
 
     tensors: int
     cap: int
@@ -420,10 +420,10 @@ class Interpreted(Event):
 
 @dataclass
 class ComparedForm(Event):
-    """Whether the program gives what is expected: as it is, with operators in another form, and again.
+    """Whether the program gives the expected values: unchanged, in another form, and unchanged again.
 
-    `form`: `int64`, those that do not fit in 64 bits; `evaluation`, of those in training mode; or `weights`,
-    the whole program with the weights that changed after its export.
+    `form` is `int64` (operators whose result does not fit in 64 bits), `evaluation` (those in training mode)
+    or `weights` (the whole program, with the weights that changed after its export).
     """
 
     form: str
@@ -432,7 +432,7 @@ class ComparedForm(Event):
 
 @dataclass
 class OfNode(Event):
-    """A node of the program with its operator and the model's lines, innermost first."""
+    """A node of the program: its operator, and the model's lines, innermost first."""
 
     node: str
     op: str
@@ -441,7 +441,7 @@ class OfNode(Event):
 
 @dataclass
 class NodeRaised(OfNode):
-    """An operator raised; `behind` are the non-finite nodes that its integer inputs are computed from."""
+    """An operator raised. `behind` are the non-finite nodes from which its integer inputs are computed."""
 
     text: str
     type: str = ""
@@ -458,7 +458,7 @@ class GuardFailed(OfNode):
 
 @dataclass
 class NodeNonFinite(OfNode):
-    """A result with NaN (`nan`), infinities, or minus infinity alone (`masked`); `bad_inputs` had one."""
+    """A result with NaN (`nan`), infinities, or only -inf (`masked`). `bad_inputs`: an input had one."""
 
     bad_inputs: list[str]
     nan: bool
@@ -470,8 +470,8 @@ class NodeNonFinite(OfNode):
 class NodeOverflow(OfNode):
     """Integers that do not fit their dtype: `count` elements, and the first with its `exact` value.
 
-    The dtype is a narrower one of integers, or one of floats to which they are converted. `modular`: what
-    reads the result may well mean it so, as in a hash.
+    The dtype is a narrower integer type, or a float type to which they are converted. `modular`: the readers
+    of the result may intend the overflow, as in a hash.
     """
 
     modular: bool
@@ -484,7 +484,7 @@ class NodeOverflow(OfNode):
 
 @dataclass
 class NodeTraining(OfNode):
-    """An operator that runs in training mode: a batch norm with the statistics of the batch, a dropout."""
+    """An operator in training mode: a dropout, or a batch norm that uses the statistics of the batch."""
 
 
 @dataclass
@@ -497,7 +497,7 @@ class FakeMismatch(OfNode):
 
 @dataclass
 class Operator(Event):
-    """A call of an operator that breaks its schema (`mutated` and `aliases`: arguments) or fake function."""
+    """A call in which an operator breaks its schema (`mutated`, `aliases`: arguments) or fake function."""
 
     op: str
     call: int
@@ -509,7 +509,7 @@ class Operator(Event):
 
 @dataclass
 class EagerRan(Event):
-    """Whether eager mode gives the same outputs twice; `left_out` of its values were too large to be kept."""
+    """Whether eager mode gives the same outputs twice. `left_out` counts values that are too large."""
 
     same: bool
     left_out: int
@@ -542,7 +542,7 @@ class Closeness:
 
     @property
     def example(self) -> str:
-        """The package's value, eager's, where, and how many are so; empty where all are within."""
+        """Describe the first element beyond the tolerance, and count them; empty if there are none."""
         if not self.values:
             return ""
         eager, package = self.values
@@ -553,10 +553,10 @@ class Closeness:
 
 @dataclass
 class Rounding(Event):
-    """Whether rounding explains each output: it is `within` then.
+    """Whether rounding explains each output (`within`).
 
-    `reference` says whether each output that the user's own check may have compared has a tensor there that
-    is explained as well; None if there are none. `narrow`: there are outputs of half precision.
+    `reference` says for each output that the user's own check may have compared whether rounding explains its
+    reference, too; None if there are none. `narrow`: some outputs have half precision.
     """
 
     outputs: list[Closeness]
@@ -566,9 +566,9 @@ class Rounding(Event):
 
 @dataclass
 class OutputCompared(Event):
-    """An output of the package beside eager's: equal, rounding, differs or layout.
+    """An output of the package compared with eager mode's: equal, rounding, differs or layout.
 
-    `layouts`: other shapes or dtypes than eager's.
+    `layouts` are the two shapes or dtypes if they differ.
     """
 
     index: int
@@ -599,9 +599,9 @@ class Rerun(OfLaunch):
 
 @dataclass
 class ConstantDiffers(Event):
-    """A constant of the package has other values than the program's: `different` of its `elements`.
+    """`different` of the `elements` of a constant differ between the package and the program.
 
-    `launch` is the first to read it.
+    `launch` is the first that reads the constant.
     """
 
     name: str
@@ -621,9 +621,9 @@ class ConstantDiffers(Event):
 class LaunchJudged(OfLaunch):
     """A tensor that a launch wrote from correct inputs, and that others read.
 
-    `status`: right, wrong or unjudged (`why`). It holds tensor number `place` of `node`, with `product`
-    without its bias, of `shape` and `dtype`, at `sizes`, `strides` and `offset` of its memory; `compared`
-    with that value. `tf32`: no more than TF32 products explain.
+    `status` is right, wrong or unjudged (`why`). The tensor is number `place` of `node`, of `shape` and
+    `dtype`, at `sizes`, `strides` and `offset` of its memory; with `product`, without its bias. `compared` is
+    with that value. `tf32`: TF32 products explain the difference.
     """
 
     status: str = "unjudged"
@@ -642,14 +642,14 @@ class LaunchJudged(OfLaunch):
 
 @dataclass
 class JudgedOutputs(Event):
-    """Whether the call is right with all wrong values replaced by right ones."""
+    """Whether the call returns correct outputs if correct values replace all wrong ones."""
 
     right: bool
 
 
 @dataclass
 class Timed(Event):
-    """The median time of a call; `steady`: every call gave the outputs of the first."""
+    """The median time of a call. `steady`: every call gave the outputs of the first one."""
 
     seconds: float
     steady: bool = True
@@ -674,7 +674,7 @@ class Switched(Event):
 
 @dataclass
 class Judged(Event):
-    """Whether an output is not finite, has NaN, or differs from eager's."""
+    """Whether an output is not finite, contains NaN, or differs from eager mode's."""
 
     not_finite: bool
     nan: bool
@@ -696,7 +696,7 @@ class Value(Event):
 
 @dataclass
 class Units(Event):
-    """The nodes that compute tensors, in their order, each with those that read it.
+    """The nodes that compute tensors, in order, each with the nodes that read it.
 
     `dynamic`: sizes of the program are symbolic.
     """
@@ -709,7 +709,7 @@ class Units(Event):
 class Cut(Event):
     """The `script` of plan `number`, with its `nodes` and the bytes of each of its `tensors`.
 
-    `sizes` of tensors may be made smaller. `users`: it calls operators that are not torch's.
+    `sizes` are tensor sizes that can be reduced. `users`: the script calls operators that are not torch's.
     """
 
     number: int
@@ -729,7 +729,7 @@ class Uncuttable(Event):
 
 @dataclass
 class Decision(Event):
-    """A decision of the compiler (`reduction.attempt`): its operator, or what a pass rewrote."""
+    """A compiler decision (`reduction.attempt`): its operator, or what a pass rewrote."""
 
     kind: str
     key: str
@@ -750,10 +750,10 @@ class ScriptEnded(Event):
 
 @dataclass
 class PairsTimed(Event):
-    """Alternating unchanged and changed calls: medians in seconds, and quartiles of the ratio of pairs.
+    """Alternating unchanged and changed calls: median seconds, and quartiles of the ratios of the pairs.
 
-    `same`: the changed call gave the same outputs. `others`: the part of all processors that other processes
-    used meanwhile.
+    `same`: the changed call gave the same outputs. `others` is the share of all processors that other
+    processes used meanwhile.
     """
 
     name: str
@@ -769,7 +769,7 @@ class PairsTimed(Event):
 
 @dataclass
 class LaunchTime(Event):
-    """What one kernel or operator takes of a call of `whole` seconds, and how often a call calls it."""
+    """The time of one kernel or operator in a call of `whole` seconds, and how often a call runs it."""
 
     name: str
     seconds: float
@@ -786,7 +786,7 @@ class LoadedIn(Event):
 
 @dataclass(frozen=True)
 class TracedLine:
-    """A line of the model in the graph: how often the trace came by, and its part of all nodes."""
+    """A line of the model in the graph: how often it was traced, and its share of all nodes."""
 
     file: str
     line: int
@@ -797,14 +797,14 @@ class TracedLine:
 
 @dataclass
 class LinesTraced(Event):
-    """The lines of the model with most nodes, known before the build begins."""
+    """The lines of the model with the most nodes. They are known before the build begins."""
 
     lines: list[TracedLine]
 
 
 @dataclass
 class BuildTimed(Event):
-    """What a build took, in seconds; `testing` vector instructions and `tuning` are no part of `parts`."""
+    """The seconds that a build took. `parts` excludes `testing` of vector instructions and `tuning`."""
 
     seconds: float
     testing: float
@@ -817,7 +817,7 @@ class BuildTimed(Event):
 
 @dataclass(frozen=True)
 class SchemaArgument:
-    """One argument of an operator; `default` is text of Python, None without one."""
+    """One argument of an operator. `default` is Python text, None if there is none."""
 
     name: str
     type: str
@@ -828,7 +828,7 @@ class SchemaArgument:
 
 @dataclass
 class Schema(Event):
-    """The operator behind a shim, as the program calls it, and its arguments."""
+    """The operator behind a shim, under its name in a program, and its arguments."""
 
     shim: str
     operator: str
@@ -837,7 +837,7 @@ class Schema(Event):
 
 @dataclass
 class ProgramRan(Event):
-    """The program was run; `error` is what it raised."""
+    """The program was run. `error` is the exception that it raised."""
 
     error: str = ""
     outputs: int = 0
@@ -845,7 +845,7 @@ class ProgramRan(Event):
 
 @dataclass
 class Verified:
-    """Something of the package beside the program's: equal (bits), rounding, different or not_run."""
+    """A tensor of the package compared with the program's: equal (bits), rounding, different or not_run."""
 
     agreement: str = "not_run"
     largest_difference: Optional[float] = None
@@ -860,7 +860,7 @@ class OutputVerified(Verified, Event):
 
 @dataclass
 class LaunchVerified(Verified, Event):
-    """One launch, on its own inputs; `tensor` is what differs most."""
+    """One launch compared on its own inputs. `tensor` is the one that differs most."""
 
     launch: int = 0
     kernel: str = ""

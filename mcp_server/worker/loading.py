@@ -299,7 +299,7 @@ def operate_compile(request: CompileRequest, report: Report) -> None:
 def compiled(
     program: Any, request: CompileRequest, report: Report, more: Optional[Configs] = None
 ) -> tuple[str, float]:
-    """The package compiled from a program, at `package_path`, and the compile time in seconds.
+    """Compile a program to `package_path`. Return the package, and the seconds of the compile.
 
     `more` are options in addition to those of the request.
     """
@@ -360,7 +360,7 @@ def _compiled(path: str, name: str, module: str) -> list[Any]:
 
 
 def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
-    """The result with the configuration that the package was compiled with, and how it was identified."""
+    """Return the result whose configuration the package was compiled with, and how it was identified."""
     with open(request["binary"], "rb") as file:
         code = code_of(file.read())
     same = [one for one in results if code_of(one.kernel.asm["cubin"]) == code]
@@ -385,7 +385,7 @@ def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
 
 
 def code_of(binary: bytes) -> dict[str, bytes]:
-    """The sections with code of a 64-bit ELF file, without the line tables, which name the source's path.
+    """Return the code sections of a 64-bit ELF file, without line tables, which name the source's path.
 
     Empty for any other file. Offsets as in the ELF specification, version 1.2.
     """
