@@ -341,7 +341,7 @@ FAILURES = {
 def open_question(case: DiagnosisState) -> str:
     """What is still missing for a verdict."""
     if not case.runs and case.log is not None:
-        return "Only a log was given; run the failing program to settle it."
+        return "Only a log was given."
     if not case.runs and case.refused:
         problem = case.refused[0]
         what = problem.what if problem.value is None else f"{problem.what} ({problem.value})"

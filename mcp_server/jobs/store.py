@@ -218,7 +218,7 @@ class Store:
         path = self.jobs / job_id
         if path.is_symlink() or not path.is_dir():
             raise ProblemError(
-                "no such job; it never ran on this machine, or was swept away to make room",
+                "no such job; it never ran on this machine, or was removed to make room",
                 value=job_id,
                 next_call="run the tool again",
             )

@@ -107,7 +107,7 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
         reason, next_call = of_eager(failing, eager), "diagnose"
     if reason:
         raise ProblemError(
-            f"the compiler did not cause the failure, so no compiler pass is to blame: {reason}",
+            f"the failure is not the compiler's fault, so no compiler pass is to blame: {reason}",
             value=str(failing.failure),
             allowed="a program that runs well in eager mode on these inputs",
             next_call=next_call,

@@ -106,7 +106,7 @@ def test_a_flaky_failure_is_made_as_often_as_chance_needs(
         tmp_path, call, [inputs.replace_where(first, Where(nan=True), 0.5), inputs.contiguous(first)]
     )
     assert right.effect is Effect.GONE and right.proves and 0 < right.chance < 0.01
-    assert 0 < right.failed < right.calls and f"failed {right.failed} times of {right.calls}" in right.reason
+    assert 0 < right.failed < right.calls and f"failed {right.failed} of {right.calls} times" in right.reason
     assert wrong.effect is Effect.SAME and not wrong.proves
 
 

@@ -73,7 +73,7 @@ def test_an_expectation_that_is_met_is_no_fault(scaled: Path, tmp_path: Path) ->
     check = checking(tmp_path, "bool((scores.sum(-1) - 1).abs().max() < 1e-5)")
     given = Symptom("wrong-output", scaled.with_name("scaled.right.pt"), check=check)
     found = verdict(tmp_path, scaled, "inputs", given)
-    assert found.outcome == "no_fault" and "what is expected" in found.summary
+    assert found.outcome == "no_fault" and "as expected" in found.summary
 
 
 def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Path) -> None:

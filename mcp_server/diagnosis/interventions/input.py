@@ -298,10 +298,10 @@ def read_change(text: str, resolve: Callable[[str], int]) -> Change:
         if words[:1] == ["order"] and not colon:
             return Change("permute", order=_integers(words[1]))
         if not colon:
-            raise ValueError("it starts with the input and a colon, as in 'args[0]: clamp 0 9'")
+            raise ValueError("it must start with the input and a colon, as in 'args[0]: clamp 0 9'")
         return _read_verb(words[0], resolve(leaf.strip()), words[1:])
     except (IndexError, ValueError, TypeError) as error:
-        raise ProblemError(f"this is no change of an input ({error})", value=text, allowed=FORMS) from None
+        raise ProblemError(f"this is not a change of an input: {error}", value=text, allowed=FORMS) from None
 
 
 def _read_verb(verb: str, place: int, words: list[str]) -> Change:
