@@ -1,4 +1,4 @@
-"""The components that a verdict can name: launches, the user's kernels and operators, and script lines."""
+"""The components that a verdict can name: launches, the user's kernels and operators, script lines."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def own_operators(case: DiagnosisState) -> list[str]:
 
 
 def users_code(case: DiagnosisState) -> list[str]:
-    """The user's kernels and operators in the package. The exported program runs the same code.
+    """Return the user's kernels and operators in the package. The exported program runs the same code.
 
-    So their agreement is no evidence that this code computes correct values.
+    Their agreement is therefore no evidence that this code is correct.
     """
     kernels = {kernel.symbol for launch in case.launches if (kernel := kernel_of(launch, case)) is not None}
     return [*sorted(kernels), *own_operators(case)]
@@ -119,9 +119,9 @@ MOST_LINES = 6
 
 
 def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
-    """Why the call cannot be made outside its program: a missing operator that the program had; else "".
+    """Return why a call cannot be made outside its program: an operator is missing; "" if none is.
 
-    A run without its operators is evidence of nothing.
+    A run without its operators proves nothing.
     """
     root, phase = run.root, case.failing_phase
     if root is None or root.family.id != MISSING or case.capture is None:
@@ -137,7 +137,7 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
 
 
 def operators_from(case: DiagnosisState) -> list[Evidence]:
-    """The only lines of the program that were run, to get the operators of its call."""
+    """Return the only lines of the program that were run: those that register the operators of its call."""
     plain = case.plain_run
     found = next((event for event in _taken(plain) if event.lines), None) if plain is not None else None
     if found is None:
@@ -203,7 +203,7 @@ def component(
 
 
 def is_whole(item: CompiledInput) -> bool:
-    """Whether its elements are integers."""
+    """Whether the elements of the input are integers."""
     return (item.dtype or "").startswith(("int", "uint"))
 
 
@@ -233,7 +233,7 @@ def depends_on(number: int | None, case: DiagnosisState, words: str) -> str:
 
 
 def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
-    """A test that can only confirm. A test that did not remove the failure clears nobody, and is dropped."""
+    """Return a test that can only confirm. If it does not remove the failure, it clears nobody."""
     trial = case.trials.get(test.key)
     return test if trial is None or trial.proves else None
 

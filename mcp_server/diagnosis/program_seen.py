@@ -44,10 +44,10 @@ Seen = Literal["wrong-output", "nan", "crash", "hang", "memory"]
 class Symptom:
     """What the user sees, and the expected outputs.
 
-    `expect` is a file with one tensor for each output, compared with `rtol` and `atol` (None: the dtype's).
-    They are about the call of a package, or about that of a program that failed, else its last one.
-    `check` are the words of a command that gets a file of outputs, and ends with status 0 for good ones.
-    `program` is the exported program of a package: what eager gives is right.
+    `expect` is a file with one tensor for each output, compared with `rtol` and `atol` (None: those of the
+    dtype). For a package these are the outputs of its call, for a program those of the call that failed, or
+    else of its last call. `check` is a command that gets a file of outputs and ends with status 0 for good
+    ones. `program` is the exported program of a package; eager mode's outputs count as correct.
     """
 
     seen: Seen | None = None
@@ -296,7 +296,7 @@ class ProgramSeen:
 
     @property
     def call_fails(self) -> bool:
-        """Whether the call alone, made again, fails or diverges from the reference."""
+        """Whether the call, made again alone, fails or diverges from the reference."""
         return self.failure_of("plain") not in (None, "none")
 
     @property
@@ -306,7 +306,7 @@ class ProgramSeen:
 
     @property
     def otherwise_alone(self) -> OtherOutput | None:
-        """The first output that differs between the call alone in a fresh process and the program.
+        """Return the first output that differs between the program and the call alone in a fresh process.
 
         None if there is none, or if the sums of the outputs are unknown.
         """
@@ -404,7 +404,7 @@ class ProgramSeen:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the user saw that memory did not suffice."""
+        """Whether the user saw that memory ran out."""
         return any(root.candidates[:1] == ("out_of_memory",) for _, root in self.own_roots)
 
     @property

@@ -51,12 +51,12 @@ INSTRUMENTS = {step: instrument for instrument in Instrument for step in instrum
 class Suspect:
     """One possible cause.
 
-    `summary` is the mechanism in a sentence, `evidence` the observations of it. `observed` says that an
-    instrument saw the mechanism itself in the failing call; else it was inferred. `intervention` would remove
-    the cause, and all `parts` must remove it too, because one may leave out the faulty part of the call.
-    `refusal` is the row of the closed table (`refusals`) by which it needs none. `weak` marks one that
-    only lists candidates; `settle` says what would tell whether it holds. `only_in_program` marks what a call
-    that is made again by itself is free of: threads, streams, earlier calls, memory that others write.
+    `summary` is the mechanism in a sentence, `evidence` its observations. `observed`: an instrument saw the
+    mechanism in the failing call; otherwise it was inferred. `intervention` would remove the cause, and so
+    must each of `parts`, because one may leave out the faulty part of the call. `refusal` is the row of the
+    closed table (`refusals`) by which it needs no intervention. `weak` marks a mere list of candidates;
+    `settle` says what would decide. `only_in_program`: a call that is made again alone is free of it
+    (threads, streams, earlier calls, memory that others write).
     """
 
     category: Category
@@ -77,7 +77,7 @@ class Suspect:
 
     @property
     def key(self) -> str:
-        """The identity of the cause: suspects with the same key are one cause, seen in several ways."""
+        """Return the identity of the cause: suspects with the same key are views of one cause."""
         return f"{self.category}:{self.guilty.kind}:{self.guilty.name}"
 
     @property

@@ -1,4 +1,4 @@
-"""`try_fix`: a failing call without a change, with it, and again without it, and the result."""
+"""`try_fix`: makes a failing call unchanged, with a change, and unchanged again, and reports the result."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ class TriedFix(Record):
 
 
 async def try_fix(context: Context, workload: PackageWorkload, asked: TryArguments) -> TriedFix:
-    """Make the call before, with the change, and again. The files that `asked` names have absolute paths.
+    """Make the call unchanged, with the change, and unchanged. Files that `asked` names have absolute paths.
 
-    Raises `ProblemError`: no inputs, nothing to change, a change that cannot be made, an expectation that
-    does not fit.
+    Raise `ProblemError` without inputs, without a change, for a change that cannot be made, or for an
+    expectation that does not fit.
     """
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     package = view.package
@@ -190,7 +190,7 @@ async def _intervention(
 
 
 def with_variables(env: Mapping[str, str]) -> Intervention:
-    """The call with environment variables set, in its own process."""
+    """Return the call with environment variables set, in a separate process."""
     settings = [f"{name}={value}" for name, value in env.items()]
     return Intervention(
         key=f"environment:{','.join(settings)}",

@@ -1,8 +1,8 @@
 """Weighs suspects, and turns what is known into the verdict that users see.
 
-A suspect is a cause, or a bystander. `proven` is earned in two ways only: the failure went with the cause and
-came back with it, or the system itself refused and named the component (`refusals`). How many instruments
-point at a suspect proves nothing, and the failure is never evidence for a cause.
+A suspect is a cause, or a bystander. `proven` is earned in two ways only: the failure disappeared with the
+cause and returned with it, or the system itself rejected and named the component (`refusals`). How many
+instruments point at a suspect proves nothing, and the failure is never evidence for a cause.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OF_ANY_VIEW = ("crashing", "fix", "intervention", "refusal", "observed", "harmfu
 
 
 def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
-    """One suspect per cause: its most specific view, with the evidence of all views."""
+    """Merge the suspects of each cause: the most specific view, with the evidence of all views."""
     views: dict[str, list[Suspect]] = {}
     for suspect in suspects:
         views.setdefault(suspect.key, []).append(suspect)
@@ -90,13 +90,13 @@ def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 
 def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
-    """How specific a view of a cause is. A view from a log is the least specific, and names no launch."""
+    """Return how specific a view of a cause is. A view from a log is the least specific."""
     from_log_alone = suspect.instruments == {Instrument.LOG}
     return not suspect.weak, not from_log_alone, suspect.level, suspect.guilty.launch_index is not None
 
 
 def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
-    """The results of the interventions that would remove it, as far as they were tried.
+    """Return the results of the interventions that would remove it, as far as they were tried.
 
     If one leaves the failure unchanged alone, but not combined with others, the combination counts.
     """
@@ -109,7 +109,7 @@ def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
 
 
 def _joint(case: DiagnosisState) -> Trial | None:
-    """The trial of the fewest changes that together remove the failure, if none can be left out."""
+    """Return the trial of the fewest changes that together remove the failure, if none can be left out."""
     tried = {frozenset(key.parts or (key.key,)) for key in (t.intervention for t in case.trials.values())}
     together = (
         t for t in case.trials.values() if t.effect is Effect.GONE and t.proves and t.intervention.parts
@@ -156,7 +156,7 @@ def _decides(trial: Trial) -> bool:
 
 
 def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
-    """`proven` for a cause; `likely` where an instrument saw the mechanism itself; else `possible`."""
+    """Return `proven` for a cause, `likely` if an instrument saw the mechanism itself, else `possible`."""
     if suspect.weak:
         return "possible"
     if is_cause(suspect, case):
@@ -208,7 +208,7 @@ MOST_NAMED = 3  # of the user's own kernels and operators
 
 
 def health_summary(case: DiagnosisState) -> str:
-    """What was tried without finding a fault, and what could not be tried."""
+    """Describe what was tried without finding a fault, and what could not be tried."""
     outputs = "finite outputs"
     if case.outputs_nan and case.equals_eager:
         outputs = "NaN in its outputs, as in those of its exported program,"
@@ -289,7 +289,7 @@ MAX_RULED_OUT = 6
 
 
 def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context) -> Verdict:
-    """The verdict for what is known now; `inconclusive` when no suspect stands alone."""
+    """Return the verdict for what is known now; `inconclusive` if no suspect can be named."""
     order = ranked(suspects, case)
     best = order[0] if order else None
     outcome = _outcome(best, case)
@@ -334,7 +334,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 
 
 def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[str]:
-    """What a reader may miss in the verdict: why it is not proven, what is left, and model lines."""
+    """Yield what a reader may miss: why it is not proven, what remains to do, and model lines."""
     best, others = order[0], order[1:]
     if outcome == "fault" and case.workload is not None and confidence(best, case) != "proven":
         yield f"Not proven: {_why_not_proven(best, case)}."
@@ -352,7 +352,7 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
 
 
 def _lines_from(case: DiagnosisState) -> str:
-    """How the lines of the model can be had. A script that compiles under the hook gets provenance."""
+    """Say how to get the lines of the model. A script that compiles under the hook gets provenance."""
     if isinstance(case.workload, PackageWorkload):
         return f"Give its exported program ({argument('exported')})"
     return (
@@ -388,10 +388,9 @@ def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
 
 
 def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
-    """All proven causes, starting with those that must be fixed first.
+    """Return all proven causes, starting with those that must be fixed first.
 
-    The lines, summary and trial of the first cause are omitted: the verdict has them, and an agent pays for
-    word.
+    The lines, summary and trial of the first cause are omitted, because the verdict already has them.
     """
     causes = [
         Cause(
@@ -409,7 +408,7 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
 
 
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
-    """What to ship: the change that ran if it can be shipped, else the suspect's advice."""
+    """Return what to ship: the change that ran if it can be shipped, else the suspect's advice."""
     trial, advice = removing(suspect, case), suspect.fix
     if trial is None or trial.intervention.hides:
         return advice
@@ -461,14 +460,14 @@ TWICE = 2  # unchanged calls, if the failure came each time
 
 
 def _as_it_is(trial: Trial, call: Seen) -> str:
-    """How an unchanged call ended; if there were several, how many failed."""
+    """Say how an unchanged call ended or, if there were several calls, how many failed."""
     if trial.calls > TWICE:
         return f"failed {trial.failed} of {trial.calls} times ({call.describe()})"
     return "returned the values in question" if call.failure == "none" else call.describe()
 
 
 def _came_back(trial: Trial) -> str:
-    """How the call with the change ended, and what matters about its outputs."""
+    """Say how the call with the change ended, and what matters about its outputs."""
     described = trial.after.describe()
     if trial.calls > TWICE:
         return f"never failed in that way; the probability that this is chance is {trial.chance:.2%}"
@@ -496,7 +495,7 @@ def _misread(trial: Trial, suspect: Suspect) -> bool:
 
 
 def _side_effects(trial: Trial, suspect: Suspect) -> str:
-    """What the change did to output elements that were not at fault; empty if this is unknown."""
+    """Say what the change did to output elements that were not at fault; empty if unknown."""
     effects = trial.side_effects
     if trial.before.failure == "none":  # the different values are intended
         return ""
@@ -599,7 +598,7 @@ def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
 
 
 def _around(case: DiagnosisState) -> Iterator[Evidence]:
-    """The examined call, the source of its operators, and the failed process of a launcher."""
+    """Return the examined call, the source of its operators, and the failed process of a launcher."""
     yield from checked_call(case)
     yield from operators_from(case)
     if case.failed_rank:

@@ -93,7 +93,7 @@ def _non_finite(case: DiagnosisState) -> str:
 
 
 def call_of(case: DiagnosisState) -> CallNumber | None:
-    """Which call of its process was examined; None where the program was not followed."""
+    """Return which call of its process was examined; None if the program was not followed."""
     if case.taken is not None:
         return case.taken.number
     call = case.suspect_call
@@ -164,9 +164,9 @@ _LEAF = re.compile(r"args\[(?P<place>\d+)\]")
 
 
 def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
-    """`fix` of positional arguments in the line that makes the call, which has so many arguments.
+    """Write `fix` in the line that makes the call with `arguments` positional arguments.
 
-    Unchanged for any other fix, and if the line has more than one such call.
+    Return it unchanged if it is another kind of fix, or if the line has several such calls.
     """
     if fix.before is None and (fix.after or "").startswith("assert "):
         named = re.sub(r"args\[(\d+)\]", lambda m: _name(line, int(m[1]), arguments) or m[0], fix.after or "")
@@ -183,7 +183,7 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
 
 
 def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
-    """The line with `method` called on that argument of its only call with that many; empty if unsure."""
+    """Return the line with `method` called on the argument of its only such call; empty if unsure."""
     given = _given(line, place, arguments)
     if given is None:
         return ""
@@ -194,13 +194,13 @@ def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
 
 
 def _name(line: str, place: int, arguments: int) -> str:
-    """The variable that is that argument; empty if it is none."""
+    """Return the variable that is that argument; empty if it is not a variable."""
     given = _given(line.strip(), place, arguments)
     return given.id if isinstance(given, ast.Name) else ""
 
 
 def _given(line: str, place: int, arguments: int) -> ast.expr | None:
-    """That argument of the line's only call with so many; None if unsure."""
+    """Return that argument of the only call with so many arguments; None if unsure."""
     try:
         calls = [each for each in ast.walk(ast.parse(line)) if _takes(each, arguments)]
     except (SyntaxError, ValueError, RecursionError):

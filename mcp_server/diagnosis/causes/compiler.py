@@ -1,8 +1,8 @@
 """The compile itself: an option that allows different numbers, or a compiler pass.
 
 The inputs must fit, and only generated code is suspected. Each option or pass is tested by compiling the
-program without it. `bisect` finds the pass, and has already made this counter-test.
-Numbers that differ from eager mode by rounding alone are no fault, whatever a failed check says.
+program without it; `bisect`, which finds the pass, has already made this test. Numbers that differ from eager
+mode only by rounding are not a fault, whatever a failed check says.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMPILE = "aoti_compile_and_package(...)"
 
 
 def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """The suspect that a compiler pass may explain: generated code that gives wrong numbers.
+    """Return the suspect that a compiler pass may explain: generated code that gives wrong numbers.
 
     None without a program, or if the difference has another explanation (TF32, chance, other weights).
     """
@@ -60,7 +60,7 @@ def may_be_decided(suspect: Suspect) -> bool:
 
 
 def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """The suspect that an option may explain: as `compiler_suspect`, a failed compile or a bad access."""
+    """Return a suspect that an option may explain: a wrong number, a failed compile or a bad access."""
     found = compiler_suspect(suspects, case)
     if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return found
@@ -79,7 +79,7 @@ def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Susp
 
 
 def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
-    """The suspect with a compiler pass as its cause."""
+    """Return the suspect with a compiler pass as its cause."""
     if case.bisected is None:
         return
     suspect, found = case.bisected
@@ -108,7 +108,7 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def trial_of(found: Bisected) -> Trial:
-    """The result of `bisect` on the whole program as a trial. A result on a reduced program says nothing."""
+    """Return the result of `bisect` on the whole program as a trial. A reduced program proves nothing."""
     names = ", ".join(decision.operator or decision.name for decision in found.decisions)
     kind, workaround = found.decisions[0].kind, found.workaround
     helps = workaround is not None and workaround.whole == "gone"
@@ -123,7 +123,7 @@ def trial_of(found: Bisected) -> Trial:
 
 
 def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, code: str) -> Trial:
-    """The trial of a program that fails as compiled, and was compiled again with the one change `how`."""
+    """Return the trial of a failing program that was compiled again with the one change `how`."""
     failing = Seen("ok", differs=str(failure))
     if failure.kind == "crash":
         failing = Seen("died", signal=failure.signal or "", text=failure.text)
@@ -140,7 +140,7 @@ def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, co
 
 
 def _fix(found: Bisected) -> Fix:
-    """The workaround, and where to report the fault."""
+    """Return the workaround, and where to report the fault."""
     workaround, report = found.workaround, found.report
     reported = f" and report it to PyTorch ({report.path} has the text)" if report is not None else ""
     if workaround is None or workaround.whole != "gone":
@@ -179,7 +179,7 @@ LEAST = 1e-5  # torch.testing allows this much for float32
 
 
 def _far_off(case: DiagnosisState) -> bool:
-    """Whether the outputs are so far from the user's that rounding is itself the fault, or not the cause.
+    """Whether the outputs differ so much from the user's that rounding is the fault, or not the cause.
 
     Where large numbers cancel, rounding moves a result by as much as its size.
     """
@@ -191,20 +191,20 @@ def _far_off(case: DiagnosisState) -> bool:
 
 
 def without_rounding(found: list[Suspect], case: DiagnosisState) -> list[Suspect]:
-    """The suspects, except those raised only by a rounding difference or by the text of the check."""
+    """Return the suspects without those raised only by a rounding difference or by the text of the check."""
     if not is_rounding(case):
         return found
     return [each for each in found if each.category not in OF_NUMBERS and not each.weak]
 
 
 def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
-    """The trial of the program compiled with intermediate results rounded as in eager mode."""
+    """Return the trial of the program compiled with intermediate results rounded as in eager mode."""
     how = "with intermediate results rounded as in eager mode"
     return compiled_again("precision", how, failure, effect, CODE if effect is Effect.GONE else "")
 
 
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
-    """A verdict of no fault, with the errors of package and eager mode, and the compile that showed them."""
+    """Return a verdict of no fault, with the errors of package and eager mode, and the compile behind it."""
     assert case.rounding is not None
     error = max((float(each.error or 0.0) for each in case.rounding.outputs), default=0.0)
     eager = max((float(each.eager_error or 0.0) for each in case.rounding.outputs), default=0.0)

@@ -62,7 +62,7 @@ MOST_LINES = 3
 
 
 def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that the call has changed, if a check failed although package and program agree."""
+    """An input that the call changed, if a check failed although package and program agree."""
     root = case.script_run.root if case.script_run is not None else None
     changed = written_inputs(case).difference(case.plain_run.left_alone if case.plain_run else [])
     checked = root is not None and "result_check" in root.family.tags

@@ -381,7 +381,7 @@ COPIES = ("load_constants", "update_constant_buffer")
 def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """Views given as constants, in an update that did not return, or before the call.
 
-    The update may be of another package in the process: a write beyond a constant can hit any memory.
+    The update may concern another package in the process: a write beyond a constant can hit any memory.
     """
     if not update.views or update.how not in COPIES or update.user_managed:
         return

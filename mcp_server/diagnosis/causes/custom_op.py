@@ -76,7 +76,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
-    """The only launch of `torch.ops.namespace.name.overload` (None if several), and its model lines.
+    """Return the only launch of `torch.ops.namespace.name.overload`, None if several, and its model lines.
 
     Lines of the exported program come first: those of the package include lines of fused operators.
     """
@@ -149,7 +149,7 @@ def _broken_promise(op: str, event: events.Operator) -> tuple[str, str]:
 
 
 def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
-    """How to fix a result that differs from the fake function's result."""
+    """Say how to fix a result that differs from the fake function's result."""
     differing = [
         what for what in ("shape", "dtype", "device") if getattr(promised, what) != getattr(returned, what)
     ]

@@ -1,4 +1,4 @@
-"""The machine, the limits and settings of the process, and what ends a program on its own.
+"""The machine, the limits and settings of the process, and what ends a program without a package.
 
 The hook records every compile, load and call that Python makes. If it recorded none, no package can have
 computed what the program's check rejected: the fault is in the statement that raised, or in its arguments.
@@ -59,10 +59,10 @@ ON_LARGE_STACK = Intervention(
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of the process. Reaching it shows as one of the `signals` that end the process, or as an error.
+    """A limit of the process. A process that reaches it dies with one of the `signals`, or gets an error.
 
-    `told` is the name under which the hook reports it, with an error whose text has `text`, or with the step
-    that makes the call again. `change` lifts the limit for the call.
+    The hook reports the limit as `told`: with an error that contains `text`, or with the step that makes the
+    call again. `change` lifts the limit for the call.
     """
 
     name: str

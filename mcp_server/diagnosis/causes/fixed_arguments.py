@@ -45,7 +45,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:
-    """If a call has too many tensors: those that were plain values at export, by place, with the values."""
+    """Return tensors that were plain values at export, by place, if the call has too many tensors."""
     if all(mismatch.aspect != "count" for mismatch in case.mismatches):
         return []
     fixed = case.exported.fixed if case.exported is not None else ()
@@ -107,7 +107,7 @@ class Scalar:
 
     @property
     def forms(self) -> tuple[float, ...]:
-        """The numbers that may represent it in the code: itself, or its reciprocal (a division on CUDA)."""
+        """Return numbers that may represent it in the code: itself, or its reciprocal (division on CUDA)."""
         number = float(self.value) if self.kind in ("int", "float") else None
         return () if number is None else (number, 1 / number) if number else (number,)
 

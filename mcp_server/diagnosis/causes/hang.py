@@ -55,7 +55,7 @@ def to_be_traced(case: DiagnosisState) -> bool:
 
 
 def shown_by_trace(case: DiagnosisState) -> bool:
-    """Whether the traced call did not end either, which shows that the call hangs on its own."""
+    """Whether the traced call did not end either, which shows that the call alone hangs."""
     failure = case.trace.failure if case.trace is not None else None
     return hung_inside(case) and failure is not None and failure.ending == "timeout"
 
@@ -67,7 +67,7 @@ def call_hangs(case: DiagnosisState) -> bool:
 
 
 def _end_of(op: str) -> str:
-    """The advice that makes one call end."""
+    """Return the advice that makes a call end."""
     inside = f"give the loop or wait in {op} an end"
     return inside if op else "find out what the call waits for, and end the wait or give it a timeout"
 
@@ -183,7 +183,7 @@ def _with_code(line: ModelLocation) -> ModelLocation:
 
 
 def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
-    """A program that its time limit ended outside of any call."""
+    """A program that its time limit ended outside any call."""
     run, capture = case.script_run, case.capture
     if run is None or run.failure != "timeout" or capture is None:
         return

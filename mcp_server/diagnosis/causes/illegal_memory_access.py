@@ -71,7 +71,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _blame(fault: Fault) -> Blame:
-    """The join's own blame, or the kernel for an access through an empty tensor, which it must mask."""
+    """Return the join's own blame, or the kernel if it does not mask an access to an empty tensor."""
     blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
     if fault.missed is None or fault.missed.side != "empty" or blame.kind != "input":
         return blame
@@ -246,7 +246,7 @@ def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
 
 
 def _located(found: Finding, case: DiagnosisState) -> str:
-    """A sentence if the located fault hit the argument of the defect; empty if it hit another argument."""
+    """Return a sentence if the located fault hit the argument of the defect; empty if it hit another."""
     fault = case.located.fault if case.located is not None else None
     missed = fault.missed if fault is not None else None
     if fault is None or missed is None or fault.launch is None or fault.launch.index != found.launch:

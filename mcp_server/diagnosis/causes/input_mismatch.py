@@ -106,7 +106,7 @@ MOST_PAIRS = 3
 
 
 def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
-    """Two inputs of one dtype and shape in each other's place: exchanged, they give what is expected."""
+    """Two inputs of one dtype and shape in the wrong order: exchanged, they give the expected outputs."""
     tensors = case.given.tensors if case.given is not None else ()
     if not case.plain_diverges or case.equals_eager is False or len(tensors) != len(case.compiled_inputs):
         return
@@ -205,7 +205,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
 
 
 def _in_that_line(mismatch: Mismatch, line: ModelLocation) -> Fix:
-    """What to do where the model itself cannot take a size: a wider `Dim` would not export, or raise."""
+    """Say what to do if the model itself cannot take a size: a wider `Dim` would not export, or raise."""
     where = f"{Path(line.file).name}:{line.line}"
     text = f"split or pad the batch to {mismatch.expected}, or change {where}: it cannot take {mismatch.got}"
     return Fix(text=f"{text}. A wider Dim alone does not help", before=line.code)
@@ -224,7 +224,7 @@ _ON_ALL = {"dtype": cast, "device": move, "device_index": move}
 
 
 def _on_all(aspect: str, case: DiagnosisState) -> Intervention | None:
-    """Every such input as it was compiled: the call may fail over one that is left."""
+    """Return all such inputs as they were compiled: the call may fail because of any that is left."""
     alike = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
     leaves = [leaf_of(case.compiled_inputs[m.input_index or 0]) for m in alike]
     parts = [_ON_ALL[aspect](leaf, m.expected) for leaf, m in zip(leaves, alike, strict=True)]
@@ -311,9 +311,9 @@ def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, 
 
 
 def _as_long(index: int, dim: int, case: DiagnosisState) -> list[tuple[int, int]]:
-    """Inputs and dynamic dimensions of the same length: they have to be changed together.
+    """Return inputs and dynamic dimensions of the same length, which must be changed together.
 
-    Also those with a symbol of their own, because a kernel may loop over one input and read another.
+    Also those with another symbol: a kernel may loop over one input and read another.
     """
     shapes = [tensor.shape for tensor in case.given.tensors] if case.given is not None else []
     same = [

@@ -117,7 +117,7 @@ def division_failure(case: DiagnosisState) -> Evidence | None:
 
 
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
-    """The divisions of the package, if one failed; only those of the line that eager mode names, if any."""
+    """Return the divisions of the package if one failed; only those of eager mode's failing line, if any."""
     view = case.view
     if view is None or division_failure(case) is None:
         return ()
@@ -327,7 +327,7 @@ def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
 
 
 def form_trials(case: DiagnosisState) -> Iterator[Trial]:
-    """The trials of the program with operators in another form, if only that form can be right."""
+    """Return trials of the program with operators in another form, if only that form can be right."""
     for compared in case.interpreted.all(events.ComparedForm) if case.interpreted is not None else []:
         before, changed, again = compared.equal
         if before or again:

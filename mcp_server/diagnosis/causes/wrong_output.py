@@ -98,7 +98,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that vary with the content of fresh memory, or from call to call although nothing is drawn."""
+    """Outputs that vary with the content of fresh memory, or between calls although nothing is random."""
     if case.differs_in("second"):
         if drawing_launches(case):
             return
@@ -152,7 +152,7 @@ FIXES: dict[Kind, str] = {
 
 
 def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
-    """Where a comparison launch by launch found a difference, and weights that differ from the program's."""
+    """The launch at which a comparison found a difference, and weights that differ from the program's."""
     found = case.with_eager
     if found is None or found.kind is None:
         return
@@ -206,7 +206,7 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) -> Iterator[Suspect]:
-    """The launches that are wrong on correct inputs, each with a trial that does the launch in eager mode."""
+    """Return the launches that are wrong on correct inputs, each with a trial that runs it in eager mode."""
     judged = seen("compare_with_eager", every.summary, every.plan.uri if every.plan else "")
     bad = case.kernel_io.first_bad if case.kernel_io is not None and case.outputs_nonfinite else None
     numbers = listed([str(each.launch) for each in every.wrong])
@@ -283,7 +283,7 @@ def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """A failed check of time, with the loads of one package if they took longer than its calls."""
+    """Return a failed check of time, with the loads of a package if they took longer than its calls."""
     loads = [load for load in _loads(case) if load.seconds is not None]
     loading = sum(load.seconds or 0.0 for load in loads)
     calling = sum(call.seconds or 0.0 for call in case.calls)
@@ -325,7 +325,7 @@ SEVERAL = 3  # loads of one package, or outputs that are held: more than a progr
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that are not what the user expects: the failure itself, ranked after all explanations."""
+    """Outputs that differ from the expected ones: the failure itself, ranked after all explanations."""
     plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return

@@ -46,7 +46,7 @@ SHIPPED = KEEPING | {"permute"}  # changes of a call that can be its fix
 
 
 def update_from(file: Path) -> Step:
-    """The replay step that gives the package the constants of a file (`{name: tensor}`, of torch.save).
+    """Return the replay step that gives the package the constants of a torch.save file (`{name: tensor}`).
 
     Names of a state_dict that the graph does not read are omitted.
     """
@@ -152,7 +152,7 @@ class Seen:
 
     @property
     def failure(self) -> Failure:
-        """How the call failed, judged by its end, its outputs and the expectation."""
+        """Return how the call failed, judged by its end, its outputs and the expectation."""
         if self.differs:
             return "differs"
         if self.ended == "timeout" or self.ended == "out_of_memory":
@@ -191,7 +191,7 @@ class Seen:
 
     @property
     def non_finite(self) -> str:
-        """The NaN and infinities in each output, even infinities that are no failure; empty if none."""
+        """Describe the NaN and infinities in each output, even if they are no failure; empty if none."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
             counts = ((output.nan, "NaN"), (output.inf, "infinite"))
@@ -265,18 +265,18 @@ class Trial:
 
 
 def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) -> Trial:
-    """The trial of a change that was tried and judged elsewhere, not by calls of a trial."""
+    """Return the trial of a change that was tried and judged elsewhere, not by calls of a trial."""
     after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
     return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
 
 
 def change_in_words(what: str) -> str:
-    """The change in words that follow "the call returned": `with args[1] clamped to 0..999`."""
+    """Return the change in words that follow "the call returned": `with args[1] clamped to 0..999`."""
     return what.removeprefix("the call ") if what.startswith("the call ") else f"with {what}"
 
 
 def trial_in_words(trial: Trial) -> str:
-    """The calls of a trial, one short sentence each: unchanged, with the change, and without it again."""
+    """Describe the calls of a trial, one short sentence each: unchanged, with the change, unchanged again."""
     change = change_in_words(trial.intervention.what)
     change = f"{change[:1].upper()}{change[1:]}"
     before, after = trial.before.describe(), trial.after.describe()
@@ -293,13 +293,13 @@ def trial_in_words(trial: Trial) -> str:
 
 
 def fix_in_words(trial: Trial) -> str:
-    """The result of the call with a change that removed the failure, in words."""
+    """Describe the call with a change that removed the failure."""
     change = change_in_words(trial.intervention.what)
     return f"the call {change}: {trial.reason}" if _is_flaky(trial) else f"the call returned {change}"
 
 
 def unchanged_in_words(trial: Trial) -> str:
-    """A sentence that the change left the failure as it was."""
+    """Return a sentence that the change left the failure as it was."""
     change = change_in_words(trial.intervention.what)
     if trial.reason:
         return f"the call was also made {change}: {trial.reason}"

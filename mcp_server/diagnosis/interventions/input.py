@@ -45,13 +45,13 @@ EVERYWHERE = slice(None)
 
 
 def slice_text(flat: slice) -> str:
-    """A slice of a flat input as Python writes it: `[81:162]`, `[0::2]`."""
+    """Return a slice of a flat input as Python writes it: `[81:162]`, `[0::2]`."""
     step = f":{flat.step}" if flat.step not in (None, 1) else ""
     return f"[{flat.start or 0}:{'' if flat.stop is None else flat.stop}{step}]"
 
 
 def keep_in_range(leaf: Leaf, low: Number, high: Number, flat: slice = EVERYWHERE) -> Intervention:
-    """Set the elements outside [low, high] to the nearest limit in a slice of the flat input; others stay."""
+    """Set the elements of a slice of the flat input that are outside [low, high] to the nearest limit."""
     where = Where(below=low, above=high)
     outside = Change("elements", leaf.input, where=where, stride=flat.step, offset=flat.start, end=flat.stop)
     # The offending elements are replaced in two ways. Outputs that differ between the two depend on them.
@@ -65,7 +65,7 @@ def keep_in_range(leaf: Leaf, low: Number, high: Number, flat: slice = EVERYWHER
 
 
 def replace_where(leaf: Leaf, where: Where, value: Number) -> Intervention:
-    """Set the elements that fulfil the condition to `value`."""
+    """Set the elements that satisfy the condition to `value`."""
     limits = (("below", where.below), ("above", where.above), ("equal to", where.equals))
     parts = [f"{word} {limit}" for word, limit in limits if limit is not None]
     parts += ["not finite"] if where.non_finite else []
@@ -110,7 +110,7 @@ def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
 
 
 def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
-    """Pass the inputs in another order: `order[i]` is the present place of the new input i."""
+    """Pass the inputs in another order. `order[i]` is the present place of the new input i."""
     swapped = [name for place, name in enumerate(names) if order[place] != place]
     change = Change("permute", order=order)
     return Intervention(
@@ -125,7 +125,7 @@ def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
 
 
 def changed(leaf: Leaf, change: Change) -> Intervention:
-    """Any change of one input, as a caller wrote it."""
+    """Return any change of one input, as a caller wrote it."""
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
@@ -143,7 +143,7 @@ def compiled_values(names: Sequence[str]) -> Intervention:
 
 
 def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """The updates with these constants copied to their own memory, safe from later changes."""
+    """Return the updates with copies of these constants, which later changes do not reach."""
     return Intervention(
         key=f"constant:own-memory:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
@@ -186,7 +186,7 @@ def _one(leaf: Leaf, change: Change, what: str, after: str = "") -> Intervention
 
 
 def _code_of(name: str, change: Change) -> str:
-    """Python code for the change; the `try-fix` spelling if no short code can express it."""
+    """Return Python code for the change, or its `try-fix` spelling if no short code can express it."""
     if change.change != "elements":
         code = next(verb.code for verb in _VERBS.values() if verb.change == change.change)
         values = {**vars(change), "value": _number_code(change.value or 0), "rows": list(change.rows or ())}
@@ -256,7 +256,7 @@ _VERBS = {
 
 
 def spell(change: Change, leaf: str) -> str:
-    """The text that `read_change` parses back to `change`."""
+    """Return the text that `read_change` parses back to `change`."""
     if change.change == "permute":
         return f"order {_written(change.order)}"
     if change.change == "elements" and change.value is not None:
@@ -269,7 +269,7 @@ def spell(change: Change, leaf: str) -> str:
 
 
 def _selection(change: Change) -> str:
-    """The words that select the elements, after a space; empty for all elements."""
+    """Return the words that select the elements, after a space; empty for all elements."""
     places = [(word, getattr(change, field)) for word, field in _PLACES.items()]
     parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
     if isinstance(change.stride, int):
@@ -290,7 +290,7 @@ def _written(value: object, between: str = ",") -> str:
 def read_change(text: str, resolve: Callable[[str], int]) -> Change:
     """Parse `text` to a change; `resolve` gives the place of a leaf.
 
-    Raises `ProblemError`, which lists the valid forms, for text that is no change.
+    Raise `ProblemError`, which lists the valid forms, for text that is not a change.
     """
     leaf, colon, rest = text.rpartition(": ")
     words = (rest if colon else text).split()
@@ -324,7 +324,7 @@ def _read_verb(verb: str, place: int, words: list[str]) -> Change:
 
 
 def _selected(change: Change, words: list[str]) -> Change:
-    """`change` limited to the elements that the words select."""
+    """Return `change` limited to the elements that the words select."""
     rest = list(words)
     while rest:
         word = rest.pop(0)

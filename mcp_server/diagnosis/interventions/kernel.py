@@ -1,4 +1,4 @@
-"""Interventions on a launch: changing its kernel in a copy of the package, or doing it in eager mode."""
+"""Interventions on a launch: changing its kernel in a copy of the package, or running it in eager mode."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from mcp_server.worker.protocol import EagerLaunches
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to do a launch: the change of its kernel, the description, and the model code.
+    """A way to run a launch: the change of its kernel, the description, and the model code.
 
     `action` tells the user what to do.
     """
@@ -86,9 +86,9 @@ REPAIRS = {
 
 
 async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, new: str) -> Intervention:
-    """The intervention of one replacement in the text of a kernel, with its package built.
+    """Return the intervention of one replacement in the text of a kernel, with its package built.
 
-    Raises `ProblemError` for an unknown kernel, a text that does not occur exactly once, a replacement with
+    Raise `ProblemError` for an unknown kernel, a text that does not occur exactly once, a replacement with
     side effects, or one that does not compile.
     """
     made, _ = await _changed(context, call, name, lambda kernel: replaced_once(kernel, old, new))
@@ -104,7 +104,7 @@ async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, ne
 
 
 def anew(kernel: str, made: Path | None = None) -> Intervention:
-    """The kernel compiled again from its source in the package; `made` is the resulting package."""
+    """Return the call with the kernel compiled again from its source in the package `made`."""
     return Intervention(
         key=f"kernel:{kernel}:anew",
         kind=Kind.KERNEL,
@@ -114,14 +114,14 @@ def anew(kernel: str, made: Path | None = None) -> Intervention:
 
 
 async def compile_anew(context: Context, call: TriedCall, name: str) -> Intervention:
-    """As `anew`, with the package built. Raises `ProblemError` if the kernel cannot be compiled."""
+    """As `anew`, with the package built. Raise `ProblemError` if the kernel cannot be compiled."""
     return anew(name, (await _changed(context, call, name, lambda kernel: kernel.source))[0])
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:
-    """The intervention of doing one launch in another way, with its package built.
+    """Return the intervention of running one launch in another way, with its package built.
 
-    All launches of its kernel are changed. If the change is impossible, `unavailable` says why. Raises
+    All launches of its kernel are changed. If the change is impossible, `unavailable` says why. Raise
     `ProblemError` for an unknown launch or way.
     """
     package = await _package(call)
@@ -228,7 +228,7 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
 
 
 async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
-    """The call without a defect of the kinds in `REPAIRS`. Raises `ProblemError` if it cannot be made."""
+    """Return the call without a defect of the kinds in `REPAIRS`. May raise `ProblemError`."""
     repair = with_wide_integers if found.kind == "narrow" else with_wide_indices
     made, spelling = await _changed(context, call, found.kernel, repair)
     return Intervention(
@@ -243,7 +243,7 @@ async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> In
 async def _changed(
     context: Context, call: TriedCall, name: str, change: Callable[[Kernel], str]
 ) -> tuple[Path, tuple[str, ...]]:
-    """A copy of the package with that kernel changed, and the arguments of `try-fix` for it.
+    """Return a copy of the package with that kernel changed, and the arguments of `try-fix` for it.
 
     There are no arguments unless exactly one line changed and its old text occurs once in the kernel.
     """
@@ -275,7 +275,7 @@ MOST_TRIED = 3  # wrong launches
 
 
 def in_eager(launch: int, kernel: str, others: Sequence[int] = (), plan: Path | None = None) -> Intervention:
-    """Do the launch in eager mode on its own inputs; all three calls do the `others` in eager mode too."""
+    """Run the launch in eager mode on its own inputs. All three calls run the `others` in eager mode, too."""
     also = f" (launch {', '.join(map(str, others))} is so in all calls)" if others else ""
     asked = EagerLaunches(plan=str(plan), launches=sorted((launch, *others))) if plan is not None else None
     return Intervention(
@@ -291,7 +291,7 @@ def eager_key(launch: int) -> str:
 
 
 def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> TriedCall:
-    """The call of the package with probes, with these launches in eager mode."""
+    """Return the call of the package with probes, with these launches in eager mode."""
     package = json.loads(plan.read_text())["package"]
     asked = EagerLaunches(plan=str(plan), launches=list(launches))
     return replace(call, request={**call.request, "package": package, "eager": asked})
@@ -300,10 +300,10 @@ def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> Trie
 async def try_in_eager(
     context: Context, call: TriedCall, found: EveryLaunch, exported: Path | None = None
 ) -> dict[str, Trial]:
-    """The trials of the wrong launches, by key, without launches that may only have had wrong inputs.
+    """Return trials of the wrong launches, by key, without those that may only have had wrong inputs.
 
-    A launch that alone does not make the call fail is not done in eager mode in the trials of the others.
-    `exported` is the program for the command that repeats a trial.
+    If a launch alone does not make the call fail, trials of the others leave it unchanged. `exported` is the
+    program for the command that repeats a trial.
     """
     assert found.plan is not None, "only launches of a call that came back are wrong"
     plan = found.plan.path
@@ -326,9 +326,9 @@ async def try_in_eager(
 async def launch_in_eager(
     context: Context, call: TriedCall, workload: PackageWorkload, exported: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """The call, expected to return eager mode's values, and its change: one launch done in eager mode.
+    """Return the call, which should return eager mode's values, and its change: one launch in eager mode.
 
-    Raises `ProblemError` for an unknown launch, and for one whose values the program does not compute.
+    Raise `ProblemError` for an unknown launch, and for one whose values the program does not compute.
     """
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     known = model.launch(launch)
@@ -348,5 +348,5 @@ async def launch_in_eager(
 
 
 def _spelled_eager(launch: int, exported: Path) -> tuple[str, ...]:
-    """The arguments of `try-fix` for a launch done in eager mode."""
+    """Return the arguments of `try-fix` for a launch in eager mode."""
     return ("--launch", str(launch), "--as", "eager", "--exported", str(exported))

@@ -88,7 +88,7 @@ class Planned:
 
 
 def call_of_package(workload: PackageWorkload, symptom: Symptom | None = None) -> TriedCall:
-    """The call of a package with its inputs. Raises `ProblemError` without inputs."""
+    """Return the call of a package with its inputs. Raise `ProblemError` without inputs."""
     package = view_package(workload.package, workload.model_name).package
     return TriedCall(
         request=run_request(workload),
@@ -104,9 +104,9 @@ def call_of_package(workload: PackageWorkload, symptom: Symptom | None = None) -
 async def carry_out(
     context: Context, call: TriedCall, plan: Sequence[Planned], *, name: str = "intervene"
 ) -> dict[str, Seen]:
-    """Make the calls of the plan; return how each ended, by label.
+    """Make the calls of the plan. Return how each ended, by label.
 
-    Raises `ProblemError` if no call can be made at all, or if a change does not apply to the call.
+    Raise `ProblemError` if no call can be made at all, or if a change does not apply to the call.
     """
     seen: dict[str, Seen] = {}
     rest = list(plan)
@@ -149,7 +149,7 @@ async def carry_out(
 
 
 def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
-    """The calls that were made, in order. The last call may have ended the process."""
+    """Return the calls that were made, in order. The last call may have ended the process."""
     seen: dict[str, Seen] = {}
     for facts in done.all(CallFacts):
         seen[facts.label] = _of_facts(facts, infinities=call.symptom.infinities)
@@ -160,7 +160,7 @@ def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
 
 
 def _of_facts(facts: CallFacts, *, infinities: bool) -> Seen:
-    """The outcome of a call that returned, raised, or was rejected."""
+    """Return the outcome of a call that returned, raised, or was rejected."""
     if facts.ended == "ok":
         return Seen("ok", facts, infinities=infinities)
     if facts.ended == "refused":
@@ -193,7 +193,7 @@ def _ended_process(done: WorkerRun) -> Seen:
 
 
 def _essence(text: str) -> str:
-    """The first line without addresses and directories, which vary by run."""
+    """Return the first line without addresses and directories, which vary by run."""
     lines = text.strip().splitlines()
     return _VOLATILE.sub("", lines[0]).strip() if lines else ""
 
@@ -253,7 +253,7 @@ async def try_interventions(
 
 
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
-    """The trial of one intervention, from the calls `three` if they suffice, else from new ones."""
+    """Return the trial of one intervention, from the calls `three` if they suffice, else from new ones."""
     came = False
     for fresh in (False,) if three is None else (True, False):
         if three is not None:
@@ -280,7 +280,7 @@ async def _tried(context: Context, call: TriedCall, intervention: Intervention, 
 async def _in_one_process(
     context: Context, call: TriedCall, interventions: Sequence[Intervention]
 ) -> Mapping[str, Three]:
-    """The three calls of each intervention, by its key."""
+    """Make the three calls of each intervention in one process. Return them by its key."""
     plan = [Planned("before")]
     for place, each in enumerate(interventions):
         plan += [Planned(f"{place}-minimal-{n}", each, made) for n, made in enumerate(each.minimal)]
@@ -299,7 +299,7 @@ async def _in_one_process(
 
 
 async def _in_own_processes(context: Context, call: TriedCall, intervention: Intervention) -> Three:
-    """The three calls, each in its own process."""
+    """Make the three calls, each in its own process."""
     kept = context.fresh("reference") / "outputs.pt"
     seen = await carry_out(context, call, [Planned("before", save=kept)])
     plan = [Planned(f"minimal-{n}", intervention, made) for n, made in enumerate(intervention.minimal)]
@@ -345,7 +345,7 @@ def alike(first: Seen, second: Seen) -> bool:
 
 
 def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
-    """What the change did to the failure of `before`, and the reason if that is inconclusive."""
+    """Return what the change did to the failure of `before`, and the reason if that is inconclusive."""
     if not fails(before):
         return Effect.NOT_APPLICABLE, "the unchanged call does not fail"
     if after.ended in ("refused", "not_made"):
@@ -370,7 +370,7 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
 
 
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
-    """Output elements that were not at fault but changed.
+    """Return output elements that were not at fault but changed.
 
     Unknown without steady outputs to compare, or if a command judges, since it names no elements.
     """
@@ -392,7 +392,7 @@ def side_effects_of(after: Seen, again: Seen) -> SideEffects:
 
 
 def chance_of(calls: int, failed: int, tries: int) -> float:
-    """The probability that none of `tries` changed calls fails by chance (Fisher's exact test, one-sided)."""
+    """Return the chance that none of `tries` changed calls fails by luck (one-sided Fisher's exact test)."""
     if not failed:
         return 1.0
     return math.comb(calls, failed) / math.comb(calls + tries, failed)

@@ -1,4 +1,4 @@
-"""A source change: of a program, tried in its own process at its end, or of a package read as PyTorch."""
+"""A change of source: of a program, tried in its own process at its end, or of a package read as PyTorch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mcp_server.worker.report import Attempt
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
-    """The change with which the export (or compile) passes as in eager mode; it fails without the change."""
+    """Return the change with which the export (or compile) passes as in eager mode; without it, it fails."""
     passing = [each for each in tried.attempts if each.outcome == "passes" and each.again]
     if not passing:
         return None
@@ -60,10 +60,10 @@ def action_of(found: Attempt) -> str:
 async def edited(
     context: Context, call: TriedCall, workload: PackageWorkload, edit: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """The call done by an edited program of the package, or with one of its launches edited (-1: the whole).
+    """Return the call of an edited program of the package, or of one edited launch (-1: the whole).
 
-    Raises `ProblemError` if nothing is edited, if the program without the edit does not fail, or if
-    the launch is no function of the program.
+    Raise `ProblemError` if nothing is edited, if the program without the edit does not fail, or if the launch
+    is not a function of the program.
     """
     written = await write(context, workload, context.directory / "as-pytorch")
     text = await anyio.to_thread.run_sync(edit.read_text)
@@ -116,7 +116,7 @@ def _function(program: PytorchProgram, launch: int) -> LaunchAlone:
 
 
 def _changed_lines(old: str, new: str) -> tuple[str, str]:
-    """The lines that an edit removed, and the lines that it added."""
+    """Return the lines that an edit removed, and the lines that it added."""
     lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
     before, after = ([line[2:].strip() for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
     return "\n".join(before), "\n".join(after)

@@ -38,15 +38,15 @@ REASONS = {
 
 
 class BudgetTooShort(ProblemError):
-    """A run was cut short by the budget alone, so it is evidence of nothing."""
+    """Only the budget cut a run short, so the run proves nothing."""
 
 
 class Observation(ABC):
     """Something that can be observed. The classes of this folder are discovered automatically.
 
-    `seconds` is the approximate cost. `alone` marks one that must not share the machine with another run,
-    `extra` one that the verdict does not need, made only if the budget has room. `best` is
-    the most that it answers (`REASONS`).
+    `seconds` is the approximate cost. `alone`: it must not share the machine with another run. `extra`: the
+    verdict does not need it, and it runs only if the budget has room. `best` is the most that it answers
+    (`REASONS`).
     """
 
     name: str
@@ -57,7 +57,7 @@ class Observation(ABC):
 
     @abstractmethod
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:
-        """The share of the open question that it answers (0-1); 0 if it cannot act or would tell nothing."""
+        """Return the share of the open question that it answers (0-1); 0 if it cannot act or learn."""
 
     @abstractmethod
     async def act(self, case: DiagnosisState, context: Context, /) -> None:
@@ -72,7 +72,7 @@ class Limit:
     cut: bool
 
     def check(self, finished: Finished, what: str) -> None:
-        """Raise BudgetTooShort for a run that only the budget ended, which is evidence of nothing."""
+        """Raise BudgetTooShort if only the budget ended the run, which then proves nothing."""
         if self.cut and finished.ending == "timeout":
             raise BudgetTooShort(
                 f"{what} did not end within the {self.seconds:.0f} s that the budget left for it, "
@@ -81,7 +81,7 @@ class Limit:
 
 
 def limit_of(case: DiagnosisState, *, share: float = 1.0) -> Limit:
-    """The workload's own limit, capped by a `share` of the remaining budget, and low for a known hang."""
+    """Return the workload's own limit, capped by a `share` of the remaining budget; low for a known hang."""
     asked = case.workload.timeout_s if case.workload else HANGING_S
     if hangs(case):
         asked = min(asked, HANGING_S)

@@ -154,7 +154,7 @@ class Interpret(Observation):
 
 
 async def interpret(case: DiagnosisState, context: Context, **more: str) -> WorkerRun:
-    """The worker's run of the exported program on that call; `more` is added to its request."""
+    """Run the exported program on that call in the worker. `more` is added to the request."""
     assert case.call is not None
     request = case.call.request
     # The program has the constants of the export. A package with updated constants computes other values.
@@ -200,7 +200,7 @@ class RepeatCall(Observation):
 
 
 class WatchRepeats(Observation):
-    """Repeat the call with every launch watched, to see where the outputs part."""
+    """Repeat the call with every launch watched, to see where the outputs diverge."""
 
     name = "watch_repeats"
     seconds = 14.0

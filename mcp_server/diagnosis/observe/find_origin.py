@@ -86,7 +86,7 @@ class FindOrigin(Observation):
 
 
 def faults(case: DiagnosisState) -> list[Fault]:
-    """The bad values of a launch that show what went wrong; empty if an input itself is at fault."""
+    """Return the bad values of a launch that show what went wrong; empty if an input is at fault."""
     refused = operator_indices(case)
     direct = parts_of([*checked_inputs(case), *refused])
     if any(part in case.index_values and case.index_values[part].outside for part in direct):
@@ -105,7 +105,7 @@ def faults(case: DiagnosisState) -> list[Fault]:
 
 
 def _missed(case: DiagnosisState) -> list[Fault]:
-    """The access at a loaded index that a memory checker saw outside its tensor."""
+    """Return the access at a loaded index that a memory checker saw outside its tensor."""
     seen = case.located.fault if case.located is not None else None
     if seen is None or seen.launch is None or seen.missed is None:
         return []
@@ -121,7 +121,7 @@ def _missed(case: DiagnosisState) -> list[Fault]:
 async def _values(
     sought: Sequence[Fault], view: PackageView, case: DiagnosisState, context: Context
 ) -> tuple[ProbedValues, set[int]]:
-    """What the launches behind the faults read and wrote, and which launches began; empty without probes."""
+    """Return what the launches behind the faults read and wrote, and which began; empty without probes."""
     launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
     try:
         seen = await dump_kernel_io(
@@ -138,7 +138,7 @@ async def _values(
 
 
 def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:
-    """The fault with its first element; None if no value is at fault."""
+    """Return the fault with its first element; None if no value is at fault."""
     if fault.kind != "value" or fault.element:
         return fault
     launch = view.wrapper.launches[fault.launch]
@@ -159,7 +159,7 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
     leaves = [Leaf(place, each.path or each.name) for place, each in enumerate(inputs)]
 
     def seen(place: int) -> Tensor | None:
-        """An input as any launch read it."""
+        """Return an input as any launch read it."""
         read = ((launch.index, a) for launch in case.launches for a in launch.tensors)
         own = (pair for pair in read if pair[1].target == inputs[place].name)
         found = (values.tensor(number, argument, "before") for number, argument in own)
@@ -184,7 +184,7 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
 
 
 def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[Intervention]:
-    """The edit of the kernel, which takes seconds."""
+    """Make the edit of the kernel, which takes seconds."""
     call, of_value = tried_call(case), origin.result != "index"
     if origin.operation is not None:
         return guard_operation(context, call, origin.operation)
@@ -195,7 +195,7 @@ def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[I
 
 
 async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisState) -> Intervention | None:
-    """The edit, or None if its kernel cannot be changed in this way."""
+    """Return the edit, or None if its kernel cannot be changed in this way."""
     try:
         edited = await making
     except ProblemError as problem:
@@ -213,7 +213,7 @@ TensorOf = Callable[[int], Tensor | None]
 
 
 def as_given(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
-    """Zeros for what is not finite in the input that gave the value as it is."""
+    """Zero the values that are not finite in the input that passed the bad value on unchanged."""
     places = [each.input_index for each in origin.elements if each.value in ("nan", "inf", "-inf")]
     place = places[0] if places and origin.launch_index is None else None
     if place is None or place >= len(leaves):
@@ -223,7 +223,7 @@ def as_given(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
 
 
 def kept_in_range(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
-    """Clamp the rows of an input whose sums leave the range of their type, so that none does."""
+    """Clamp the rows of an input whose sums leave the range of their type, so that no sum does."""
     found = origin.overflow
     if found is None or found.bound is None or found.input_index >= len(leaves):
         return None
@@ -241,10 +241,10 @@ def kept_in_range(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None
 
 
 def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> Intervention | None:
-    """Set the offending elements to the nearest good value, or let one element through in a masked row.
+    """Set the offending elements to the nearest good value, or open one element of a fully masked row.
 
-    `leaves` are the inputs by place, `tensor_of` gives the values of one. None if no offending input
-    element is known, or no good value for it.
+    `leaves` are the inputs by place, `tensor_of` gives the values of one. None if no offending input element
+    is known, or no good value for it.
     """
     condition = origin.condition
     elements = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
@@ -327,7 +327,7 @@ def _is_bad(text: str, condition: Condition) -> bool:
 
 
 def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor | None) -> Intervention | None:
-    """Flip one element of each row of a mask that lets nothing through."""
+    """Flip one element of each row of a mask that masks everything."""
     bad = _BOOLEAN[elements[0].value]
     first = tuple(elements[0].index)
     if not first:
@@ -365,13 +365,13 @@ def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor |
 
 
 def _line(tensor: Tensor, through: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:
-    """The indices along `axis`."""
+    """Return the indices along `axis`."""
     for place in range(tensor.shape[axis]):
         yield (*through[:axis], place, *through[axis + 1 :])
 
 
 def _joined(leaf: Leaf, parts: tuple[Intervention, ...], what: str) -> Intervention:
-    """Several elements of an input changed at once."""
+    """Change several elements of an input at once."""
     if len(parts) == 1:
         return replace(parts[0], smallest=True)
     key = "+".join(part.key for part in parts)

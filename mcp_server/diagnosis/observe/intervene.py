@@ -70,7 +70,7 @@ class TryInterventions(Observation):
 
 
 def tried_call(case: DiagnosisState) -> TriedCall:
-    """The failing call, as the trials take it, with the program's reference outputs if it has any."""
+    """Return the failing call as the trials take it, with the program's reference outputs if it has any."""
     assert case.call is not None
     symptom, actual = case.symptom, case.call.request.get("actual")
     # `try-fix` takes no check, no second tolerance, and no call whose parts are not all in files.
@@ -93,7 +93,7 @@ def tried_call(case: DiagnosisState) -> TriedCall:
 
 
 def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervention]:
-    """Untried interventions of the leading suspects, then those that remove several suspects at once."""
+    """Return untried interventions of the leading suspects, then those that remove several suspects."""
     found: dict[str, Intervention] = {}
     ends_well = case.runs["plain"].failure == "none" and not _by_program(case)
     for suspect in ranked(suspects, case):
@@ -108,8 +108,8 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
 def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Intervention]:
     """Combine all input changes that alone left the failure unchanged: two causes can hide each other.
 
-    If together they remove it, each is left out in turn, starting from the fewest that suffice. Empty if one
-    change alone removed the failure. No combination is tried twice.
+    If the combination removes the failure, each change is left out in turn, starting from the fewest that
+    suffice. Empty if one change alone removed the failure. No combination is tried twice.
     """
     alone = [each for suspect in suspects for each in suspect.interventions if each.key in case.trials]
     effects = {each.key: case.trials[each.key].effect for each in alone}
@@ -131,20 +131,20 @@ def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Interven
 
 
 def _all_of(parts: Sequence[Intervention]) -> Intervention:
-    """These changes as one intervention."""
+    """Return these changes as one intervention."""
     changes = listed([change_in_words(part.what).removeprefix("with ") for part in parts])
     made = together("+".join(sorted(part.key for part in parts)), f"the call with {changes}", parts)
     return replace(made, action=f"make the call with {changes}: none of these changes alone is enough")
 
 
 def _by_program(case: DiagnosisState) -> bool:
-    """Whether only an input that the call failed to change shows that the call is wrong."""
+    """Whether the only sign of a wrong call is an input that the call failed to change."""
     plain = case.plain_run
     return plain is not None and plain.failure in ("none", "differs") and bool(plain.left_alone)
 
 
 def judged(trial: Trial) -> Trial:
-    """The trial judged by the return values of a call that does not fail; open if no expectation fits."""
+    """Judge the trial of a call that does not fail by its return values; open if no expectation fits."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
     if fails_by_values and cut is not None and cut.part:  # a combination that contains faults
@@ -167,7 +167,7 @@ def judged(trial: Trial) -> Trial:
 
 
 def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
-    """The trial of an aligned input, from three runs: does the call then change it, as the model does?"""
+    """Return the trial of an aligned input, from three runs: does the call then change it, as the model?"""
     trial = partial(Trial, intervention, before=seen_of(before), after=seen_of(after), again=seen_of(again))
     if after.failure not in ("none", "differs") or again.failure not in ("none", "differs"):
         return trial(effect=Effect.NOT_APPLICABLE, reason=f"then the call fails ({after.failure})")
@@ -179,7 +179,7 @@ def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen
 
 
 def seen_of(run: RunSeen) -> Seen:
-    """A run of the call that returned, in the form of a trial's call."""
+    """Return a run of the call in the form of a trial's call."""
     if run.failure in ("none", "differs", "nonfinite"):
         return Seen("ok", CallFacts(run.label, "", "ok"))
     return Seen("raised", text=run.root.text if run.root else run.failure, family=run.family or "")
@@ -221,10 +221,10 @@ class WatchOperators(Observation):
 
 
 def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
-    """The effect of the promises on the model, if the package does not depend on them but diverges from it.
+    """Return the effect of kept promises on the model, if the package ignores them but diverges from it.
 
-    Perhaps only the model reads memory that an operator writes without declaring it: the package, unaware
-    of the write, computes that value again or stores it elsewhere.
+    Perhaps only the model reads memory that an operator writes without declaring it: the package, unaware of
+    the write, computes that value again or stores it elsewhere.
     """
     compared = kept.last(events.Compared) if kept is not None else None
     if compared is None or not compared.equal:

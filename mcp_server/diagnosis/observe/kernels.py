@@ -43,7 +43,7 @@ class ReadUsersKernel(Observation):
 
 
 def _refused(case: DiagnosisState) -> tuple[str, int] | None:
-    """The user's Triton kernel that could not be compiled, and its failing line, counted from its `def`."""
+    """Return the user's Triton kernel that could not be compiled, and its failing line from its `def`."""
     for _, root in case.own_roots:
         if root.family.id == "triton_compile" and "function" in root.fields:
             line = root.fields.get("kernel_line", "")
@@ -52,7 +52,7 @@ def _refused(case: DiagnosisState) -> tuple[str, int] | None:
 
 
 def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
-    """Where the program defines that kernel; None if no file of the program does, or several do.
+    """Return where the program defines that kernel; None if no file of the program does, or several do.
 
     These files are the script, and the files with lines of its model.
     """
@@ -74,7 +74,7 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | No
 
 
 def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
-    """Lines of the program whose compile failed; empty if the program was not kept."""
+    """Return lines of the program whose compile failed; empty if the program was not kept."""
     for compiled in reversed(case.captured.compiles):
         if compiled.exported is not None and compiled.exported.is_file():
             with contextlib.suppress(PackageError):
@@ -140,7 +140,7 @@ class MendKernels(Observation):
 
 
 def _to_mend(case: DiagnosisState) -> list[Finding]:
-    """The defects that explain the failure and that can be removed by changing their kernel."""
+    """Return the defects that explain the failure and can be removed by changing their kernel."""
     defects = case.kernel_defects or {}
     return [each for each in defects if each.kind in REPAIRS and explains(each.kind, case)][:MOST_MENDED]
 

@@ -47,7 +47,7 @@ OUT_OF_SIGHT = (
 
 
 def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, process: str = "") -> RunSeen:
-    """The result of a finished child with its log read, for all its processes or for one."""
+    """Return the result of a finished child with its log read, for all its processes or for one."""
     return RunSeen(label, finished, read_output(finished.output, process), worker)
 
 
@@ -118,7 +118,7 @@ async def _take_from_host(case: DiagnosisState, context: Context, package: Path)
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
-    """The failed or suspect call in a form that the worker can repeat; None if it was not kept."""
+    """Return the failed or suspect call in a form that the worker can repeat; None if it was not kept."""
     phase = failing_phase(seen, ended_well=seen.finished.ok)
     try:
         request = plan_replay(seen, phase)
@@ -135,7 +135,7 @@ def suspect_call(seen: Capture) -> CallSpec | None:
 
 
 class RunAlone(Observation):
-    """Run the program again that succeeded under the hook, and let inputs go that a stream might read."""
+    """Run the program that passed under the hook again, and free inputs that a stream may still read."""
 
     name = "run_alone"
     seconds = 30.0
@@ -198,7 +198,7 @@ def _content(file: Path) -> bytes:
 
 
 def named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
-    """The only package that a program is started with, or that a host names; None if there are several."""
+    """Return the only package that a program is started with, or that a host names; None if several."""
     words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
     folders = [workload.cwd or here()]
     # Also as an option value: --model=ranker.pt2.
@@ -212,10 +212,10 @@ def named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
 
 
 def put_back(case: DiagnosisState) -> list[str]:
-    """Restore the packages that runs of the program overwrote; return one sentence for each.
+    """Restore the packages that runs of the program overwrote. Return one sentence for each.
 
-    The hook compiles with debug information, so that the package is a different build than the user's own run
-    writes. It keeps a copy of each file that is about to be overwritten (`events.Overwriting`).
+    The hook compiles with debug information, so the package is a different build from the one that the user's
+    own run writes. It keeps a copy of each file that is about to be overwritten (`events.Overwriting`).
 
     A package that did not exist before is kept. Nothing is done when a finished job is read again: its runs
     were not made now, and the user's file may be newer.
@@ -229,7 +229,7 @@ def put_back(case: DiagnosisState) -> list[str]:
 
 
 def _restored(file: CapturedOverwriting) -> str:
-    """What happened to one file; empty if the run did not write it."""
+    """Say what happened to one file; empty if the run did not write it."""
     name = file.path.name
     if file.kept is None:
         if file.notice:

@@ -62,7 +62,7 @@ class OpenPackage(Observation):
 
 
 def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
-    """The package of the failing call, and the name of the model in it."""
+    """Return the package of the failing call, and the name of the model in it."""
     if case.call is not None:
         return case.call.package, case.call.request.get("model_name")
     if isinstance(case.workload, PackageWorkload):
@@ -149,7 +149,7 @@ class CompareInputs(Observation):
 
 
 def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
-    """Judge the size by the user's range in the exported program: the compiled range may be tighter."""
+    """Judge the size by the user's range in the exported program. The compiled range may be tighter."""
     index, dim = mismatch.input_index, mismatch.dim
     if mismatch.aspect != "range" or index is None or dim is None:
         return mismatch
@@ -177,7 +177,7 @@ _GUARD = re.compile(r"satisfy the generated guard (?P<guard>.+)")
 
 
 def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
-    """The fix in the program's own words, if its export was repeated with a range that includes the size."""
+    """Return the fix in the program's own words, if its export was repeated with a wider range."""
     exports = [each for tried in case.captured.attempts if tried.stage == "range" for each in tried.attempts]
     place = (mismatch.input_index, mismatch.dim)
     found = [each for each in exports if place in each.widened and each.name == _bound(mismatch)]
@@ -196,13 +196,13 @@ def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 
 def _bound(mismatch: Mismatch) -> str:
-    """The bound that the size passes; empty for another kind of mismatch."""
+    """Return the bound that the size violates; empty for another kind of mismatch."""
     low, dots, _ = mismatch.expected.partition("..")
     return ("min" if int(mismatch.got) < int(low) else "max") if dots else ""
 
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
-    """Elements of inputs that a failed kernel assertion, or the check of an operator, saw."""
+    """Return elements of inputs that a failed kernel assertion, or the check of an operator, saw."""
     found = parts_of([*checked_inputs(case), *operator_indices(case)])
     found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
     found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]

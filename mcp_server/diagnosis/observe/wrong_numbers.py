@@ -137,7 +137,7 @@ SHARE = 0.7  # of the remaining budget; the workaround on the whole program come
 async def compiled_with(
     case: DiagnosisState, context: Context, options: Mapping[str, object] | None = None
 ) -> Bisected:
-    """The program compiled as it is, and with options: all careful ones by default.
+    """Return the program compiled unchanged, and with options: all careful ones by default.
 
     The compiles are those of a search, so a failure that is not the compiler's is rejected first.
     """
@@ -155,7 +155,7 @@ async def compiled_with(
 
 
 def effect_of(found: Bisected) -> Effect:
-    """What the options did to the failure. An intermittent failure says nothing."""
+    """Return what the options did to the failure. An intermittent failure says nothing."""
     if found.workaround is not None:
         return Effect.GONE
     stayed = all(each.result == "same" for each in found.experiments)

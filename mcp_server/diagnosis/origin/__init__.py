@@ -40,7 +40,7 @@ class Condition(Record):
 
     `variable` is the operand's letter, `label` its tensor. `low` and `high` bound the bad values of the
     element (inclusive, None: no bound), or the good values if no offending one is known. `good` is the good
-    value nearest to the offending one, and `usual` the median of those beside it, where there are some.
+    value nearest to the offending one, and `usual` the median of the values beside it, if there are some.
     """
 
     text: str
@@ -55,8 +55,8 @@ class Condition(Record):
 class Operation(Record):
     """The operation that left its domain, with the values of its operands (`text`).
 
-    `family` names its domain, `value` is the operand outside that domain. `code` is the operation as a
-    model has it, `guarded_code` the same with its operand kept in the domain, `action` the change in words.
+    `family` names its domain, `value` is the operand outside that domain. `code` is the operation as a model
+    has it, and `guarded_code` the same with its operand kept in the domain. `action` is the change in words.
     """
 
     launch_index: int
@@ -96,12 +96,12 @@ class Correction(Record):
 class Origin(Record):
     """Where a bad value was computed.
 
-    `launch_index` is None and `kernel` "" for a value given by an input. `bad_value` is what
-    the expression gave at the offending element, `carriers` the launches between it and the fault, the last
-    one first. `elements` are at most 16 of `element_count`. `of_model` says why the expression is at fault
-    and not the elements; `correction` is what would make it right, where the source of the kernel shows
-    that. `operator` is the one that made a value that is not finite of finite ones, or
-    whose result the type `narrow` does not hold. `advice` is what to write in place of the expression.
+    `launch_index` is None and `kernel` "" if an input had the value. `bad_value` is the expression's value at
+    the offending element. `carriers` are the launches between it and the fault, the last one first.
+    `elements` are at most 16 of `element_count`. `of_model` says why the expression is at fault, not the
+    elements; `correction` would make it correct, if the kernel's source shows how. `operator` computed a
+    non-finite value from finite ones, or a result that does not fit in the type `narrow`. `advice` is what to
+    write instead of the expression.
     """
 
     launch_index: int | None

@@ -1,8 +1,8 @@
 """What is wrong with a value, and for which values of one input element its expression goes wrong.
 
-The domain of the element is split until the expression rises or falls on each piece; there the ends of what
-is good are found by bisection. What a condition says was evaluated on both sides. Whole numbers are looked at
-up to 2^48: beyond, nearly every sum overflows.
+The domain of the element is split until the expression rises or falls on each piece, where bisection finds
+the ends of the good values. What a condition says was evaluated on both sides. Integers are examined up to
+2^48: beyond, nearly every sum overflows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TINY_32 = 1.1754943508222875e-38
 
 
 def between(low: Scalar | None, high: Scalar | None, dtype: str) -> Interval:
-    """The allowed values, both ends included, without NaN. None means the limit of the type."""
+    """Return the allowed values, both ends included, without NaN. None means the limit of the type."""
     limit = limits(dtype)
     return Interval(limit.low if low is None else low, limit.high if high is None else high)
 
@@ -67,7 +67,7 @@ class Question:
 
 
 def good_ranges(question: Question) -> list[tuple[int, int]] | None:
-    """The ranks of the element for which the term is good, as disjoint ranges; None if unknown."""
+    """Return the ranks for which the term is good, as disjoint ranges; None if unknown."""
     found: list[tuple[int, int]] = []
     try:
         for low, high, way in _pieces(question):
@@ -82,7 +82,7 @@ def good_ranges(question: Question) -> list[tuple[int, int]] | None:
 
 
 def _pieces(question: Question) -> Iterator[tuple[int, int, int]]:
-    """Pieces of the element's domain on which the term is monotone. Raises `UnknownValue`."""
+    """Return pieces of the element's domain on which the term is monotone. May raise `UnknownValue`."""
     queue = [question.ends]
     for _ in range(_PIECES):
         if not queue:
@@ -100,7 +100,7 @@ def _pieces(question: Question) -> Iterator[tuple[int, int, int]]:
 
 
 def _middle(low: int, high: int) -> int:
-    """Where to split: first at zero, then between magnitudes, since small numbers matter most."""
+    """Return where to split: first at zero, then between magnitudes, since small numbers matter most."""
     if low < 0 <= high:
         return -1
     sign = 1 if low >= 0 else -1
@@ -112,13 +112,13 @@ def _middle(low: int, high: int) -> int:
 
 
 def _good_part(question: Question, low: int, high: int, way: int) -> tuple[int, int] | None:
-    """The range of ranks in a piece for which a monotone term is good; None if there are none."""
+    """Return the range of ranks in a piece for which a monotone term is good; None if there are none."""
     allowed = question.allowed
     if way == 0:
         return (low, high) if question.good(low) else None
 
     def first(reaches: Callable[[Scalar], bool]) -> int:
-        """The first rank whose value satisfies `reaches`; `high + 1` if none does."""
+        """Return the first rank whose value satisfies `reaches`; `high + 1` if none does."""
         start, above = low, high + 1
         while start < above:
             middle = (start + above) // 2
@@ -149,7 +149,7 @@ class _Points:
         return all(question.good(rank) for question in self.questions)
 
     def value(self, rank: int) -> Scalar:
-        """The worst value over all points: NaN, else the one farthest out of range."""
+        """Return the worst value over all points: NaN, else the one farthest out of range."""
         values = [question.value(rank) for question in self.questions]
         bad = next((value for value in values if value != value), None)
         if bad is not None:
@@ -157,7 +157,7 @@ class _Points:
         return min(values) if min(values) < self.questions[0].allowed.low else max(values)
 
     def ranges(self) -> list[tuple[int, int]] | None:
-        """The ranks that are good at the first, second and last point. Others are verified later."""
+        """Return the ranks that are good at the first, second and last point. Others are verified later."""
         found: list[tuple[int, int]] | None = None
         for question in dict.fromkeys((*self.questions[:2], self.questions[-1])):
             good = good_ranges(question)
@@ -171,7 +171,7 @@ class _Points:
 
 
 def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> Condition | None:
-    """When the expression is bad, around the offending value (None: all good values), if this is verified.
+    """Return when the expression is bad around the offending value (None: all good values), if verified.
 
     `questions` has one for each loop point that reads the element, the faulty point first.
     """
@@ -208,7 +208,7 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> C
 
 
 def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
-    """The value of the expression on the bad side, in words; one number if it is constant there."""
+    """Describe the value of the expression on the bad side; one number if it is constant there."""
     values = [points.value(rank) for rank in ranks]
     allowed = points.questions[0].allowed
     undefined = [value for value in values if value != value]
@@ -247,7 +247,7 @@ def _in_general(points: _Points, good: list[tuple[int, int]], name: str) -> Cond
 def condition_of(
     expressions: Sequence[Expression], allowed: Interval, blamed: Counter[ElementKey]
 ) -> Condition | None:
-    """When the first expression is bad, as one element of an input varies and the others stay.
+    """Return when the first expression is bad, as one element of an input varies and the others stay.
 
     At other loop points, the other elements stay too. `blamed` counts the failing points by element.
     """
@@ -281,7 +281,7 @@ def condition_at(
     name: str,
     bad: Scalar | None,
 ) -> Condition | None:
-    """The condition on an element, by the expressions at all points that read it; `term` is the first's."""
+    """Return the condition on an element from the expressions at all points that read it, `term` first."""
     questions = []
     for number, expression in enumerate(expressions):
         own = next((name for name, other in expression.leaves.items() if other.key == leaf.key), None)
@@ -309,10 +309,10 @@ _QUIET = frozenset({"where", "cast"})  # pass on values that other operations ma
 
 
 def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | None:
-    """The innermost operation that made NaN or infinity from finite values, or NaN from values without NaN.
+    """Return the innermost operation that made NaN or infinity of finite values, or NaN without NaN.
 
-    NaN is preferred to an infinity, which may be a mask. In a reduction, the first point at which its
-    body is NaN or infinite is examined, and the evaluator returned is that point's.
+    NaN is preferred to an infinity, which may be a mask. In a reduction, the first point at which its body is
+    NaN or infinite is examined, and the evaluator returned is that point's.
     """
     found: tuple[Apply, Evaluator] | None = None
     for each in parts(term):
@@ -333,7 +333,7 @@ def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | No
 
 
 def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
-    """The first point of a reduction at which its body is NaN, else the first at which it is infinite."""
+    """Return the first point of a reduction at which its body is NaN, else the first where it is infinite."""
     infinite: Evaluator | None = None
     result = value_of(fold, evaluator)
     try:
@@ -350,7 +350,7 @@ def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
 
 
 def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
-    """The operation that `culprit_at` finds; None if it is inside a reduction."""
+    """Return the operation that `culprit_at` finds; None if it is inside a reduction."""
     found = culprit_at(term, evaluator)
     return found[0] if found is not None and found[1] is evaluator else None
 
@@ -360,7 +360,7 @@ def finite(value: Scalar | None) -> bool:
 
 
 def operator_of(expression: Expression) -> str:
-    """The operation that first gave a non-finite value, or the reduction that did; empty if none is known.
+    """Return the operation or reduction that first gave a non-finite value; empty if none is known.
 
     A product of a value with itself is a `square`.
     """
@@ -399,14 +399,14 @@ def explained(expression: Expression) -> str:
 
 
 def applied_text(term: Apply, evaluator: Evaluator) -> str:
-    """An operation with its operands' values: `acos(-1.0000001)`, `0 / 0`."""
+    """Format an operation with its operands' values: `acos(-1.0000001)`, `0 / 0`."""
     given = [exactly(evaluator.value(argument), argument.dtype) for argument in term.args]
     sign = SIGNS.get(term.op)
     return f"{given[0]} {sign[0]} {given[1]}" if sign else f"{term.op}({', '.join(given)})"
 
 
 def exactly(value: Scalar, dtype: str) -> str:
-    """A value with enough digits to distinguish it from its neighbours, and no sign before 0."""
+    """Format a value with enough digits to distinguish it from its neighbours, and no sign before 0."""
     if not isinstance(value, float) or not math.isfinite(value):
         return shown(value)
     short = (f"{value + 0.0:.{digits}g}" for digits in range(7, 18))
@@ -414,7 +414,7 @@ def exactly(value: Scalar, dtype: str) -> str:
 
 
 def _masked(expression: Expression, found: Apply) -> str:
-    """For a constant mask: `args[1][0] to [5], all 6 that decide it, are False`; otherwise empty."""
+    """Describe a constant mask: `args[1][0] to [5], all 6 that decide it, are False`; empty for others."""
     masks = (each.parameter for each in parts(found) if isinstance(each, Element) and each.dtype == "bool")
     leaves = {name: expression.leaves[name] for name in masks if name in expression.leaves}
     for tensor, names in by_tensor(leaves, expression.walker).items():

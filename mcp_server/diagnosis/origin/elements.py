@@ -45,7 +45,7 @@ _MOST_WEIGHTS = 1 << 18
 
 
 def offending(expression: Expression) -> Iterator[OffendingElement]:
-    """The elements of inputs that an expression reads, then those of constants."""
+    """Return the elements of inputs that an expression reads, then those of constants."""
     inputs = {compiled.name: compiled.index for compiled in expression.walker.view.package.inputs}
     kinds: tuple[Literal["input", "constant"], ...] = ("input", "constant")
     leaves = [each for leaf in expression.leaves.values() for each in _given(leaf, expression.walker)]
@@ -62,7 +62,7 @@ def offending(expression: Expression) -> Iterator[OffendingElement]:
 
 
 def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
-    """The leaf itself, or the elements from which an operator computed it, if they are known.
+    """Return the leaf, or the elements from which an operator computed it, if they are known.
 
     The largest elements of a sum come first.
     """
@@ -101,7 +101,7 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """One element of a matrix product; `at` is its index, which ends in row and column."""
+    """One element of a matrix product. `at` is its index, which ends with row and column."""
 
     made: Produced
     at: tuple[int, ...]
@@ -114,14 +114,14 @@ class Product:
         return min(self.left.tensor.shape[-1], _MOST_ADDENDS)
 
     def factors(self) -> list[tuple[float, tuple[int, ...], tuple[int, ...]]]:
-        """The added products, the largest first, with the indices of their factors."""
+        """Return the added products, the largest first, with the indices of their factors."""
         *batch, row, column = self.at
         places = [((*batch, row, k), (*batch, k, column)) for k in range(self.inner)]
         found = [(self.left.value(a) * self.right.value(b), a, b) for a, b in places]
         return sorted(found, key=lambda each: -abs(each[0]))
 
     def heaviest_column(self) -> float | None:
-        """The largest sum of magnitudes in a column of the second factor."""
+        """Return the largest sum of magnitudes in a column of the second factor."""
         *batch, rows, columns = self.right.tensor.shape
         if rows * columns > _MOST_WEIGHTS or batch:
             return None
@@ -130,7 +130,7 @@ class Product:
 
 
 def product_at(walker: Walker, made: Produced) -> Product | None:
-    """The matrix product that made an element, if its operands were saved."""
+    """Return the matrix product that made an element, if its operands were saved."""
     result = walker.values.tensor(made.launch.index, made.argument, "after")
     at = result.index(made.offset) if result is not None else None
     if operator_name(made.launch) not in PRODUCTS or at is None or len(at) < 2:
@@ -152,7 +152,7 @@ def product_at(walker: Walker, made: Produced) -> Product | None:
 
 
 def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
-    """The factors' elements behind one element of a product, starting with those of the largest addends."""
+    """Return the factors' elements behind an element of a product, those of the largest addends first."""
     product = product_at(walker, made)
     if product is None:
         return
@@ -178,7 +178,7 @@ _MOST_ROWS = 64
 
 
 def overflow_of(walker: Walker, source: Source) -> Overflow | None:
-    """The sum or number that is too large for its type, if it made the value `source` infinite."""
+    """Return the sum or number that is too large for its type, if it made the value `source` infinite."""
     try:
         if isinstance(source, Produced):
             return _of_product(walker, source)
@@ -204,7 +204,7 @@ def _of_product(walker: Walker, made: Produced) -> Overflow | None:
 
 
 def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
-    """A conversion of a finite number, perhaps a sum of elements, to a type that cannot hold it."""
+    """Return a conversion of a finite number, perhaps a sum, to a type in which it does not fit."""
     for each in parts(computed.term):
         if not isinstance(each, Apply) or each.op != "cast" or each.dtype not in _SHORT:
             continue
@@ -232,7 +232,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
 def _kept(
     found: Overflow, sources: Sequence[Source], bound: float, rows: list[int], walker: Walker
 ) -> Overflow:
-    """`found` with a bound for the elements and the rows at fault, if all elements are of one input."""
+    """Return `found` with a bound for the elements and the rows at fault, if one input has all elements."""
     names = {each.name for each in sources if isinstance(each, Given) and each.kind == "input"}
     inputs = {compiled.name: compiled.index for compiled in walker.view.package.inputs}
     given = all(isinstance(each, Given) for each in sources)
@@ -245,13 +245,13 @@ def _kept(
 
 
 def _rows_of_infinities(result: Tensor) -> list[int]:
-    """The rows of a matrix that hold a value that is not finite."""
+    """Return the rows of a matrix that contain a value that is not finite."""
     rows = dict.fromkeys(index[0] for index in result.indices() if not finite(result.value(index)))
     return list(rows) if len(result.shape) == 2 and len(rows) <= _MOST_ROWS else []
 
 
 def _too_large(what: str, total: float, dtype: str) -> str:
-    """A sentence that the number is too large for its type; empty if it is not."""
+    """Return a sentence that the number is too large for its type; empty if it is not."""
     largest = limits(dtype).high
     if not largest < abs(total) < math.inf:
         return ""

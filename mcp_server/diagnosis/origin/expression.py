@@ -57,11 +57,11 @@ class Expression:
     names: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The expression with letters for tensors, indexed if it reads several elements of one tensor."""
+        """Format the expression with a letter for each tensor, indexed if it reads several elements of it."""
         return say(self.term, lambda each: self.names.get(each.parameter, each.parameter), self.atens)
 
     def evaluator(self, changed: dict[str, Scalar] | None = None) -> Evaluator:
-        """Evaluates the term, with other values for some leaves."""
+        """Return an evaluator of the term, with other values for some leaves."""
         changed = changed or {}
 
         def read(element: Element, offset: int) -> Scalar | None:
@@ -77,7 +77,7 @@ class Expression:
         return Evaluator({}, {}, read)
 
     def value_with(self, term: Term, name: str, value: Scalar) -> Scalar:
-        """The value of a term if the leaf `name` has this value."""
+        """Return the value of a term if the leaf `name` has this value."""
         return self.evaluator({name: value}).value(term)
 
 
@@ -92,7 +92,7 @@ class Closing:
         self._size = 0
 
     def close(self, computed: Computed) -> Expression:
-        """The expression of what a launch computes at one point of its loops."""
+        """Return the expression of what a launch computes at one point of its loops."""
         term = self._closed(computed, 0)
         expression = Expression(term, self.leaves, tuple(self._atens), self.walker)
         expression.names = _names(expression)
@@ -133,7 +133,7 @@ class Closing:
         return self.leaf(source, element.dtype, value)
 
     def leaf(self, source: Source, dtype: str, value: Scalar | None) -> Term:
-        """An element at which the expression ends."""
+        """Return an element at which the expression ends."""
         index = source.index if isinstance(source, Given) else None
         if isinstance(source, Produced):
             made = self.walker.values.tensor(source.launch.index, source.argument, "after")
@@ -144,7 +144,7 @@ class Closing:
         return Element(name, Number(0, "int64"), dtype)
 
     def _inside(self, launch: Launch, element: Element, evaluator: Evaluator) -> Term:
-        """An element inside a reduction: a different element at each point of the loop."""
+        """Return an element inside a reduction: a different element at each point of the loop."""
 
         def change(term: Term) -> Term | None:
             if isinstance(term, Element) and ":" not in term.parameter:
@@ -156,7 +156,7 @@ class Closing:
 
 
 def _number(term: Term, evaluator: Evaluator) -> Number | None:
-    """The value of a loop variable or a size at the evaluator's point; None if it is not known."""
+    """Return the value of a loop variable or size at the evaluator's point; None if it is not known."""
     known = evaluator.positions if isinstance(term, Position) else evaluator.sizes
     if isinstance(term, Position | Size) and term.name in known:
         return Number(known[term.name], "int64")
@@ -164,7 +164,7 @@ def _number(term: Term, evaluator: Evaluator) -> Number | None:
 
 
 def by_tensor(leaves: dict[str, Leaf], walker: Walker) -> dict[str, list[str]]:
-    """The names of leaves, grouped by their tensors."""
+    """Return the names of leaves, grouped by their tensors."""
     tensors: dict[str, list[str]] = {}
     for name, leaf in leaves.items():
         tensors.setdefault(tensor_of(leaf, walker), []).append(name)
@@ -172,7 +172,7 @@ def by_tensor(leaves: dict[str, Leaf], walker: Walker) -> dict[str, list[str]]:
 
 
 def _names(expression: Expression) -> dict[str, str]:
-    """A letter for each tensor, with the index if several of its elements are read."""
+    """Return a letter for each tensor, with the index if several of its elements are read."""
     tensors = by_tensor(expression.leaves, expression.walker)
     letters = dict(zip(tensors, "xyzuvwabcdefg", strict=False))
     found = {}
@@ -190,7 +190,7 @@ def _names(expression: Expression) -> dict[str, str]:
 
 
 def tensor_of(leaf: Leaf, walker: Walker) -> str:
-    """A readable name for the tensor that a leaf is an element of."""
+    """Return a readable name for the tensor that a leaf is an element of."""
     match leaf.source:
         case Given(name=name):
             return label_of(name, walker)
@@ -215,7 +215,7 @@ def index_text(leaf: Leaf) -> str:
 
 
 def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
-    """The tensors that an expression reads, by their letters."""
+    """Return the tensors that an expression reads, by their letters."""
     found = []
     for tensor, (name, *more) in by_tensor(expression.leaves, expression.walker).items():
         leaf = expression.leaves[name]
@@ -229,14 +229,14 @@ def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
 
 
 def _made_by(launch: Launch, view: PackageView) -> str:
-    """The name of the launch, and the model inputs that it depends on if they are few."""
+    """Name the launch, and the model inputs that it depends on if they are few."""
     inputs = [view.label(name) for name in view.flow_of(launch).backward_from(launch.index).inputs]
     given = f" from {listed(inputs)}" if 0 < len(inputs) <= MOST_INPUTS else ""
     return f"made by launch {launch.index} ({operator_label(launch, view)}){given}"
 
 
 def shown(value: Scalar | None) -> str:
-    """A readable value; `?` if it was not seen."""
+    """Format a readable value; `?` if it was not seen."""
     if value is None:
         return "?"
     return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -70,10 +70,10 @@ class Fault:
     """What went wrong in a call.
 
     `check`: the index check on line `line` (1-based in the kernel's source) of launch `launch` failed.
-    `access`: the launch missed the tensor that it has as `parameter`, of this shape and stride in elements,
-    without a check.
-    `value`: launch `launch` has a bad value in `buffer` at `element`, before or after it ran; `low` and
-    `high` are the ends of what was allowed, `high` exclusive (None: it is bad for not being finite).
+    `access`: the launch missed the tensor of its `parameter`, of this shape and stride in elements, without a
+    check. `value`: launch `launch` has a bad value in `buffer` at `element`, before or after it ran. `low`
+    and `high` are the ends of the allowed values, `high` exclusive (None: the value is bad because it is not
+    finite).
     """
 
     launch: int
@@ -90,12 +90,12 @@ class Fault:
 
     @staticmethod
     def of_candidate(candidate: Candidate) -> Fault:
-        """An index assertion, traced to a launch (`PackageView.tracer.trace`)."""
+        """Return the fault of an index assertion that was traced to a launch (`PackageView.tracer.trace`)."""
         return Fault(candidate.launch.index, "check", candidate.check.line)
 
     @staticmethod
     def of_first_bad(found: FirstBad) -> Fault | None:
-        """The first bad value of `dump_kernel_io`; None if its launch or element is unknown."""
+        """Return the first bad value of `dump_kernel_io`; None if its launch or element is unknown."""
         if found.launch is None or not found.element.index:
             return None
         when: Phase = "after" if found.kind == "kernel" else "before"
@@ -103,7 +103,7 @@ class Fault:
         return Fault(found.launch, "value", buffer=found.argument, element=element, when=when)
 
     def checks(self, program: Program) -> tuple[Check, ...]:
-        """What the kernel checks there, or would check."""
+        """Return what the kernel checks there, or would check."""
         if self.kind == "access":
             return index_checks(program, self.parameter, self.shape, self.stride)
         found = program.check_at(self.line) if self.kind == "check" else None
@@ -111,7 +111,7 @@ class Fault:
 
 
 def behind(view: PackageView, fault: Fault) -> list[int]:
-    """The launch where the fault was seen, and the launches that the walk back may go through.
+    """Return the launch with the fault, and the launches that the walk back may go through.
 
     The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it. For an
     operator whose elements are known (`POINTWISE`, `RUNNING`), its reads and writes are included.
@@ -220,7 +220,7 @@ class _Finder:
         return _with_elements(origin, self._masks(argument, tensor), Counter())
 
     def _start(self, argument: Argument, offset: int) -> Computed | Place | Produced | None:
-        """The faulty value, either read or computed by the launch."""
+        """Return the faulty value, either read or computed by the launch."""
         if self.fault.when == "before":
             return Place(self.launch, argument, offset)
         if self.walker.program(self.launch) is None:
@@ -228,7 +228,7 @@ class _Finder:
         return self.walker.stored(self.launch, argument.name, offset, None)
 
     def _masks(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
-        """The mask elements behind the other values that are not finite."""
+        """Return the mask elements behind the other values that are not finite."""
         if self.fault.high is not None or tensor.count > _SCANNED:
             return []
         bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))
@@ -244,7 +244,7 @@ class _Finder:
         return list(offending(self._not_computed(source)[0]))
 
     def _walked(self, start: Computed | Place | Produced) -> Walked:
-        """Walk back to where the value was computed. Raises `UnknownValue`."""
+        """Walk back to where the value was computed. May raise `UnknownValue`."""
         if isinstance(start, Produced):
             place = self.walker.through(start)
             walked = self.walker.back(place) if place is not None else Walked(start)
@@ -257,7 +257,7 @@ class _Finder:
     def _expressed(
         self, source: Source, check: Check | None, point: Evaluator | None
     ) -> tuple[list[Expression], Scalar | None]:
-        """The expression of a value, those at the other points that read the same elements, and the value."""
+        """Return a value's expression, those at other points that read the same elements, and the value."""
         if not isinstance(source, Computed):
             expression, value = self._not_computed(source)
             return [expression], value
@@ -275,7 +275,7 @@ class _Finder:
         point: Evaluator | None,
         blamed: Counter[ElementKey],
     ) -> Origin:
-        """The origin; `point` is the loop point at which `check` fails."""
+        """Return the origin. `point` is the loop point at which `check` fails."""
         walked = self._walked(start)
         source = walked.source
         expressions, value = self._expressed(source, check, point)
@@ -344,7 +344,7 @@ class _Finder:
         )
 
     def _recorded(self, start: Computed | Place | Produced) -> Scalar | None:
-        """The faulty value as it was seen; None where it is computed from what lies further back."""
+        """Return the faulty value as it was seen; None if it is computed from what lies further back."""
         argument = next((a for a in self.launch.tensors if a.target == self.fault.buffer), None)
         if argument is None or not isinstance(start, Computed):
             return None
@@ -352,13 +352,13 @@ class _Finder:
         return tensor.at(tensor.offset(self.fault.element)) if tensor is not None else None
 
     def _made_here(self, bound: _Bound) -> str:
-        """The indexed tensor if the call computed it; empty for an input or a constant."""
+        """Return the indexed tensor if the call computed it; empty for an input or a constant."""
         package = self.view.package
         known = {each.name for each in package.inputs} | {each.name for each in package.constants}
         return bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
-        """Expression and value of an element no kernel computed: a given one, or an operator's result."""
+        """Return expression and value of an element that no kernel computed: given, or by an operator."""
         value = self.walker.value_at(source if isinstance(source, Produced) else source.place)
         closing = Closing(self.walker)
         leaf = closing.leaf(source, "float32" if isinstance(value, float) else "int64", value)
@@ -371,7 +371,7 @@ class _Finder:
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
-    """Whether a check fails at one point. Raises `UnknownValue` if this cannot be determined."""
+    """Whether a check fails at one point. Raise `UnknownValue` if this cannot be determined."""
     if check.test is not None and not evaluator.value(check.test):
         return False
     value = evaluator.value(check.value)
@@ -380,14 +380,14 @@ def _fails(check: Check, evaluator: Evaluator) -> bool:
 
 
 def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | None]:
-    """The least and greatest value that pass; None for an end that the check does not limit."""
+    """Return the least and greatest value that pass; None for an end that the check does not limit."""
     low = evaluator.value(check.lower) if check.lower is not None else None
     high = evaluator.value(check.upper) if check.upper is not None else None
     return low, None if high is None else int(high) - 1
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
-    """The other points that read the same elements as `point`, varying only loops that no element uses."""
+    """Return other points that read the same elements, varying only loops that no element uses."""
     indices = [each.index for each in parts(check.value) if isinstance(each, Element)]
     fixed = {each.name for index in indices for each in used(index, check.ranges)}
     free = [each for each in _relevant(check) if each.name not in fixed]

@@ -28,7 +28,7 @@ class Idiom:
 
 
 def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
-    """The idiom for a line of one statement whose operation `op` is at fault; None if there is none."""
+    """Return the idiom for a line of one statement whose operation `op` is at fault; None if none fits."""
     line = line.strip()
     tree = _parsed(line)
     if tree is None or len(tree.body) != 1:
@@ -89,7 +89,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _softmax(node: ast.expr | None) -> ast.Call | None:
-    """The node as a call of softmax; None if it is not one."""
+    """Return the node as a call of softmax; None if it is not one."""
     match node:
         case ast.Call(func=ast.Attribute(attr="softmax")):
             return node
@@ -101,7 +101,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
 
 
 def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
-    """An operation of a model unchanged, with its operand kept in the domain, and the change in words."""
+    """Return an operation of a model, the same with its operand in the domain, and the change in words."""
     domain = DOMAINS[op]
     x = operand or ("n" if domain.nonzero else "x")
     code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
@@ -115,7 +115,7 @@ def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
 
 
 def _in_domain(domain: Domain) -> str:
-    """The domain in words: `above 0`, `at 0 or above`, `within -1..1`."""
+    """Describe the domain: `above 0`, `at 0 or above`, `within -1..1`."""
     words = domain.words()
     if math.isinf(domain.high):
         return words if domain.is_open else f"at {words}"
@@ -123,7 +123,7 @@ def _in_domain(domain: Domain) -> str:
 
 
 def _kept(x: str, domain: Domain) -> str:
-    """The guarded operand: `torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`. Open ends exclude the limit."""
+    """Return the guarded operand: `torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`. Open ends are excluded."""
     if domain.nonzero:
         return f"torch.where({x} == 0, 1, {x})"
     low, high = f"{domain.low:g}", f"{domain.high:g}"
@@ -135,7 +135,7 @@ def _kept(x: str, domain: Domain) -> str:
 
 
 def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
-    """All lines in which operation `op` can leave its domain, unchanged and guarded.
+    """Return all lines in which operation `op` can leave its domain, unchanged and guarded.
 
     None if one of them cannot be guarded, or if no line has the operation.
     """
@@ -184,7 +184,7 @@ def may_compute(line: str, op: str) -> bool:
 
 
 def guarded_line(line: str, op: str) -> str:
-    """The model line with the operand of its only operation `op` kept in the domain; empty if unsure."""
+    """Return the model line with the operand of its only operation `op` in the domain; empty if unsure."""
     domain, line = DOMAINS[op], line.strip()
     operand = _only_operand(line, op)
     if operand is None or not line.isascii():
@@ -199,13 +199,13 @@ def guarded_line(line: str, op: str) -> str:
 
 
 def operand_text(line: str, op: str) -> str:
-    """The operand of `op` as written in the line; empty unless it calls `op` exactly once."""
+    """Return the operand of `op` as written in the line; empty unless it calls `op` exactly once."""
     operand = _only_operand(line.strip(), op, ast.Call)
     return ast.unparse(operand) if operand is not None else ""
 
 
 def _only_operand(line: str, op: str, kind: type[ast.AST] = ast.AST) -> ast.expr | None:
-    """The operand of operation `op` in a line; None unless the line has exactly one."""
+    """Return the only operand of operation `op` in a line; None unless there is exactly one."""
     nodes = (node for node in ast.walk(_parsed(line) or ast.Module([], [])) if isinstance(node, kind))
     found = [each for node in nodes if (each := _operand(node, op)) is not None]
     return found[0] if len(found) == 1 else None
@@ -238,7 +238,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _operand(node: ast.AST | None, op: str) -> ast.expr | None:
-    """The operand that decides whether the operation of a node is defined; None for another operation."""
+    """Return the operand that decides whether an operation is defined; None for another operation."""
     match node:
         case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
             return None if _is_number(right) else right

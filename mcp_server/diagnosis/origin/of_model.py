@@ -53,7 +53,7 @@ _NEAR = 3
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """The launch's layer: from the weights of `tables`, else of those it reads, else of its neighbours."""
+    """Return the launch's layer: from the weights of `tables`, else those it reads, else its neighbours."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
     if own:
@@ -71,7 +71,7 @@ def _owner(fqn: str) -> str:
 
 
 def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
-    """The variables that are indexed with a checked index."""
+    """Return the variables that are indexed with a checked index."""
     program = read_program(view.wrapper.kernels[launch.kernel])
     if program.check_at(check.line) is None:
         return []
@@ -94,12 +94,12 @@ class Outside:
 
     @property
     def operand(self) -> Term:
-        """The operand that decides whether the operation is defined."""
+        """Return the operand that decides whether the operation is defined."""
         return self.applied.args[self.domain.operand]
 
 
 def outside_of(walker: Walker, computed: Computed) -> Outside | None:
-    """The operation with operands outside its domain that made NaN, or the infinity behind the NaN."""
+    """Return the operation outside its domain that made NaN, or the infinity behind the NaN."""
     at = computed
     for _ in range(_HOPS):
         made = culprit_at(at.term, at.evaluator)
@@ -124,7 +124,7 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
 
 
 def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
-    """What a value is computed from, as leaves: the elements of a reduction one by one, at most so many."""
+    """Return the leaves from which a value is computed; of a reduction at most so many, one by one."""
     closing = Closing(walker)
     queue = [(start, 0)]
     for computed, depth in queue:  # grows in the loop
@@ -139,7 +139,7 @@ def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
 
 
 def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operation:
-    """The operation in the terms of a model: with its values, and with its operand kept in the domain."""
+    """Return the operation in the terms of a model: with its values, and with its operand in the domain."""
     term, domain, op = uncast(found.operand), found.domain, found.applied.op
     label = ""
     if isinstance(term, Element):  # an element of an input or constant, which has a name
@@ -163,7 +163,7 @@ _LARGEST = 1 << 31  # a larger limit comes from the type, not the expression
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
-    """Why the expression is at fault for an index out of bounds; empty if its operands may be at fault.
+    """Return why the expression is at fault for an index out of bounds; empty if its operands may be.
 
     `made_here` is the indexed tensor, if the model computes it.
     """
@@ -193,7 +193,7 @@ _WHOLE = frozenset({"add", "sub", "mul"})
 
 
 def wrapped(expression: Expression) -> tuple[Apply, str] | None:
-    """The sum or product of whole numbers that does not fit its type, and that in words; None if all fit."""
+    """Return the sum or product of integers that does not fit its type, also in words; None if all fit."""
     evaluator = expression.evaluator()
     for each in parts(expression.term):
         if not isinstance(each, Apply) or each.op not in _WHOLE or not each.dtype.startswith("int"):
@@ -210,7 +210,7 @@ def wrapped(expression: Expression) -> tuple[Apply, str] | None:
 def correction_of(
     view: PackageView, source: Computed, expression: Expression, value: Scalar, allowed: Interval
 ) -> Correction | None:
-    """The edit of a C++ kernel that keeps the value at the end of the range it missed."""
+    """Return the edit of a C++ kernel that keeps the value at the end of the range it missed."""
     kernel = view.wrapper.kernels.get(source.launch.kernel)
     if kernel is None or kernel.kind != "cpp":
         return None
@@ -235,7 +235,7 @@ _READS = 1 << 17  # of elements, for all values that are tried
 
 @dataclass(frozen=True)
 class Outlier:
-    """The element, and when the value is not finite as it varies."""
+    """An element that stands out, and when the value is not finite as the element varies."""
 
     element: OffendingElement
     condition: Condition
@@ -266,7 +266,7 @@ class _Changed(Walker):
 
 
 def outlier_of(walker: Walker, source: Computed) -> Outlier | None:
-    """The element of an input by which a reduction is not finite; None where no single one is."""
+    """Return the element of an input that makes a reduction not finite; None if no single one does."""
     if not any(isinstance(each, Fold) for each in parts(source.term)):
         return None
     read, left = read_by(walker, source, _ELEMENTS), [_READS]
@@ -291,7 +291,7 @@ def outlier_of(walker: Walker, source: Computed) -> Outlier | None:
 
 
 def _standing_out(leaves: Sequence[Leaf]) -> tuple[Leaf | None, float]:
-    """The largest element by magnitude, and the median of all; None where there are few, or no numbers."""
+    """Return the largest element by magnitude, and the median of all; None if there are few or no numbers."""
     known = [leaf for leaf in leaves if isinstance(leaf.value, float) and finite(leaf.value)]
     if len(known) < _FEWEST:
         return None, 0.0
@@ -315,7 +315,7 @@ class _Tried:
         return finite(value_of(self.source.term, at))
 
     def condition(self, name: str, bad: Scalar, usual: float) -> Condition | None:
-        """From which value of the element on the value is bad, found by bisection from the usual one."""
+        """Return from which value of the element the value is bad, found by bisection from the usual one."""
         if usual == bad or self.good(bad) or not self.good(usual):
             return None
         inside, outside = ordinal(usual, self.dtype), ordinal(bad, self.dtype)
@@ -346,7 +346,7 @@ UNCANCELLED = (
 
 
 def sums_nothing(walker: Walker, found: Outside) -> bool:
-    """Whether the operand outside of its domain is a sum of no elements: nothing was selected, say."""
+    """Whether the operand outside its domain is a sum of no elements, because none was selected, say."""
     try:
         source = walker.back(Computed(found.launch, found.operand, found.evaluator)).source
         term = uncast(source.term) if isinstance(source, Computed) else None
@@ -364,7 +364,7 @@ _STEPS = 256  # of rounding, in sums and products before the difference
 
 
 def undecided(walker: Walker, computed: Computed) -> tuple[Outside, str] | None:
-    """An operation whose operand is a difference of which rounding decides the sign, and that in words."""
+    """Return an operation on a difference whose sign rounding decides, also in words."""
     for each in parts(computed.term):
         domain = DOMAINS.get(each.op) if isinstance(each, Apply) else None
         if not isinstance(each, Apply) or domain is None or domain.operand >= len(each.args):

@@ -1,9 +1,9 @@
-"""Traces a value back through the launches that only carry it, to the launch that computed it or to an input.
+"""Traces a value back through the launches that only carry it, to the launch that computed it or an input.
 
-A kernel carries a value where its term chooses one of the loaded elements: a copy, a cast that keeps the
-value, `where`, a minimum, a gather. A NaN is followed through arithmetic as well, and an infinity through
-sums and products: it was made where no operand is like it. In an operator outside the generated code, the
-element is found by its value, which is exact.
+A kernel carries a value if its term chooses one of the loaded elements: a copy, a cast that keeps the value,
+`where`, a minimum, a gather. A NaN is followed through arithmetic as well, and an infinity through sums and
+products, until no operand is like it. In an operator outside the generated code, the element is found by its
+value, which is exact.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ class Walker:
         self._scalars: dict[int, Mapping[str, int]] = {}
 
     def program(self, launch: Launch) -> Program | None:
-        """The program of a launch's kernel; None for an operator outside the generated code."""
+        """Return the program of a launch's kernel; None for an operator outside the generated code."""
         kernel = self.view.wrapper.kernels.get(launch.kernel)
         return read_program(kernel) if kernel and kernel.source else None
 
     def evaluator(self, launch: Launch, positions: Mapping[str, int]) -> Evaluator:
-        """Evaluates terms of a launch at one point of its loops."""
+        """Return an evaluator of terms of a launch at one point of its loops."""
         return Evaluator(positions, self.scalars(launch), partial(self.element, launch))
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
@@ -130,7 +130,7 @@ class Walker:
         return self._scalars[launch.index]
 
     def element(self, launch: Launch, element: Element, offset: int) -> Scalar | None:
-        """The element that a launch loads, from memory or from its own earlier store; None if unknown."""
+        """Return the element that a launch loads, from memory or from its own store; None if unknown."""
         key = (launch.index, element.parameter, offset, element.line)
         if key not in self._elements:
             self._elements[key] = None  # a store that depends on itself is unknown
@@ -143,13 +143,13 @@ class Walker:
         return self._elements[key]
 
     def value_at(self, place: Place | Produced) -> Scalar | None:
-        """The element that a launch reads at a place, or that an operator left there."""
+        """Return the element that a launch reads at a place, or that an operator left there."""
         when: Phase = "after" if isinstance(place, Produced) else "before"
         tensor = self.values.tensor(place.launch.index, place.argument, when)
         return tensor.value_at(place.offset) if tensor else None
 
     def stored(self, launch: Launch, parameter: str, offset: int, before: int | None) -> Computed | None:
-        """What a launch stores at an offset, above a line if given. Raises `UnknownValue`."""
+        """Return what a launch stores at an offset, above a line if given. May raise `UnknownValue`."""
         program = self.program(launch)
         read, scalars = partial(self.element, launch), self.scalars(launch)
         for store in program.stores_to(parameter, before) if program else ():
@@ -165,9 +165,9 @@ class Walker:
         return None
 
     def _added(self, launch: Launch, store: Store, offset: int) -> Computed | None:
-        """The first value that is not finite among those added up at an offset; None if none is added.
+        """Return the first non-finite value that is added up at an offset; None if nothing is added.
 
-        Raises `AddedUpError` if all of them are finite.
+        Raise `AddedUpError` if all added values are finite.
         """
         every, complete = places(used(store.index, store.ranges), self.scalars(launch))
         points = (self.evaluator(launch, place) for place in every)
@@ -197,7 +197,7 @@ class Walker:
         return Walked(at if isinstance(at, Computed) else self.source(at), tuple(dict.fromkeys(carriers)))
 
     def _next(self, at: Computed | Place) -> Computed | Place | None:
-        """One step back; None if the value was computed or given there."""
+        """Go one step back; None if the value was computed or given there."""
         if isinstance(at, Computed):
             found = self._loaded(at)
             if found is None:
@@ -211,7 +211,7 @@ class Walker:
         return source if isinstance(source, Computed) else None
 
     def through(self, produced: Produced) -> Place | None:
-        """The element that an operator read and that may have become its result.
+        """Return the element that an operator read and that may have become its result.
 
         For an operator that computes, only NaN and infinities are followed, NaN first. If several elements
         are equal, the one whose index has most in common with the result's is taken.
@@ -236,7 +236,7 @@ class Walker:
         return None
 
     def _loaded(self, at: Computed) -> tuple[Element, int] | None:
-        """The element that a term passes on unchanged, with its offset; None if it computes a new value."""
+        """Return the element that a term passes on, with its offset; None if the term computes a value."""
         term, evaluator = at.term, at.evaluator
         for _ in range(_HOPS):
             if isinstance(term, Element):
@@ -282,7 +282,7 @@ class Walker:
         return Given(kind, root.name if root else name, index, place)
 
     def _written(self, step: Step, flow: Dataflow, name: str, offset: int) -> Source | None:
-        """The value a step left at an offset of the storage of `name`; None if it did not write there."""
+        """Return the value that a step left at an offset of the storage of `name`; None if it left none."""
         if not isinstance(step.node, Launch):
             return None
         storage = flow.body.buffers[name].storage
@@ -305,7 +305,7 @@ class Walker:
         return None
 
     def _index(self, kind: str, name: str, offset: int) -> tuple[int, ...] | None:
-        """The index in an input or constant, by its strides."""
+        """Return the index in an input or constant, by its strides."""
         layouts = [(c.name, c.shape, c.stride) for c in self.view.package.constants if kind == "constant"]
         for compiled in self.view.package.inputs:
             strides = tuple(stride for stride in compiled.strides if isinstance(stride, int))
@@ -318,12 +318,12 @@ class Walker:
 
 
 def argument_of(launch: Launch, parameter: str) -> Argument:
-    """The argument of a launch for a parameter of its kernel."""
+    """Return the argument of a launch for a parameter of its kernel."""
     return next(argument for argument in launch.arguments if argument.name == parameter)
 
 
 def _base_offset(flow: Dataflow, argument: Argument) -> int:
-    """The offset of an argument's pointer in its storage, in elements; 0 if the wrapper does not say."""
+    """Return the offset of an argument's pointer in its storage, in elements; 0 if it is not known."""
     buffer = flow.body.buffers.get(argument.target or "")
     start = buffer.offset if buffer else None
     if argument.view is not None:
@@ -332,7 +332,7 @@ def _base_offset(flow: Dataflow, argument: Argument) -> int:
 
 
 def value_of(term: Term, evaluator: Evaluator) -> Scalar | None:
-    """The value of a term; None if it is unknown."""
+    """Return the value of a term; None if it is unknown."""
     try:
         return evaluator.value(term)
     except UnknownValue:
@@ -351,7 +351,7 @@ _LINEAR = frozenset({"add", "sub", "mul", "neg", "cast", "where"})
 
 
 def _is_linear(term: Term) -> bool:
-    """Whether a term is infinite for an infinite element: it only adds up and multiplies."""
+    """Whether a term is infinite for an infinite element: it only adds and multiplies."""
     made = [each for each in parts(term) if isinstance(each, Apply | Fold)]
     return all(
         each.op in _LINEAR if isinstance(each, Apply) else each.kind in ("sum", "mean") for each in made
@@ -376,7 +376,7 @@ def _matches(seen: Scalar | None, value: Scalar, *, exactly: bool) -> bool:
 
 
 def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] | None) -> tuple[bool, int]:
-    """How far a matching element is from the result at `index`: first by value, then by place."""
+    """Return how far a matching element is from the result at `index`: first by value, then by place."""
     here, shared = tensor.unraveled(place), 0
     if index is not None and len(here) == len(index):
         shared = sum(a == b for a, b in zip(here, index, strict=True))
@@ -387,7 +387,7 @@ def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] 
 
 
 def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None:
-    """The part of a term that it passes on as its value; None if it computes one. Raises `UnknownValue`."""
+    """Return the part of a term that it passes on; None if it computes a value. May raise `UnknownValue`."""
     match term:
         case Apply(op="cast", args=(inner,)):
             kept = _same_value(evaluator.value(inner), evaluator.value(term))
@@ -409,7 +409,7 @@ def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None
 
 
 def leaves(term: Term, evaluator: Evaluator) -> Iterator[tuple[Element, Evaluator]]:
-    """The elements behind a term. Those of a reduction come from every point of its loops."""
+    """Return the elements behind a term. Those of a reduction come from every point of its loops."""
 
     def visit(each: Term, at: Evaluator, seen: set[int]) -> Iterator[tuple[Element, Evaluator]]:
         if id(each) in seen:
