@@ -66,10 +66,10 @@ class NeededShown(Record):
 
 
 class TriedFix(Record):
-    """The result. `fixed`: the failure went with the change, came again without it, and nothing else changed.
+    """The result. `fixed`: the failure disappeared with the change and returned without it; no side effect.
 
     `passes`: it disappeared; other changes are unknown. `harmful`: elements changed that were not at fault.
-    `changed`: another failure is left. `enough` are the fewest changed elements that do the same, and
+    `changed`: another failure remains. `enough` are the fewest changed elements that do the same, and
     `enough_constants` the fewest constants. `compared_with` says what the outputs were compared with; empty
     when nothing came back to compare with.
     """

@@ -54,7 +54,7 @@ _ADVICE: Mapping[Advice, tuple[str, str]] = {
     ),
     "read_cause": ("run_deterministic", "run again keeping all output: the cause is on standard error"),
     "recompile": ("diagnose", "repeat the compilation and read the generated code"),
-    "fix_script": ("diagnose", "check that nothing but the script is at fault"),
+    "fix_script": ("diagnose", "check that only the script is at fault"),
     "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
 }
 

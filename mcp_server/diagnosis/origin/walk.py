@@ -265,7 +265,7 @@ class Walker:
         return isinstance(source, Given) and source.kind == "input"
 
     def source(self, place: Place) -> Source:
-        """The last write to the element that a launch reads; else its input, constant or unset memory."""
+        """Return the last write to an element that a launch reads; else input, constant or unset memory."""
         flow = self.view.flow_of(place.launch)
         name = place.argument.target or ""
         offset = _base_offset(flow, place.argument) + place.offset

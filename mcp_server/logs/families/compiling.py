@@ -50,7 +50,7 @@ TABLE.error(
     "branch_alias",
     r"(?<!\w)(?P<name>\w+) might be (?P<what>aliasing the input or the output|modifying the input)!",
     "compile_failure",
-    "A branch of torch.cond, or a body of another control flow operator, returns or writes what it was given.",
+    "A branch of torch.cond, or a body of another control flow operator, returns or writes one of its inputs.",
     "RuntimeError: cond_false might be aliasing the input or the output!",
     guide=SHAPES_GUIDE,
     stage="export",
@@ -146,7 +146,7 @@ TABLE.cause(
         Naming("{header}"),
         Naming("{header2}"),
     ),
-    fix="let CXX name a compiler that has its C++ library, which {blind} does not find, without options such as -nostdinc++",
+    fix="set CXX to a compiler with a complete C++ library, which {blind} does not find, without options such as -nostdinc++",
 )
 TABLE.cause(
     "compiler_killed",
@@ -221,8 +221,8 @@ TABLE.cause(
     "download, or part of a file.",
     "/usr/bin/ld:/opt/sdk/lib/libgomp.so: file format not recognized; treating as linker script",
     names=Naming("{file}", "{detail}"),
-    sentence="The linker refuses {file}, which is no library that it can read: {detail}.",
-    fix="put the real library in the place of {file}, or take its directory out of what the linker searches",
+    sentence="The linker rejects {file}, which it cannot read as a library: {detail}.",
+    fix="replace {file} with the real library, or remove its directory from the linker's search path",
 )
 TABLE.cause(
     "link_library",
@@ -305,7 +305,7 @@ TABLE.cause(
     "The GPU assembler is older than the GPU or than Triton: it does not know the architecture or the PTX version.",
     "ptxas fatal   : Value 'sm_103a' is not defined for option 'gpu-name'",
     names=Naming("ptxas", "{detail}"),
-    fix="let TRITON_PTXAS_PATH name the ptxas of a CUDA toolkit that knows this GPU, or install a newer Triton",
+    fix="set TRITON_PTXAS_PATH to the ptxas of a CUDA toolkit that knows this GPU, or install a newer Triton",
 )
 TABLE.cause(
     "ptxas",

@@ -42,8 +42,8 @@ TABLE.cause(
     stage="compile",
     sentence="A kernel needs {required} of {status}, and this GPU has {limit}.",
     names=(
-        Naming("{kernel}", "{required} needed, {limit} there", kind="kernel"),
-        Naming("a Triton kernel", "{required} of {status} needed, {limit} there", kind="kernel"),
+        Naming("{kernel}", "{required} needed, {limit} available", kind="kernel"),
+        Naming("a Triton kernel", "{required} of {status} needed, {limit} available", kind="kernel"),
     ),
     fix="give the kernel smaller blocks or fewer stages (num_stages)",
 )
@@ -176,7 +176,7 @@ TABLE.error(
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
     names=(
-        Naming("memory of GPU {device}", "{asked} asked for, {total} in all"),
+        Naming("memory of GPU {device}", "{asked} requested, {total} in total"),
         Naming("device memory", "{asked} asked for"),
     ),
     fix="make the batch smaller, or free device memory before the call",
@@ -206,7 +206,7 @@ TABLE.noise(
     "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
     advice="check_machine",
     names=Naming("torch", "has no kernels for {gpu} ({arch})", kind="environment"),
-    fix="install a build of torch whose torch.cuda.get_arch_list() holds {arch}",
+    fix="install a build of torch whose torch.cuda.get_arch_list() contains {arch}",
 )
 TABLE.error(
     "kernel_file_missing",
@@ -215,7 +215,7 @@ TABLE.error(
     "A kernel file (.cubin) is not at the path that is stored in the package; kernels load at their first "
     "launch. A bare .so names the directory in which it was compiled.",
     "Error: CUDA driver error: file not found",
-    fix="load a .pt2 of torch._inductor.aoti_compile_and_package, which holds them; a bare .so needs its .cubin files where it was compiled",
+    fix="load a .pt2 of torch._inductor.aoti_compile_and_package, which contains them; a bare .so needs its .cubin files where it was compiled",
 )
 TABLE.error(
     "kernel_image_invalid",

@@ -42,7 +42,7 @@ RESOURCES.error(
     "out_of_memory",
     "The host has no memory for the request.",
     "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
-    names=Naming("host memory", "{bytes} bytes asked for"),
+    names=Naming("host memory", "{bytes} bytes requested"),
     fix="make the batch smaller, or give the process more memory",
 )
 RESOURCES.cause(
@@ -80,7 +80,7 @@ RESOURCES.cause(
     "A program that the compile starts by its bare name is not in any directory of PATH.",
     "torch._inductor.exc.InductorError: FileNotFoundError: [Errno 2] No such file or directory: 'openssl'",
     names=Naming("{program}", "not on the PATH", kind="environment"),
-    fix="install {program}, or put the directory in which it is into PATH",
+    fix="install {program}, or put its directory into PATH",
 )
 RESOURCES.error(
     "permission",
@@ -99,7 +99,7 @@ RESOURCES.error(
         r"(?P<detail>libgomp: Thread creation failed|OMP: Error #34|pthread_create failed)(?:: (?P<why>.*))?",
     ),
     "environment",
-    "The operating system refuses a directory, a file or a thread.",
+    "The operating system denied a directory, a file or a thread.",
     "NotADirectoryError: [Errno 20] Not a directory: '/cache/inductor'",
     names=(Naming("{path}", "{detail}"), Naming("{detail}")),
 )
@@ -344,7 +344,7 @@ TABLE.error(
     "The program's own check (a `raise` or `assert` of the script) failed; nothing of AOTInductor reported a fault.",
     "RuntimeError: 32 labels for 29 images",
     not_proven="Whether the package returned wrong values, or the script passed or read values wrongly.",
-    fix="see what the check compares the results with, and how that is made",
+    fix="look at what the check compares the results with, and how that is produced",
     tags=("own_report", "result_check"),
 )
 TABLE.error(

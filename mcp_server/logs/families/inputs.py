@@ -26,7 +26,7 @@ _checked(
     "input_mismatch",
     "The run-time input check found a different dtype; the numbers are c10::ScalarType (3 int, 4 long, 5 half, 6 float, 7 double).",
     "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
-    sentence="Input {input} is {got}, the package was compiled for {expected}.",
+    sentence="Input {input} is {got}, but the package was compiled for {expected}.",
     fix="pass input {input} as {expected}",
 )
 _checked(
@@ -38,7 +38,7 @@ _checked(
     "input_handles[0]: unmatched dim value at 1, expected: 16, but got: 17",
     not_proven="That the rank is right: ndim is not checked, and a size of 0 may come from memory past the "
     "array.",
-    sentence="Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
+    sentence="Input {input} has size {got} in dimension {dim}, but was compiled for {expected}.",
 )
 _checked(
     "input_range",
@@ -51,7 +51,7 @@ _checked(
         "That the call is wrong: `>= 2` also rejects a batch of 1 that the export allowed, and code generation can "
         "tighten an upper bound."
     ),
-    sentence="Input {input} has size {got} in dimension {dim}, compiled for {relation} {expected}.",
+    sentence="Input {input} has size {got} in dimension {dim}, but was compiled for {relation} {expected}.",
     names=Naming("input {input}", "{got} (compiled: {relation} {expected})", kind="input"),
 )
 _checked(
@@ -61,7 +61,7 @@ _checked(
     "input_mismatch",
     "The run-time input check found a different stride; generated code assumes the compiled one.",
     "input_handles[0]: unmatched stride value at 0, expected: 16, but got: 1",
-    sentence="Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
+    sentence="Input {input} has stride {got} in dimension {dim}, but was compiled for {expected}.",
 )
 _checked(
     "input_device",
@@ -71,7 +71,7 @@ _checked(
     "The run-time input check found a different device type (0 cpu, 1 cuda); the expected number is printed twice.",
     "input_handles[0]: unmatched device type, expected: 11(cuda), but got: 0",
     not_proven="The device index: it is never checked.",
-    sentence="Input {input} is on {got}, the package was compiled for {expected_name}.",
+    sentence="Input {input} is on {got}, but the package was compiled for {expected_name}.",
     fix="move input {input} to {expected_name}",
 )
 _checked(
@@ -84,15 +84,15 @@ _checked(
     "The number of tensors differs from what the package expects; arguments that are not tensors are "
     "dropped before this check.",
     "expected inputs vector size to be 2, but got 1",
-    sentence="The package takes {expected} tensors and was given {got}.",
+    sentence="The package takes {expected} tensors, but was given {got}.",
     names=Naming("the call's inputs", "{got} tensors (compiled: {expected})", kind="call"),
-    fix="pass {expected} tensors; arguments that are no tensors do not count",
+    fix="pass {expected} tensors; arguments that are not tensors do not count",
 )
 TABLE.error(
     "kwarg_names",
     r"Ran into a kwarg keyword mismatch: Got the following keywords (?P<got>\[.*?\]) but expected (?P<expected>\[.*?\])",
     "input_mismatch",
-    "The keyword arguments are not those of the export.",
+    "The keyword arguments differ from those of the export.",
     "ValueError: Ran into a kwarg keyword mismatch: Got the following keywords ['x'] but expected []",
     names=Naming("keyword arguments {got}", "{got} (exported: {expected})", kind="call"),
     fix="call the package with the keyword arguments {expected}",
@@ -104,7 +104,7 @@ TABLE.error(
         r"(?:Node arity mismatch|Node type mismatch|Node keys? mismatch|Trying to flatten user inputs with exported input tree spec)(?P<detail>.*)",
     ),
     ("input_mismatch",),
-    "The structure of the arguments is not that of the export.",
+    "The arguments have a different structure from those of the export.",
     "ValueError: treespec.unflatten(leaves): `leaves` has length 7 but the spec refers to a pytree that holds 1 items (*).",
     names=Naming("the call's inputs", "{got} leaves (exported: {expected})", kind="call"),
 )
@@ -158,8 +158,8 @@ TABLE.cause(
     ("shape_out_of_range", "input_mismatch"),
     "A size computed at run time violates an assumption of the export.",
     "RuntimeError: Expected u0 <= 5 but received 9",
-    sentence="The package expects {condition} and got {value}.",
-    names=Naming("the call's inputs", "{value} where {condition} is assumed", kind="call"),
+    sentence="The package expects {condition}, but got {value}.",
+    names=Naming("the call's inputs", "{value}, but {condition} is assumed", kind="call"),
 )
 TABLE.cause(
     "cpu_index_assert",
@@ -320,7 +320,7 @@ TABLE.error(
     "NYI: Unsupported return type for schema: mylib::f(Tensor x) -> (Tensor, SymInt)",
     advice="check_package",
     stage="any",
-    fix="give the operator a fake function (register_fake) that returns new tensors of the layout of the real result",
+    fix="give the operator a fake function (register_fake) that returns new tensors with the layout of the real result",
 )
 TABLE.noise(
     "opcheck",

@@ -93,7 +93,7 @@ TABLE.error(
     "The file contains an exported program (torch.export.save), which is not compiled yet.",
     "wear-2/models/model.json",
     names=Naming("{archive}", "an exported program"),
-    fix="compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
+    fix="compile it with torch._inductor.aoti_compile_and_package, and load its output",
 )
 TABLE.error(
     "package_format",
@@ -182,7 +182,7 @@ TABLE.error(
     "Error in dlopen: /tmp/m.so: undefined symbol: _ZN3c107WarningC1ENS_7variantE",
     sentence="{library} needs the symbol {symbol}, which no loaded library provides.",
     names=Naming("{symbol}", "needed by {library}"),
-    fix="link {library} with the library that defines {symbol}, or load that one first, for all to see (RTLD_GLOBAL)",
+    fix="link {library} with the library that defines {symbol}, or load that library first, with RTLD_GLOBAL",
 )
 TABLE.error(
     "wrong_elf",
@@ -303,7 +303,7 @@ TABLE.error(
     "RuntimeError: Constant not found: enc.1.co.bias",
     not_proven="That the name is misspelt: parameters of up to eight elements are folded into the code, and "
     "their names are then rejected.",
-    sentence="Constant {constant} is not on both sides: the given weights and the package.",
+    sentence="Constant {constant} is missing in the given weights or in the package.",
     names=Naming("{constant}"),
     fix="pass the names that get_constant_fqns returns to load_constants; a parameter of up to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
 )
