@@ -63,11 +63,11 @@ async def bisect(
 ) -> Bisected:
     """Compile the failing program with careful options, then a smaller one with decisions switched off.
 
-    The second step runs only if no option helps. What is named was switched off (the failure disappeared) and
-    on again (it returned). What helps the reduced program is then tried on the whole one. `seen` is a
+    The second step runs only if no option helps. Whatever is named was switched off (the failure disappeared)
+    and on again (it returned). If it helps the reduced program, it is tried on the whole one. `seen` is a
     captured run of the script, which is then not run again; `tried` is what `try_options` found. Raise
     ProblemError for a program that does not fail, or whose failure is not the compiler's: one compile and one
-    run in eager mode find that out.
+    run in eager mode show that.
     """
     async with context.sharing_imports():
         failing = await failing_program(context, workload, TIMED, seen)
@@ -216,7 +216,7 @@ class Search:
 
 
 async def _workaround(context: Context, failing: Failing, search: Search) -> Workaround | None:
-    """Try what helps in the reduced program, then on the whole one."""
+    """Try the workaround in the reduced program, then in the whole one."""
     asked = search.workaround
     if asked is None:
         return None

@@ -41,12 +41,11 @@ class Changed(Record):
 class ComparedWithEager(Record):
     """The result of the comparison.
 
-    `kind`: why outputs differ from eager's, as far as that was seen; None where they agree or were not
-    compared. `every_launch` judges each launch on right inputs.
-    `deterministic`: whether two runs gave the same outputs; `varies_from` where they first differ.
-    `reads_unset`: whether outputs change when memory that nothing wrote is filled with NaN, or no longer
-    differ from run to run; `unset_from` where that shows.
-    `other_constants` have other values than the program's: then the package is not one of that program.
+    `kind`: why outputs differ from eager's, as far as that was seen; None if they agree or were not compared.
+    `every_launch` judges each launch on correct inputs. `deterministic`: whether two runs gave the same
+    outputs; `varies_from`: where they first differ. `reads_unset`: whether outputs change, or become steady,
+    when memory that nothing wrote is filled with NaN; `unset_from`: where this shows. `other_constants`
+    differ from the program's: the package then belongs to another program.
     """
 
     outcome: Outcome
@@ -84,7 +83,7 @@ class Repeats:
         return self.outputs[one] == self.outputs[other]
 
     def change(self, one: str, other: str) -> Changed | None:
-        """The first tensor whose checksum differs between two runs whose outputs differ."""
+        """Return the first tensor whose checksum differs between two runs whose outputs differ."""
         if self.same(one, other) is not False:
             return None
         known = {(e.sequence, e.name): e.checksum for e in self.written if e.run == one}
@@ -110,7 +109,7 @@ class Repeats:
 
     @property
     def unset_from(self) -> Changed | None:
-        """The first tensor that depends on the content of unset memory."""
+        """Return the first tensor that depends on the content of unset memory."""
         if not self.reads_unset:
             return None
         return self.change("first", "second") or self.change("first", "filled")
@@ -137,15 +136,15 @@ async def compare_with_eager(
     *,
     tolerance: float = 1.0,
 ) -> ComparedWithEager:
-    """Run both on the same inputs; compare the outputs, and judge every launch by itself on right inputs.
+    """Run both on the same inputs. Compare the outputs, and judge every launch alone on correct inputs.
 
-    A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
-    script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
-    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/compare.py`).
-    A package without provenance says which nodes no launch carries out: only outputs are compared then.
-    Repeats separate differences between runs from divergence, and runs with unset memory filled show reads
-    of it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that
-    makes no call of a package that it compiled.
+    A package needs `exported`, the program that it was compiled from. An exported program is compiled here. A
+    script is run once and its suspect call taken, with the updates of constants before it. Without inputs,
+    the program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/compare.py`). A
+    package without provenance does not say which nodes a launch carries out: then only outputs are compared.
+    Repeats separate differences between runs from divergence, and runs with unset memory filled show reads of
+    it. A run that fails is a result. Raise ProblemError for a missing program, and for a script that makes no
+    call of a package that it compiled.
     """
     if not tolerance > 0:
         raise ProblemError("tolerance is out of range", value=tolerance, allowed="above 0")
@@ -207,7 +206,7 @@ async def compare_pair(context: Context, pair: Pair, tolerance: float = 1.0) -> 
 
 
 async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
-    """The suspect call of a script with its program, as the capture kept them."""
+    """Return the suspect call of a script with its program, as the capture kept them."""
     seen = await capture(context, workload, env={"INDUCTOR_PROVENANCE": "1", **workload.env})
     call = seen.suspect
     load = seen.load_of(call) if call is not None else None
@@ -226,14 +225,14 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
 
 
 def updates_of(request: ReplayRequest) -> tuple[Step, ...]:
-    """The updates of constants among the steps of a replay."""
+    """Return the updates of constants among the steps of a replay."""
     return tuple(step for step in request.get("steps", ()) if step["do"] == "constants")
 
 
 async def _request(
     context: Context, pair: Pair, flows: LaunchFlows, tolerance: float
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
-    """The worker's request with notes and variables; without probes if the package cannot be rebuilt."""
+    """Return the worker's request, notes and variables; no probes if the package cannot be rebuilt."""
     workload, model = pair.workload, flows.model
     request: dict[str, object] = {
         **package_request(workload),
@@ -261,7 +260,7 @@ async def _request(
 
 
 def _limits(done: WorkerRun) -> list[str]:
-    """What the worker could not do."""
+    """List what the worker could not do."""
     notes = [
         f"the exported program's own guard rejects these inputs: {e.text}"
         for e in done.all(events.GuardFailed)[:1]
@@ -285,7 +284,7 @@ WHY: dict[Kind, str] = {
 
 
 def _kind(outputs: Sequence[OutputCompared], repeats: Repeats, judged: EveryLaunch) -> Kind | None:
-    """Why outputs differ; None if they agree, or if eager mode is no reference."""
+    """Return why outputs differ; None if they agree, or if eager mode is no reference."""
     differs = any(one.agreement in ("differs", "layout") for one in outputs)
     if not differs or not repeats.steady_eager:
         return None
@@ -299,7 +298,7 @@ def _kind(outputs: Sequence[OutputCompared], repeats: Repeats, judged: EveryLaun
 def _conclude(
     done: WorkerRun, outputs: Sequence[OutputCompared], repeats: Repeats, kind: Kind | None
 ) -> tuple[Outcome, str]:
-    """The outcome, and one sentence for it."""
+    """Return the outcome, and one sentence for it."""
     names = ", ".join([event.name for event in done.all(events.ConstantDiffers)][:3])
     constants = f"; the package and the program have different values of {names}" if names else ""
     # Captured updates that only the package got, which checks neither shape nor dtype.

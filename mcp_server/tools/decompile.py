@@ -136,7 +136,7 @@ class Written:
 async def decompile(
     context: Context, workload: PackageWorkload, *, out: Path | None, launches: Sequence[int]
 ) -> Decompiled:
-    """Write the program of a package; with inputs, run both and compare. Raises `ProblemError`."""
+    """Write the program of a package; with inputs, run both and compare. May raise `ProblemError`."""
     folder = new_folder(out) if out is not None else context.directory / "decompiled"
     written = await write(context, workload, folder, launches)
     program, weights = written.program, written.weights
@@ -171,7 +171,7 @@ async def decompile(
 async def write(
     context: Context, workload: PackageWorkload, folder: Path, launches: Sequence[int] = ()
 ) -> Written:
-    """Write the program into a folder, limited to `launches` if any are given. Raises `ProblemError`."""
+    """Write the program into a folder, limited to `launches` if any are given. May raise `ProblemError`."""
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     if not view.package.wrapper_text:
         raise ProblemError(
@@ -203,7 +203,7 @@ def _summary(path: Path, program: PytorchProgram) -> str:
 
 
 def new_folder(path: Path) -> Path:
-    """Check that a folder is new or empty, and writable. Raises `ProblemError` if not."""
+    """Check that a folder is new or empty, and writable. Raise `ProblemError` if it is not."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ProblemError("the folder is not empty", value=str(path), allowed="a new folder")
     if not os.access(path.parent if not path.exists() else path, os.W_OK):
@@ -212,7 +212,7 @@ def new_folder(path: Path) -> Path:
 
 
 async def schemas_of(context: Context, view: PackageView, workload: PackageWorkload) -> Mapping[str, Schema]:
-    """The package's operators as the installed torch declares them; few without torch."""
+    """Return the package's operators as the installed torch declares them; few without torch."""
     nodes = [*view.wrapper.launches, *(view.wrapper.folding.launches if view.wrapper.folding else ())]
     shims = {shim_operator(each.callee) for each in nodes if each.kind in ("extern", "fallback_shim")}
     if not shims - COMMON.keys():
@@ -257,7 +257,7 @@ async def compare(
 
 
 def asked(launch: WrittenLaunch) -> LaunchAlone:
-    """A launch in the form that the worker makes alone."""
+    """Return a launch in the form that the worker makes alone."""
     alone = launch.alone
     assert alone is not None, "only of a launch that was read"
     takes = {name: (place.variable, place.turn) for name, place in alone.takes.items()}
@@ -265,7 +265,7 @@ def asked(launch: WrittenLaunch) -> LaunchAlone:
 
 
 def _by_launch(written: PytorchProgram, seen: Sequence[LaunchVerified]) -> tuple[LaunchVerified, ...]:
-    """Each launch of the program; for a launch that ran several times, the worst run."""
+    """Return each launch of the program; for a launch that ran several times, the worst run."""
     worst: dict[int, LaunchVerified] = {}
     for each in sorted(seen, key=lambda each: RANKS.index(each.agreement)):
         worst.setdefault(each.launch, each)

@@ -1,4 +1,4 @@
-"""`dump_kernel_io`: what chosen launches read and wrote, seen by probes, and the bounds of indices among it.
+"""`dump_kernel_io`: what chosen launches read and wrote, seen by probes, and the bounds of their indices.
 
 A generated kernel has its bounds in asserts. The index arguments of an ATen operator are bounded only by its
 schema (aten/src/ATen/native/native_functions.yaml, torch 2.13): they are compared with the shape of the

@@ -58,10 +58,10 @@ class LeftLaunch(Record):
 
 
 class EveryLaunch(Record):
-    """Each launch judged by itself: after every launch the program's values of what it wrote were copied in.
+    """Each launch judged alone: after every launch, the program's values replaced those that it wrote.
 
     `outputs_right`: whether the outputs are correct with the wrong launches corrected. `plan` names what is
-    needed to make the call with launches done in eager mode, and `eager_outputs` what eager mode returns.
+    needed to make the call with launches run in eager mode, and `eager_outputs` what eager mode returns.
     """
 
     summary: str
@@ -122,7 +122,7 @@ class LaunchFlows:
         return found
 
     def _flow(self, step: Step) -> LaunchFlow:
-        """The readers of a launch's results. An argument that is also written may only provide its memory."""
+        """Return the readers of a launch's results. A written argument may only provide memory."""
         readers: dict[int, set[int]] = {}
         maybe: dict[int, set[int]] = {}
         own = {use.name for use in step.writes}
@@ -142,7 +142,7 @@ class LaunchFlows:
 
     @cached_property
     def _read_from(self) -> dict[int, list[tuple[Step, str]]]:
-        """The readers of what a step writes, with the name they use, by step number."""
+        """Return the readers of what a step writes, with the name they use, by step number."""
         found: dict[int, list[tuple[Step, str]]] = {}
         for writer, reader, name in self.edges:
             found.setdefault(writer.order, []).append((reader, name))
@@ -230,7 +230,7 @@ class Judgement:
         )
 
     def _suspects(self, launch: int) -> list[int]:
-        """Unjudged launches on whose values this one depends with no judged launch in between."""
+        """Return unjudged launches whose values reach this one with no judged launch in between."""
         open_ones = {each.launch for each in self.unjudged}
         found: set[int] = set()
         left = [launch]
@@ -241,7 +241,7 @@ class Judgement:
         return sorted(found)
 
     def summary(self, outputs_right: bool) -> str:
-        """How many launches are wrong, right and unjudged, naming the wrong ones."""
+        """Count wrong, right and unjudged launches, and name the wrong ones."""
         total, wrong = len(self.model.wrapper.launches), len(self.wrong)
         if len(self.unjudged) == total:
             return f"No launch could be judged alone: {self.unjudged[0].why}"
@@ -263,7 +263,7 @@ def every_launch(
     constants: Sequence[ConstantDiffers],
     request: Mapping[str, object],
 ) -> EveryLaunch:
-    """What the worker's run with correct inputs says of each launch; `request` asked for that run."""
+    """Return what the worker's run with correct inputs says of each launch; `request` asked for that run."""
     if not request["probes"]:
         return EveryLaunch(summary=NO_PROBES)
     if not flows.nodes:

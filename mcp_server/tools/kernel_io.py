@@ -98,7 +98,7 @@ class LaunchValues(Record):
 
     @property
     def surely_bad(self) -> bool:
-        """Whether it is bad beyond what may be a mask."""
+        """Whether a value is bad that cannot be part of a mask."""
         return any(argument.bad and not argument.perhaps_intended for argument in self.arguments)
 
 
@@ -254,7 +254,7 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
 
 
 def _of_constant(element: BadElement, argument: ArgumentValues, name: str, model: PackageView) -> BadElement:
-    """The element by its index in the constant: a launch may read that transposed."""
+    """Return the element by its index in the constant, which a launch may read transposed."""
     constant = next((each for each in model.package.constants if each.name == name), None)
     if constant is None or not element.index or len(argument.stride or ()) != len(element.index):
         return element

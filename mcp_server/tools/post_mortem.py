@@ -144,7 +144,7 @@ class _Reader:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """Where the package's library begins in memory, once for each loader."""
+        """Return where the package's library begins in memory, once for each loader."""
         return [m.start for m in self.remains.maps if m.offset == 0 and self._is_library(m.path)]
 
     def _is_library(self, path: str) -> bool:
