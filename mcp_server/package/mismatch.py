@@ -104,7 +104,7 @@ class Mismatch(Record):
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements, as of `torch.empty` (a size of 0 counts as 1)."""
+    """Return row-major strides in elements, as of `torch.empty` (a size of 0 counts as 1)."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -120,7 +120,7 @@ def _mismatch(aspect: Aspect, sentence: str, expected: str, got: str, fix: Fix, 
 
 
 def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Mismatch]:
-    """Differences between the paths of the caller's leaves and the exported leaves, tensors or not.
+    """List differences between the paths of the caller's leaves and the exported ones, tensors or not.
 
     Only calls with dictionaries are compared: a flat list of tensors has no structure. The order of keyword
     arguments is ignored, since the loader sorts them.
@@ -154,7 +154,7 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
 
 
 def calling_order(signature: Signature, passed: Sequence[str]) -> tuple[int, ...]:
-    """Indices of the caller's leaves in the order in which the loader passes them."""
+    """Return indices of the caller's leaves in the order in which the loader passes them."""
     expected = signature.paths or ()
     paths = _as_exported(passed, expected)
     # Positional arguments in order, then keyword arguments in exported order.
@@ -179,7 +179,7 @@ def _as_exported(passed: Sequence[str], expected: Sequence[str]) -> tuple[str, .
 def compare_inputs(
     signature: Signature, tensors: Sequence[GivenTensor], *, device_index: int | None = None
 ) -> list[Mismatch]:
-    """All differences, fatal ones first, then by input. `tensors` are the flat inputs in calling order.
+    """List all differences, fatal ones first, then by input. `tensors` are the flat inputs in calling order.
 
     `device_index` is the device on which the package is loaded, if the caller chose one. An unknown signature
     gives no differences.
@@ -201,7 +201,7 @@ def compare_inputs(
 def _swapped(
     signature: Signature, tensors: Sequence[GivenTensor], found: Sequence[Mismatch]
 ) -> Iterator[Mismatch]:
-    """Swapped inputs: exchanging two of them removes every fatal difference."""
+    """Yield swapped inputs: exchanging two of them removes every fatal difference."""
     bad = sorted({m.input_index for m in found if m.severity == "fatal" and m.input_index is not None})
     for first, second in list(combinations(bad, 2))[:_MAX_SWAPS]:
         exchanged = list(tensors)
@@ -269,7 +269,7 @@ def _one_input(
 
 
 def _misread(given: str, compiled: str) -> str:
-    """`8-byte floats as 4-byte integers`; by their names where that says nothing."""
+    """Return `8-byte floats as 4-byte integers`, or the names of the dtypes if that says nothing."""
     found, meant = (
         f"{itemsize_of(dtype)}-byte "
         + ("floats" if "float" in dtype else "integers" if "int" in dtype else "values")
@@ -279,7 +279,7 @@ def _misread(given: str, compiled: str) -> str:
 
 
 def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
-    """The fix for a wrong device. A meta tensor has no data to move."""
+    """Return the fix for a wrong device. A meta tensor has no data to move."""
     if tensor.device_type == "meta":
         return Fix(
             text=f"create it on {device} with its values: a meta tensor has no values to move",
@@ -293,7 +293,7 @@ def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
 def _device_indices(
     signature: Signature, tensors: Sequence[GivenTensor], loaded_on: int | None
 ) -> Iterator[Mismatch]:
-    """Inputs on another GPU than the model. Neither torch nor the package checks this."""
+    """Yield inputs on another GPU than the model. Neither torch nor the package checks this."""
     devices = ", ".join(sorted({tensor.device for tensor in tensors if tensor.device_index is not None}))
     if loaded_on is None and "," in devices:
         yield _mismatch(
@@ -321,7 +321,7 @@ def _device_indices(
 
 
 def _reshaped(item: CompiledInput, tensor: GivenTensor) -> str:
-    """What to do about another rank; more elements, or fewer, are not the same tensor in another shape."""
+    """Say what to do about another rank. A tensor with more or fewer elements is another tensor."""
     known, elements = prod(dim.size for dim in item.dims if dim.size is not None), prod(tensor.shape)
     fits = elements % known == 0 if any(dim.size is None for dim in item.dims) else elements == known
     if known and fits:
@@ -330,7 +330,7 @@ def _reshaped(item: CompiledInput, tensor: GivenTensor) -> str:
 
 
 def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
-    """Static dimensions of another size, then dynamic ones outside their compiled range."""
+    """Yield static dimensions of another size, then dynamic ones outside their compiled range."""
     pairs = list(zip(item.dims, tensor.shape, strict=True))
     for dim, got in pairs:
         if dim.size is not None and dim.size != got:
@@ -365,7 +365,7 @@ BRANCH = ". If no Dim sets this bound, it comes from a branch of the model on th
 
 
 def _within(dim: int, bound: int | None, below: bool) -> str:
-    """What brings a size into the range."""
+    """Say what brings a size into the range."""
     if below:
         apart = "otherwise handle smaller inputs separately"
         return f"pad dimension {dim} to {bound} if the result does not depend on the padding, {apart}"
@@ -431,7 +431,7 @@ def tuple_text(expected: Sequence[int | str | None]) -> str:
 
 
 def symbol_values(signature: Signature, passed: Sequence[GivenTensor]) -> dict[str, int]:
-    """The value of each shape symbol for these inputs, as `run_impl` computes it."""
+    """Return the value of each shape symbol for these inputs, as `run_impl` computes it."""
     by_name = {item.name: tensor for item, tensor in zip(signature.inputs, passed, strict=False)}
     values: dict[str, int] = {}
     for definition in signature.symbols:
@@ -449,14 +449,14 @@ def _defined(definition: SymbolDefinition, tensor: GivenTensor | None) -> Fracti
 
 
 def _of_size(definition: SymbolDefinition, value: int) -> Fraction | None:
-    """The symbol of a dimension of that size."""
+    """Return the symbol of a dimension of that size."""
     if definition.solution is None:
         return Fraction(value)
     return evaluate(definition.solution, {f"{definition.name}_{definition.what}_{definition.dim}": value})
 
 
 def _whole_sizes(definition: SymbolDefinition, found: Fraction) -> str:
-    """The sizes for which a symbol, linear in them, is whole; `found` is its value where it is not."""
+    """Return sizes for which a symbol, linear in them, is an integer; `found` is a value that is not."""
     first, second = (_of_size(definition, size) for size in (0, 1))
     if first is None or second is None:
         return f"a multiple of {found.denominator}"
@@ -469,7 +469,7 @@ def _whole_sizes(definition: SymbolDefinition, found: Fraction) -> str:
 def _relations(
     signature: Signature, item: CompiledInput, tensor: GivenTensor, values: dict[str, int]
 ) -> Iterator[Mismatch]:
-    """Dimensions that share a symbol, or are an expression of one (`2*s0`), with inconsistent sizes.
+    """Yield dimensions with inconsistent sizes that share a symbol, or are an expression of one (`2*s0`).
 
     Wrappers record all of these dimensions from torch 2.13 on, before only where a symbol is first read.
     """

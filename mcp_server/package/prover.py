@@ -1,4 +1,4 @@
-"""Defects of kernels that their code and the sizes of a call reveal; nothing is run.
+"""Finds defects of kernels that their code and the sizes of a call reveal; nothing is run.
 
 A defect is shown by lanes evaluated as the kernel would evaluate them, never by an estimate. Whatever depends
 on loaded data, on a branch, or on code that was not understood is left open.

@@ -26,7 +26,7 @@ without suffixes, tensors have a reader's names. A field without a value is left
 
 
 def _fact(kind: str, record: object, names: str, **more: object) -> Fact:
-    """The fields `names` of a record, and more."""
+    """Return the fields `names` of a record, and more."""
     fields = {name: getattr(record, name) for name in names.split()} | more
     return {"kind_of_fact": kind} | {name: each for name, each in fields.items() if each not in (None, "")}
 
@@ -37,7 +37,7 @@ FOLDING = "constant folding, once before the first call (_const_run_impl)"
 
 
 def launch_facts(view: PackageView, numbers: Iterable[int], *, brief: bool = False) -> list[Fact]:
-    """Launches by number. Raises `ProblemError` for an unknown number."""
+    """Return launches by number. Raise `ProblemError` for an unknown number."""
     return [_launch_fact(view, view.known_launch(number), brief) for number in numbers]
 
 
@@ -80,9 +80,9 @@ def _argument(view: PackageView, argument: Argument) -> str:
 
 
 def kernel_fact(view: PackageView, name: str, most: int | None = None) -> Fact:
-    """A kernel by its name in the wrapper or on the device, with at most so many characters of its source.
+    """Return a kernel by its name in the wrapper or on the device, with a limited part of its source.
 
-    Raises `ProblemError` if unknown.
+    Raise `ProblemError` if it is unknown.
     """
     kernel = _kernel(view, name)
     return _fact(
@@ -107,21 +107,21 @@ def _kernel(view: PackageView, name: str) -> Kernel:
 
 
 def no_holder(view: PackageView) -> str:
-    """Why no kernel has the check that an error names."""
+    """Say why no kernel has the check that an error names."""
     if missing := sourceless(view):
         return f"no kernel whose source is here holds that check; {missing}"
     return "no kernel of this package holds that check: is it the package that failed?"
 
 
 def ambiguity(facts: Sequence[Fact]) -> str:
-    """A sentence if an assertion has several candidates; else empty."""
+    """Return a sentence if an assertion has several candidates; empty otherwise."""
     if len(facts) < 2:
         return ""
     return f"{len(facts)} places fit; the generated file and line, or a trace, tell them apart"
 
 
 def sourceless(view: PackageView) -> str:
-    """A sentence if the package lacks sources of Triton kernels; else empty."""
+    """Return a sentence if the package lacks sources of Triton kernels; empty otherwise."""
     kernels = view.wrapper.kernels.values()
     names = [kernel.name for kernel in kernels if kernel.kind != "cpp" and not kernel.source]
     if not names:
@@ -134,7 +134,7 @@ def sourceless(view: PackageView) -> str:
 
 
 def launches_of_kernel(view: PackageView, name: str) -> list[int]:
-    """Launches of a kernel, a shim (`aoti_torch_cuda_mm_out`) or a custom operator, by name."""
+    """Return launches of a kernel, a shim (`aoti_torch_cuda_mm_out`) or a custom operator, by name."""
     if name in view.wrapper.launches_of:
         return view.wrapper.launches_of[name]
     target = view.package.proxy_target
@@ -145,7 +145,7 @@ def launches_of_kernel(view: PackageView, name: str) -> list[int]:
 def assertion_facts(
     view: PackageView, text: str, file: str | None = None, line: int | None = None, kernel: str | None = None
 ) -> list[Fact]:
-    """Every launch that may have printed an index assertion. Raises `ProblemError` for other text.
+    """Return every launch that may have printed an index assertion. Raise `ProblemError` for other text.
 
     Empty if no kernel of the package has that check.
     """
@@ -173,7 +173,7 @@ def assertion_facts(
 
 
 def buffer_fact(view: PackageView, name: str) -> Fact:
-    """A tensor variable of the wrapper. Raises `ProblemError` for an unknown name."""
+    """Return a tensor variable of the wrapper. Raise `ProblemError` for an unknown name."""
     buffer = view.wrapper.buffers.get(name)
     if buffer is None:
         known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
@@ -206,7 +206,7 @@ def _listed(parts: tuple[str, ...] | None) -> str:
 
 
 def symbol_fact(view: PackageView, name: str) -> Fact:
-    """A symbol such as `s77` or `u0`. Raises `ProblemError` for an unknown name."""
+    """Return a symbol such as `s77` or `u0`. Raise `ProblemError` for an unknown name."""
     symbol = view.wrapper.symbols.get(name)
     if symbol is None:
         known = ", ".join(view.wrapper.symbols) or "none: all shapes are static"
@@ -240,7 +240,7 @@ def symbol_fact(view: PackageView, name: str) -> Fact:
 
 
 def input_fact(view: PackageView, wanted: str) -> Fact:
-    """A model input by index, wrapper name or caller's path. Raises `ProblemError` if unknown."""
+    """Return a model input by index, wrapper name or caller's path. Raise `ProblemError` if unknown."""
     inputs = view.package.inputs
     compiled = next((i for i in inputs if wanted in (str(i.index), i.name, i.path)), None)
     if compiled is None:
@@ -265,7 +265,7 @@ def input_fact(view: PackageView, wanted: str) -> Fact:
 
 
 def constant_fact(view: PackageView, wanted: str) -> Fact:
-    """A constant by its name in the model or wrapper. Raises `ProblemError` if unknown."""
+    """Return a constant by its name in the model or wrapper. Raise `ProblemError` if it is unknown."""
     constants = view.package.constants
     constant = next((c for c in constants if wanted in (c.fqn, c.name)), None)
     if constant is None:
@@ -276,7 +276,7 @@ def constant_fact(view: PackageView, wanted: str) -> Fact:
 
 
 def _users(view: PackageView, buffer: Buffer | None) -> dict[str, list[int]]:
-    """The launches that read and write the memory of a tensor."""
+    """Return the launches that read and write the memory of a tensor."""
     if buffer is None:
         return {"read_by": [], "written_by": []}
     read, written = view.readers.get(buffer.storage, []), view.writers.get(buffer.storage, [])
