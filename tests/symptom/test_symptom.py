@@ -64,7 +64,7 @@ def test_an_argument_more_than_exported_is_named(scaled: Path, tmp_path: Path) -
     """The package drops it without a word."""
     found = verdict(tmp_path, scaled, "surplus", Symptom())
     assert (found.category, found.confidence) == ("input_mismatch", "possible")
-    assert "args[2] = 12 is one argument more" in found.summary
+    assert "args[2] = 12 is an argument that the model was not exported with" in found.summary
 
 
 @pytest.mark.slow
