@@ -21,7 +21,7 @@ LEAST_WIN = 1.15  # for the lower quartile of the paired ratios
 
 @dataclass(frozen=True)
 class Lever:
-    """A change that may win time: its description (`with one thread`), what to write, and what it costs."""
+    """A change that may save time: its description (`with one thread`), what to write, and what it costs."""
 
     what: str
     fix: str
@@ -31,7 +31,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Win:
-    """A timed lever: seconds before, with the change, and after undoing it, and how sure the gain is."""
+    """A timed lever: seconds before it, with it and after undoing it, and how sure the gain is."""
 
     lever: Lever
     before: float
@@ -91,7 +91,7 @@ def loss(
 def no_loss(
     summary: str, cost: Cost, evidence: Sequence[Evidence] = (), outcome: Outcome = "no_fault"
 ) -> Verdict:
-    """Build the verdict for no loss; `inconclusive` if too little could be timed to say so."""
+    """Build the verdict for no loss; `inconclusive` if too little could be timed."""
     return Verdict(
         outcome=outcome, confidence="possible", summary=summary, evidence=list(evidence), cost=cost
     )

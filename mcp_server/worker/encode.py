@@ -156,7 +156,7 @@ _dumped: list[tuple[Any, str]] = []  # the last tree: a model is called with the
 
 
 def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
-    """A record of at most `cap` bytes of storage for `torch.save`. Raises `TooLarge`."""
+    """Return a record of at most `cap` bytes of storage for `torch.save`. Raise `TooLarge` beyond that."""
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     if not _dumped or _dumped[0][0] != spec:
         try:
@@ -168,7 +168,7 @@ def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
 
 
 def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
-    """Tensors are detached (sharing kept), plain values become `{"value": v}`, the rest `{"repr": text}`."""
+    """Detach tensors (sharing is kept). Plain values become `{"value": v}`, others `{"repr": text}`."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     whole = storage_bytes(tensors)
     cut = whole > cap
@@ -184,7 +184,7 @@ def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
 
 
 def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
-    """The leaves, and (args, kwargs) if the tree was serialisable and every leaf was restored."""
+    """Return the leaves, and (args, kwargs) if the tree was serialisable and every leaf was restored."""
     leaves = [
         leaf["value"] if isinstance(leaf, dict) and "value" in leaf else leaf for leaf in record["leaves"]
     ]
@@ -195,7 +195,7 @@ def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
 
 
 def _recorded(asked: RecordedTensor) -> torch.Tensor:
-    """The tensor, with its strides, on its device. Raises `Refused` if its memory is incomplete."""
+    """Return the tensor, with its strides, on its device. Raise `Refused` if its memory is incomplete."""
     dtype: Any = getattr(torch, asked["dtype"])
     sizes, strides = asked["sizes"], asked["strides"]
     needed = span(sizes, strides) * torch.empty(0, dtype=dtype).element_size()
@@ -212,7 +212,7 @@ def _recorded(asked: RecordedTensor) -> torch.Tensor:
 
 
 def operate_rebuild(request: RebuildRequest, report: Report) -> None:
-    """Write the call that a recording kept to `out`, as the file of a captured call."""
+    """Write the recorded call to `out`, as the file of a captured call."""
     report.phase("rebuilding")
     leaves = [_recorded(each) for each in request["tensors"]]
     torch.save({"format": CALL_FORMAT, "leaves": leaves, "spec": ""}, request["out"])

@@ -254,7 +254,7 @@ class Trial:
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
     def _given(self, planned: PlannedCall) -> tuple[str, ...]:
-        """The smallest set of the given constants that makes the call right; empty if not even all do."""
+        """Return the smallest set of the given constants that cures the call; empty if not even all do."""
         update = cast(InterveneRequest, planned.get("options") or {})["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
         names = [name for name in update.get("names") or given_constants(update) if name in known]

@@ -367,7 +367,7 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
     if len(same) == 1:
         return Fix(text="give the constants under the names of the export", before=name, after=same[0])
     if folded:
-        return Fix(text=f"{of_code}: {KEEP_ALL}")
+        return Fix(text=f"{KEEP_ALL}: {of_code}")
     return Fix(text=f"give exactly the package's constants: {_shown(update.compiled)}")
 
 

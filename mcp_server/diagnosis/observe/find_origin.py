@@ -318,7 +318,7 @@ def _number(text: str) -> float | None:
 
 
 def _is_bad(text: str, condition: Condition) -> bool:
-    """Whether a value, as displayed, is one for which the expression goes wrong."""
+    """Whether a displayed value is one for which the expression goes wrong."""
     value = int(text) if text.lstrip("-").isdigit() else _number(text)
     return value is not None and not (
         (condition.low is not None and value < condition.low)

@@ -290,7 +290,7 @@ def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[
 
 
 def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torch.Tensor]]]:
-    """Yield what eager mode returns, for the inputs and for other sizes of them."""
+    """Yield what eager mode returns for the inputs, and for other sizes of them."""
     for step in STEPS:
         if step != "example" and _resized(failing, step) is None:
             continue
