@@ -209,10 +209,10 @@ def _confirmed(run: Confirmed) -> Iterator[Line]:
 def confirmation(run: Confirmed) -> list[str]:
     """Describe the experiment: the three calls and what else they show, and why it is not for shipping."""
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
-    said = run.again.rstrip(".")
-    how, _, said = said.partition(": ") if "(" not in said.partition(": ")[0] else (said, "", "")
-    how = how if how.startswith("failed ") else f"{how} again"  # `failed 3 of 10 times`
-    again = f"Without this change, it {how}{f': {said}' if said else ''}."
+    how, colon, said = run.again.rstrip(".").partition(": ")
+    often = "" if how.startswith("failed ") else " again"  # `failed 3 of 10 times (died with SIGABRT)`
+    how = f"{how}{colon}{said}{often}" if "(" in how else f"{how}{often}{colon}{said}"
+    again = f"Without this change, it {how}."
     effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
     found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}. {again}{effects}"
     return [found, run.not_for_shipping] if run.not_for_shipping else [found]

@@ -404,9 +404,7 @@ def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[Next
         return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
     if not call_arguments(case) or not isinstance(case.workload, PackageWorkload):
         return [
-            NextStep(
-                why="find out whether repeated calls agree", tool="run_deterministic", arguments=arguments
-            )
+            NextStep(why="see whether repeated calls agree", tool="run_deterministic", arguments=arguments)
         ]
     expected = {**arguments, "symptom": "wrong-output", "expect": RIGHT_OUTPUTS}
     say = NextStep(why="give the correct outputs", tool="diagnose", arguments=expected)

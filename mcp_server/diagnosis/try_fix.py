@@ -295,9 +295,7 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     gone = f"{as_is} With the change it {after}. Without this change, it {trial.again.describe()} again."
     left = " One failure is removed, and another remains."
     if trial.after.failure == "none":
-        left = (
-            " The infinities that remain are a second failure, unless the model intends them, as in a mask."
-        )
+        left = " The infinities that remain are a second failure, unless they are intended, as in a mask."
     sentences: dict[Outcome, str] = {
         "passes": f"{gone}{rest}",
         "fixed": f"{gone}{rest}",

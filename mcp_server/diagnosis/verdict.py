@@ -265,8 +265,8 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
             outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
             # Nobody has judged what the program printed.
             program = label in ("script", "alone", "command")
-            checks = " with its input checks on" if label == "checked" else ""
-            ended = "exited with code 0" if program else f"the call returned{checks}"
+            ended = "the checked call returned" if label == "checked" else "the call returned"
+            ended = "exited with code 0" if program else ended
             found.append(seen(label, f"{ended} after {run.finished.wall_s:.1f} s{outputs}"))
     repeats = {
         "second": "the same call, repeated, returns the same outputs",

@@ -36,22 +36,12 @@ HEADLINES: dict[Category, str] = {
     "cost": "too slow or too large",
 }
 
-# The same as one of several possible causes, where the usual name says too little.
-POSSIBLE = HEADLINES | {
-    "device_mismatch": "an input on the wrong device",
-    "input_mismatch": "an input that does not fit the package",
-    "shape_out_of_range": "a size outside the compiled range",
+POSSIBLE = HEADLINES | {  # as one of several possible causes
+    "input_mismatch": "inputs that do not fit the package",
     "index_out_of_bounds": "a wrong index value",
-    "concurrency": "concurrent calls",
     "illegal_memory_access": "a kernel that accesses memory outside its tensors",
-    "wrong_output": "wrong numbers from the package",
     "custom_op": "a custom operator",
-    "invalid_package": "a broken package",
-    "arch_mismatch": "a package built for other hardware",
     "compile_failure": "a failed compile",
-    "hang": "a call that does not return",
-    "environment": "the machine or environment",
-    "script_error": "an error in the script",
 }
 
 # What differs about an input.

@@ -240,9 +240,7 @@ def _one_input(
             f"{_misread(dtype, item.dtype)}"
         )
         fix = Fix(
-            text=f"convert it to {item.dtype} before the call",
-            before=name,
-            after=f"{name}.to(torch.{item.dtype})",
+            text=f"convert it to {item.dtype} first", before=name, after=f"{name}.to(torch.{item.dtype})"
         )
         yield _mismatch("dtype", sentence, item.dtype, dtype, fix, input_index=item.index)
     if not item.described:

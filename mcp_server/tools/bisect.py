@@ -262,9 +262,7 @@ def _result(
     if decisions and search.workaround is None:
         notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
     if workaround is not None and workaround.whole != "gone":
-        notes.append(
-            "the workaround helps the reduced program, but not the whole one: there is another fault"
-        )
+        notes.append("the workaround helps the reduced program, but the whole one has another fault, too")
     return Bisected(
         outcome=outcome,
         summary=summary,

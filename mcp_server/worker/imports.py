@@ -157,10 +157,7 @@ _PLACES = ("sys.path", "os.environ")  # what imports, and the loading of librari
 
 @dataclass(frozen=True)
 class RegistrationSlice:
-    """`statements` register operators or are needed for that, `lines` are of those that register.
-
-    `refused` says why nothing was taken.
-    """
+    """`statements` to run. `lines` are of those that register operators; `refused` says why none can."""
 
     statements: tuple[ast.stmt, ...] = ()
     lines: tuple[int, ...] = ()

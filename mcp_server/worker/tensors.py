@@ -72,10 +72,7 @@ def checksum(tensor: torch.Tensor) -> str:
 
 
 def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
-    """Return the sum of the words, and their sums by place.
-
-    Many words are summed by row and by place in the row: sums are several times as fast as products.
-    """
+    """Return the sum of the words, and their sums by place, by rows if many: sums are fast."""
     rows = bits.numel() // LANES
     if rows < LANES // 8:
         return [bits.sum(), _by_place(bits)]

@@ -84,10 +84,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         "tensor after the call therefore sees different values.",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("inspect_package", fact), seen("interpret", agree)),
-        fix=Fix(
-            text="pass a separate copy to the package and to the reference, or make the model work on a copy",
-            after="x.clone()",
-        ),
+        fix=Fix(text="pass each of them a separate copy, or let the model work on a copy", after="x.clone()"),
         observed=False,
     )
 
@@ -126,9 +123,7 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         item = case.compiled_inputs[place]
         offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
-        where = f"an address that is not a multiple of {size} bytes" + (
-            f" (offset {offset})" if offset else ""
-        )
+        where = f"an address not divisible by {size} bytes" + (f" (offset {offset})" if offset else "")
         copied = f"run_impl copies {item.label} if its address is not a multiple of {size} bytes"
         left = f"the call leaves input {place}, at such an address, unchanged"
         aligned = f"the call with an aligned copy of input {place}"

@@ -35,9 +35,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so the "
             "package has no input for the tensor that is now passed there.",
             evidence=(seen("read_exported", f"{fact}: the package has no input for it"),),
-            fix=Fix(
-                text="export the model with a tensor for this argument, or one package for each kind of call"
-            ),
+            fix=Fix(text="export the model with a tensor there, or one package for each kind of call"),
             harmful=case.failed,
         )
     for place, fixed in case.exported.fixed:

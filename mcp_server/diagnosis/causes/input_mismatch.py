@@ -95,9 +95,7 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         f"{f' It is {size} here.' if size is not None else ''}",
         level=CausalLevel.CALL,
         evidence=(refused,),
-        fix=Fix(
-            text="pass inputs that satisfy the guard, or export with dynamic shapes that allow this call"
-        ),
+        fix=Fix(text="pass inputs that satisfy the guard, or export with dynamic shapes that allow them"),
         harmful=case.failed,
     )
 

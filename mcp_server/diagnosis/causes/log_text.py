@@ -181,9 +181,7 @@ def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
         summary=f"The program's own statement raised {quoted(root.text, 200).rstrip('.')}; {calls}.",
         level=BY_CATEGORY["script_error"][1],
         evidence=(evidence_of(root, source), seen("capture", calls)),
-        fix=Fix(
-            text="correct the statement, or check the values that it used: one may come from the package"
-        ),
+        fix=Fix(text="correct the statement, or check its values: one may come from the package"),
         harmful=case.failed,
     )
 

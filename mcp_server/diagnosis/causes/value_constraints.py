@@ -109,9 +109,7 @@ def division_failure(case: DiagnosisState) -> Evidence | None:
     """Evidence that a division by zero ended the call: the text of the run, or its signal."""
     plain = case.plain_run
     if plain is not None and plain.finished.signal == "SIGFPE":
-        return Evidence(
-            step="run", fact="the process died with SIGFPE: the processor could not do a division"
-        )
+        return Evidence(step="run", fact="the process died with SIGFPE: a division was impossible")
     found = ((source, root) for source, root in case.roots if root.family.id == "kernel_division")
     return next((reported(root, source) for source, root in found), None)
 

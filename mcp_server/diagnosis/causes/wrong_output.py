@@ -110,9 +110,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             "draws random numbers.",
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("repeat_call", f"two calls on the same inputs differ{at}"),),
-            fix=Fix(
-                text="make the outputs depend on the arguments only: no hidden state, race or unset memory"
-            ),
+            fix=Fix(text="make outputs depend on the arguments only: no hidden state, race or unset memory"),
             weak=True,
             settle="Compare the outputs with those of eager mode (compare_with_eager) to settle it.",
         )

@@ -183,9 +183,7 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
         return f"it is one past the end of {made_here}, whose size the model computes as well"
     cuts = any(each.op == "cast" and is_float(each.args[0].dtype) != is_float(each.dtype) for each in applied)
     if cuts and not is_float(term.dtype):
-        return (
-            "it is one past the end, as happens if a range of floats that includes its end is cut to integers"
-        )
+        return "it is one past the end, as if a range of floats with its end were cut to integers"
     return ""
 
 
