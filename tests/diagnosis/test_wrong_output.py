@@ -101,7 +101,7 @@ def test_a_check_that_is_stricter_than_rounding_is_no_fault(
         case.trials[KEY] = casts_trial(FailureShown(kind="departs"), effect)
     found = concluded(case, tmp_path)
     assert (found.outcome, found.guilty, found.confidence) == ("no_fault", None, sure)
-    assert "rounding alone" in found.summary and found.fix is not None
+    assert "only by rounding" in found.summary and found.fix is not None
     assert (found.fix.after == CASTS and found.fix.ran is not None) == (effect is Effect.GONE)
     assert effect is Effect.GONE or "0.062" in found.fix.text
 
