@@ -14,13 +14,6 @@ Release = tuple[int, int]
 FIRST: Release = (2, 8)
 LAST: Release = (2, 15)
 
-PROXY_EXECUTOR: Release = (2, 8)
-"""First release whose packages can name any operator to call, with numbers and sizes among its arguments.
-
-`aoti_torch_proxy_executor_call_function` of aoti_torch/c/shim.h: read in 2.13, recorded in wrappers of 2.9 to
-2.14. The dispatcher's own shim, `aoti_torch_call_dispatcher`, takes no Scalar (shim_common.cpp, 2.13).
-"""
-
 
 def text(release: Release) -> str:
     """Return `2.8` for (2, 8)."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync as in_thread
 
@@ -17,10 +16,6 @@ from mcp_server.errors import ProblemError, here
 from mcp_server.model import CostSymptom, ExportedWorkload, NextStep, PackageWorkload, Record, Workload
 from mcp_server.operations import arguments as args
 from mcp_server.operations import workload as checked
-
-if TYPE_CHECKING:
-    from mcp_server.tools.inspect_package import Question
-
 
 _declared: list[args.Operation] = []
 
@@ -173,21 +168,20 @@ async def inspect_package(_context: args.Context, given: args.InspectArguments) 
 SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "location", "assertion")
 
 
-def question_of(given: args.InspectArguments) -> Question | None:
-    """Return the question; None for the overview. Raise ProblemError if several are asked at once.
+def question_of(given: args.InspectArguments) -> dict[str, str | int]:
+    """Return the question by its subject; empty for the overview. Raise ProblemError for several questions.
 
     An assertion may come with the kernel that printed it.
     """
-    from mcp_server.tools.inspect_package import Question
-
     asked = {name: getattr(given, name) for name in SUBJECTS if getattr(given, name) not in ("", -1)}
     if len(asked) > 1 and set(asked) != {"assertion", "kernel"}:
         allowed = "one of " + ", ".join(SUBJECTS)
         raise ProblemError("more than one question", value=", ".join(asked), allowed=allowed)
-    if given.generated_line >= 0 and "assertion" not in asked:
+    if given.generated_line < 0:
+        return asked
+    if "assertion" not in asked:
         raise ProblemError("generated_line goes with an assertion")
-    line = given.generated_line if given.generated_line >= 0 else None
-    return Question(**asked, generated_line=line) if asked else None
+    return {**asked, "generated_line": given.generated_line}
 
 
 @operation(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 from pydantic import Field
@@ -24,24 +25,6 @@ SOURCE_CHARACTERS = 20_000
 _SHOWN = 20
 _FEW = 8
 _HASH = re.compile(r"^[0-9a-z]{40,}\.(?=wrapper|kernel)")
-
-
-class Question(Record):
-    """A question about a package: at most one field is set. If none is set, the answer is the overview.
-
-    `location` is `file.py:LINE` of the user's model. `assertion` is an error text; `kernel` and
-    `generated_line` can be given with it to narrow the answer.
-    """
-
-    launch: int | None = None
-    kernel: str | None = None
-    buffer: str | None = None
-    symbol: str | None = None
-    input: str | None = None
-    constant: str | None = None
-    location: str | None = None
-    assertion: str | None = None
-    generated_line: int | None = None
 
 
 class Overview(Record):
@@ -98,25 +81,24 @@ class _Answer:
 
 async def inspect_package(
     package: Path,
-    question: Question | None = None,
+    asked: Mapping[str, Any] = {},
     *,
     model_name: str | None = None,
     offset: int = 0,
 ) -> Inspection:
-    """Answer a question about a package; nothing is loaded or run.
+    """Answer a question about a package (`asked`, by its subject: see `_answer`), or give an overview.
 
-    Raise `PackageError` for a file that is not a package, and `ProblemError` for a name that it does not
-    contain (with the names that it does contain).
+    Nothing is loaded or run. Raise `PackageError` for a file that is not a package, and `ProblemError` for a
+    name that it does not contain (with the names that it does contain).
     """
-    asked = question or Question()
     # In a thread: a large package takes seconds, and the server answers other calls meanwhile.
     return await anyio.to_thread.run_sync(_inspect, package, asked, model_name, offset)
 
 
-def _inspect(package: Path, question: Question, model_name: str | None, offset: int) -> Inspection:
+def _inspect(package: Path, asked: Mapping[str, Any], model_name: str | None, offset: int) -> Inspection:
     view = view_package(package, model_name)
-    overview = question == Question()
-    answer = _launches_in_short(view) if overview else _answer(view, question)
+    overview = not asked
+    answer = _launches_in_short(view) if overview else _answer(view, asked)
     page: list[Fact] = []
     used, following = 0, None
     for number in range(max(offset, 0), len(answer.facts)):
@@ -141,25 +123,30 @@ def _inspect(package: Path, question: Question, model_name: str | None, offset: 
     )
 
 
-def _answer(view: PackageView, question: Question) -> _Answer:
-    if question.assertion is not None:
-        line, kernel = question.generated_line, question.kernel
-        found = query.assertion_facts(view, question.assertion, line=line, kernel=kernel)
-        note = query.ambiguity(found) if found else query.no_holder(view)
-        return _Answer(found, (note,) if note else ())
-    if question.launch is not None:
-        return _Answer(query.launch_facts(view, [question.launch]))
-    if question.kernel is not None:
-        return _kernel(view, question.kernel)
-    if question.location is not None:
-        return _Answer(view.launches_of_line(question.location))
-    if question.buffer is not None:
-        return _Answer([query.buffer_fact(view, question.buffer)])
-    if question.symbol is not None:
-        return _Answer([query.symbol_fact(view, question.symbol)])
-    if question.input is not None:
-        return _Answer([query.input_fact(view, question.input)])
-    constant = query.constant_fact(view, question.constant or "")
+def _answer(view: PackageView, asked: Mapping[str, Any]) -> _Answer:
+    """Answer about the one subject in `asked`.
+
+    An assertion may come with the kernel that printed it and the line (`generated_line`).
+    """
+    match asked:
+        case {"assertion": text}:
+            line, kernel = asked.get("generated_line"), asked.get("kernel")
+            found = query.assertion_facts(view, text, line=line, kernel=kernel)
+            note = query.ambiguity(found) if found else query.no_holder(view)
+            return _Answer(found, (note,) if note else ())
+        case {"launch": number}:
+            return _Answer(query.launch_facts(view, [number]))
+        case {"kernel": name}:
+            return _kernel(view, name)
+        case {"location": line}:
+            return _Answer(view.launches_of_line(line))
+        case {"buffer": name}:
+            return _Answer([query.buffer_fact(view, name)])
+        case {"symbol": name}:
+            return _Answer([query.symbol_fact(view, name)])
+        case {"input": name}:
+            return _Answer([query.input_fact(view, name)])
+    constant = query.constant_fact(view, asked["constant"])
     name = constant["name"]
     folding = query.folding_facts(view, constant=name) if name in view.wrapper.folded else []
     return _Answer([constant, *folding])
