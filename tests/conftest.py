@@ -21,7 +21,7 @@ from rich.console import Console
 from mcp_server.runtime.context import Context
 from tests.builder import Builder
 from tests.served import end_server
-from tests.zoo.names import few
+from tests.zoo.names import THOROUGH, few, thorough
 from tools.made import MADE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,14 +60,17 @@ def _let_children_hear_signals() -> None:
 _let_children_hear_signals()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What only `make test-thorough` runs is slow as well."""
+    if thorough.mark in item.iter_markers():
+        item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with most tests that run models come first, so that no process is left with one at the end."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow") and not skipped(item))
+    nightly = {item for item in items if thorough.mark in item.iter_markers()} if not THOROUGH else set()
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow") and item not in nightly)
     items.sort(key=lambda item: -slow[item.path])
-
-
-def skipped(item: pytest.Item) -> bool:
-    return any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
 
 
 def pytest_sessionfinish() -> None:

@@ -305,7 +305,6 @@ def handle(directory: Path) -> str:
 
 
 @thorough
-@pytest.mark.slow
 def test_the_picture_is_what_the_demo_prints(directory: Path) -> None:
     """docs/demo.svg is drawn anew from the program; numbers of generated lines differ between CPUs."""
     numbers = re.compile(r"(?<=kernel\.cpp:)\d+|(?<=tmp)\d+")

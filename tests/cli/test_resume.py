@@ -184,7 +184,6 @@ def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path)
     assert found.decisions[-1] == "stopped during look_at_indices"
 
 
-@pytest.mark.slow
 @thorough
 def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None:
     """After a stop the verdict is the same as without one, and the run that was made is not repeated."""
@@ -198,7 +197,6 @@ def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None
     assert again.evidence and [e.fact for e in again.evidence] == [e.fact for e in found.evidence]
 
 
-@pytest.mark.slow
 @thorough
 def test_other_inputs_are_other_evidence(zoo: ZooPackage, tmp_path: Path) -> None:
     """The same path with another content is asked anew: what was seen before says nothing of it."""

@@ -136,7 +136,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @thorough
 def test_a_failed_compile_is_proven_by_a_real_one(tmp_path: Path) -> None:
     """Inductor's vectorised product of bools fails on torch 2.13: the option that compiles it is printed."""

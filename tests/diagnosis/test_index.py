@@ -101,7 +101,6 @@ def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> Non
 
 
 @thorough
-@pytest.mark.slow
 @pytest.mark.parametrize(("count", "blamed"), [(3, [0]), (0, [])])
 def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
     zoo: ZooPackage, count: int, blamed: list[int]

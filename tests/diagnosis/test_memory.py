@@ -80,7 +80,6 @@ def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
 
 
 @thorough
-@pytest.mark.slow
 def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
     """An index beyond the written tensor, in a launch whose error is thrown away, is index_out_of_bounds."""
     (found,) = detect(watched(package_case(zoo("scatter")), 300))

@@ -126,7 +126,6 @@ UNREADABLE = b"\x80\x04cos\nsystem\n(S'touch owned'\ntR."  # a pickle that runs 
 
 
 @thorough
-@pytest.mark.slow
 def test_inputs_that_cannot_be_read_are_no_success(zoo: ZooPackage, tmp_path: Path) -> None:
     """`check-devices` says first that nothing is known of them, with the exit code of "inconclusive"."""
     (tmp_path / "inputs.pt").write_bytes(UNREADABLE)

@@ -136,7 +136,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.slow
 @thorough
 def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str) -> None:
     """Its package is nearer to float64 than eager; compiled with eager's rounding it passes its own check."""

@@ -113,7 +113,6 @@ def relaunched(directory: Path, package: Path, given: str, how: str, launch: int
 
 
 @thorough
-@pytest.mark.slow
 def test_a_finite_mask_mends_the_softmax_of_a_masked_row_and_no_other(
     masked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

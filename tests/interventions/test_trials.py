@@ -93,7 +93,6 @@ def bad(zoo: ZooPackage, tmp_path: Path) -> tuple[Path, Path, list[str]]:
     return package, saved(tmp_path, "bad.pt", values), [str(operators)]
 
 
-@pytest.mark.slow
 @thorough
 def test_a_flaky_failure_is_made_as_often_as_chance_needs(
     bad: tuple[Path, Path, list[str]], tmp_path: Path

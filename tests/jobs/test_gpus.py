@@ -294,7 +294,6 @@ def test_a_tool_runs_once(variable: str) -> None:
 
 
 @thorough
-@pytest.mark.slow
 def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
     """A real launch: each rank's lines are in a file of its own."""
     prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")

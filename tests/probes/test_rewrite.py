@@ -101,7 +101,6 @@ KINDS: dict[str, Callable[[str], str]] = {
 
 
 @thorough
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mutated_wrapper_is_rebuilt(

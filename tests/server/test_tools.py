@@ -350,7 +350,6 @@ def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
     drive(real_server(tmp_path / "state"), talk)
 
 
-@pytest.mark.slow
 @thorough
 def test_a_later_call_gives_the_same_verdict(zoo: ZooPackage, tmp_path: Path) -> None:
     """With torch imported before the call the verdict is the same, with the same evidence and runs."""

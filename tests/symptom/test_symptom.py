@@ -84,7 +84,6 @@ def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Pat
     BY_NAME["diagnose"].arguments.model_validate(found.next_steps[0].arguments)
 
 
-@pytest.mark.slow
 @thorough
 def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_path: Path) -> None:
     """The script checks nothing; the expectation is that of the call with 0.3, its second one."""
@@ -207,7 +206,6 @@ def test_inputs_in_each_others_place_are_proven(zoo: ZooPackage, tmp_path: Path)
 
 
 @thorough
-@pytest.mark.slow
 def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: ZooPackage, tmp_path: Path) -> None:
     """A factor below zero turns its sign; the product that first shows it made nothing of its own."""
     x = torch.randn(8, 10, 32)

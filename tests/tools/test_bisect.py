@@ -60,7 +60,6 @@ def exported(directory: Path, function: Callable[[torch.Tensor], torch.Tensor], 
 
 
 @thorough
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "kind", "operator", "code"),
     [
@@ -87,7 +86,6 @@ def test_a_whole_program_is_bisected(
 
 
 @thorough
-@pytest.mark.slow
 def test_an_option_is_named_in_a_few_compiles(tmp_path: Path) -> None:
     """Gone with the option, back without it, on the whole program; the line that ran is printed."""
     x = torch.tensor([89.0, 89.3, -89.2] * 8)
@@ -99,7 +97,6 @@ def test_an_option_is_named_in_a_few_compiles(tmp_path: Path) -> None:
 
 
 @thorough
-@pytest.mark.slow
 def test_nan_that_eager_has_too_is_refused_after_one_compile(tmp_path: Path) -> None:
     """The logarithm of a negative number is not the compiler's doing."""
     x = torch.tensor([-1.0, 2.0, 3.0])
@@ -108,7 +105,6 @@ def test_nan_that_eager_has_too_is_refused_after_one_compile(tmp_path: Path) -> 
 
 
 @thorough
-@pytest.mark.slow
 def test_inputs_that_the_program_was_not_exported_for_are_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """A guard of the program rejects them in eager mode as well."""
     with pytest.raises(ProblemError, match="the compiler's") as refused:
@@ -119,7 +115,6 @@ def test_inputs_that_the_program_was_not_exported_for_are_refused(zoo: ZooPackag
 
 
 @thorough
-@pytest.mark.slow
 def test_a_failure_that_comes_and_goes_is_not_put_on_an_option(tmp_path: Path) -> None:
     """Numbers that are drawn differ from eager and from call to call: no option is named."""
     drawing = exported(tmp_path, lambda x: x + torch.rand_like(x), torch.ones(8))

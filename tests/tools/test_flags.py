@@ -106,7 +106,6 @@ def config_values(flags: list[Flag], env: dict[str, str]) -> dict[str, object]:
 
 
 @thorough
-@pytest.mark.slow
 def test_the_installed_torch_reads_every_variable_into_its_config_entry() -> None:
     """Setting a variable changes the configuration entry that the table names for it."""
     rows = [f for f in FLAGS if f.config and f.since <= INSTALLED]
@@ -161,7 +160,6 @@ def test_the_new_package_holds_what_the_flags_ask_for(flagged_ranker: Any) -> No
 
 
 @thorough
-@pytest.mark.slow
 def test_a_compile_without_a_compiler_is_a_result(zoo: ZooPackage, tmp_path: Path) -> None:
     """A broken toolchain ends in a failure that names its family and its line, not in an exception."""
     workload = ExportedWorkload(exported=exported(zoo, "ranker"), env={"CXX": "no-such-compiler"})
@@ -194,7 +192,6 @@ def test_a_package_is_no_exported_program(zoo: ZooPackage, tmp_path: Path) -> No
 
 
 @thorough
-@pytest.mark.slow
 def test_the_printer_names_the_kernel_that_made_the_nan(zoo: ZooPackage, tmp_path: Path) -> None:
     """Level 2 for one kernel: the log of the run names its buffer, and explain-error says so."""
     exported = zoo("logarithm").with_name("logarithm.exported.pt2")

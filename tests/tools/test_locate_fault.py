@@ -58,7 +58,6 @@ def test_an_overrun_of_a_weight_is_joined_with_its_index(zoo: ZooPackage, contex
 
 
 @thorough
-@pytest.mark.slow
 def test_an_assert_that_fires_is_joined_like_an_access(zoo: ZooPackage, context: Context) -> None:
     """Without a sanitizer the generated assert is the evidence: same input, same bound."""
     found = located(context, call(zoo, "ranker", "bad-index"), tool="native")
@@ -68,7 +67,6 @@ def test_an_assert_that_fires_is_joined_like_an_access(zoo: ZooPackage, context:
 
 
 @thorough
-@pytest.mark.slow
 def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context) -> None:
     """Both methods ran, neither saw a thing, and the summary does not clear the numbers."""
     found = located(context, call(zoo, "ranker", "inputs"))
@@ -193,7 +191,6 @@ def located_in(directory: Path, workload: Workload, **asked: Any) -> Any:
 
 
 @thorough
-@pytest.mark.slow
 def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: Path) -> None:
     """The second call runs under AddressSanitizer: the address is known, and the script's line."""
     found = located_in(tmp_path, program(tmp_path, zoo("ranker")))
@@ -203,7 +200,6 @@ def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: P
     assert (found.fault.missed.index, found.fault.blame.input_index) == ([32, 0], 0)
 
 
-@pytest.mark.slow
 @thorough
 def test_a_script_whose_inputs_were_not_kept_runs_under_the_tool(zoo: ZooPackage, tmp_path: Path) -> None:
     """Above the cap nothing can be replayed: the program itself is run, launches have no addresses."""

@@ -116,7 +116,6 @@ def script_of(result: Any) -> Any:
     return next(file.path for file in result.files if file.path.name == "repro.py")
 
 
-@pytest.mark.slow
 @thorough
 def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_path: Path) -> None:
     """Of five operators the logarithm is left, with the model's line, in a small script that gives NaN."""
@@ -128,7 +127,6 @@ def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_pat
     assert sum(file.bytes for file in result.files) < SMALL
 
 
-@pytest.mark.slow
 @thorough
 def test_a_healthy_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """Without a failure there is nothing to cut down, and the error says so."""
@@ -136,7 +134,6 @@ def test_a_healthy_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
         reduced(tmp_path, program(zoo, "logarithm", "inputs"))
 
 
-@pytest.mark.slow
 @thorough
 def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> None:
     """An index assertion needs the lookup alone; the script meets the same assertion by itself."""
@@ -148,7 +145,6 @@ def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> N
     assert "index out of bounds" in done.stderr
 
 
-@pytest.mark.slow
 @thorough
 def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     """A script whose operator breaks its fake function's promise: the operator and what sums over rows."""
@@ -161,7 +157,6 @@ def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     assert run_alone(result, tmp_path).returncode == 4
 
 
-@pytest.mark.slow
 @thorough
 @pytest.mark.parametrize(
     ("text", "family", "said"),

@@ -41,7 +41,6 @@ def judged_call(package: Path, found: Any) -> TriedCall:
     return call_of_package(call_of(package), Symptom(expect=found.eager_outputs.path))
 
 
-@pytest.mark.slow
 @thorough
 def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, tmp_path: Path) -> None:
     """One wrong kernel of eight launches."""
@@ -57,7 +56,6 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
     assert f"--launch {second} --as eager" in found.confirmed.command
 
 
-@pytest.mark.slow
 @thorough
 def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path) -> None:
     """A product that wraps: the verdict names it with sizes and limit; without it the call is right."""
@@ -70,7 +68,6 @@ def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path
     assert found.evidence[0].command.startswith("aoti-debug inspect-package ")
 
 
-@pytest.mark.slow
 @thorough
 def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> None:
     """Neither alone makes the call right: each is tried with the other in eager mode in all three calls."""
@@ -85,7 +82,6 @@ def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> N
     assert named.guilty.launch_index == found.wrong[0].launch
 
 
-@pytest.mark.slow
 @thorough
 def test_nan_of_one_kernel_is_proven_by_eager_mode_and_not_by_a_guard(wrong: Wrong, tmp_path: Path) -> None:
     """A clamp under the root would make it finite and wrong: the exported program has no NaN there."""
@@ -127,7 +123,6 @@ def _in_eager(directory: Path, call: TriedCall, found: Any, launch: int) -> tupl
 # Every launch judged on right inputs: all wrong ones are listed, and none that only got bad inputs.
 
 
-@pytest.mark.slow
 @thorough
 @pytest.mark.parametrize("name", ["two", "half"])
 def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path, name: str) -> None:
@@ -155,7 +150,6 @@ def tried(directory: Path, package: Path, launch: int, **asked: Any) -> Any:
     return tool("try_fix", directory, call_of(package), **given)
 
 
-@pytest.mark.slow
 @thorough
 def test_the_wrong_launch_is_told_from_a_right_one(wrong: Wrong, tmp_path: Path) -> None:
     """What eager mode returns is expected without being asked for; the command tries it again."""
@@ -167,7 +161,6 @@ def test_the_wrong_launch_is_told_from_a_right_one(wrong: Wrong, tmp_path: Path)
     assert tried(tmp_path / "first", package, first).outcome == "same"
 
 
-@pytest.mark.slow
 @thorough
 def test_what_cannot_be_done_in_eager_mode_says_why(wrong: Wrong, zoo: ZooPackage, tmp_path: Path) -> None:
     """No such launch, one in a branch, and a program for another way."""

@@ -140,7 +140,6 @@ def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: ZooPacka
 
 
 @thorough
-@pytest.mark.slow
 def test_of_many_launches_the_one_that_was_seen_to_fail_counts() -> None:
     """Every layer makes the check: they are candidates only, until the origin names the launch."""
     package = build("layers")
@@ -175,7 +174,6 @@ def test_an_index_that_a_launch_computed_is_proven(tmp_path: Path) -> None:
 
 
 @thorough
-@pytest.mark.slow
 def test_an_expression_that_leaves_its_table_is_corrected(tmp_path: Path) -> None:
     """The kernel is the cause and its expression the fix; the element of the input shows that as well."""
     found = verdict(tmp_path, "buckets")
@@ -187,7 +185,6 @@ def test_an_expression_that_leaves_its_table_is_corrected(tmp_path: Path) -> Non
 
 
 @thorough
-@pytest.mark.slow
 def test_a_fully_masked_row_is_proven(tmp_path: Path) -> None:
     """The elements of the mask, and one of them opened: no other row comes out changed."""
     found = verdict(tmp_path, "masked")
