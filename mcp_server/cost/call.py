@@ -148,7 +148,8 @@ def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
         first, signal = found.launches[0], found.signal
         part = f"{counted(len(found.launches), 'launch')} of {_name(first, timed.view)}"
         takes = f"{share:.0%} of it in {part}" if share else f"launch {first.index} in each"
-        buildable = signal.configs is not None and not may_build
+        buildable = signal.configs is not None
+        how = "a higher --budget-s" if may_build else "the exported program (--exported)"
         verdict = loss(
             signal.headline,
             f"{timed.plain}, {takes}: {signal.headline}.",
@@ -156,7 +157,7 @@ def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
             Fix(text=signal.fix, after=signal.code),
             cost,
             timed.evidence,
-            "give the exported program (--exported), which is compiled again."
+            f"give {how}, so that a build with this option can be timed."
             if buildable
             else "only a change of the model could remove it.",
         )
@@ -173,12 +174,16 @@ def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
 
 
 def _left(timed: Timed, may_build: bool) -> list[tuple[Found, float]]:
-    """List signals not settled by a build, with their launches' share of the time, the largest first."""
+    """List signals not settled by a timed build, with their launches' share of the time, the largest first.
+
+    If a build without such work was timed, other builds that avoid the same work are settled, too.
+    """
     built = {each.name for each in timed.pairs}
+    settled = {each.signal.headline for each in timed.signals if may_build and each.signal.name in built}
     left = [
         (each, timed.share(each))
         for each in timed.signals
-        if each.signal.name not in built and not (each.signal.configs is not None and may_build)
+        if each.signal.name not in built and each.signal.headline not in settled
     ]
     left = [(each, share) for each, share in left if share >= each.signal.share]
     return sorted(left, key=lambda each: (each[0].signal.share != 0.0, -each[1]))

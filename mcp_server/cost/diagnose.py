@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 
 from mcp_server.cost.call import diagnose_call
 from mcp_server.cost.signals import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
+from mcp_server.diagnosis.causes.wrong_output import LOAD_ONCE, loaded_often
 from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.errors import ProblemError
 from mcp_server.model import (
@@ -29,7 +30,7 @@ from mcp_server.model import (
 )
 from mcp_server.plurals import counted
 from mcp_server.runtime.context import Context
-from mcp_server.tools.capture import capture
+from mcp_server.tools.capture import Capture, capture
 from mcp_server.worker.events import BuildTimed, LinesTraced, LoadedIn, TracedLine
 
 LEAST_SHARE = 0.2  # of a build; a smaller part is not worth a change
@@ -189,8 +190,9 @@ def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evid
         f"{took} {times}, and makes {line.share:.0%} of the graph: a Python loop is unrolled.",
         Component(kind="op", name=line.code, model_locations=[place]),
         Fix(
-            text="compute all passes at once: stack the weights, and use one batched operation; or compile "
-            "the body of the loop alone, and call it in the loop",
+            text="compute all passes at once (stack the weights, and use one batched operation); if a pass "
+            "needs the one before, use torch._higher_order_ops.while_loop, or compile the body alone and "
+            "call it in a loop",
             before=line.code,
         ),
         context.cost.cost(),
@@ -227,6 +229,7 @@ class _Subject:
     package: PackageWorkload | None = None
     program: Path | None = None
     configs: dict[str, object] = field(default_factory=dict)
+    seen: Capture | None = None
 
 
 async def diagnose_cost(
@@ -240,8 +243,16 @@ async def diagnose_cost(
         return await diagnose_build(context, workload, subject.program, subject.configs, budget_s=budget_s)
     if subject.package is None:
         raise ProblemError("this symptom is about a package", allowed="package with inputs, or script")
+    loads, took = loaded_often(subject.seen) if subject.seen is not None else ([], "")
     if symptom == "slow-load":
-        return await diagnose_load(context, subject.package)
+        found = await diagnose_load(context, subject.package)
+        shared = [f"{counted(len(loads), 'load')} of one package: {LOAD_ONCE}."] if loads else []
+        return found.model_copy(update={"remarks": [*found.remarks, *shared]})
+    if took:
+        path = str(loads[0].package)
+        party = Component(kind="script", name=path, model_locations=loads[-1].stack[:1])
+        words = ("the package is loaded again and again", f"{took}.", party, Fix(text=LOAD_ONCE))
+        return loss(*words, context.cost.cost(), (), "only a change of the program could remove it.")
     return await diagnose_call(context, subject.package, subject.program, budget_s=budget_s)
 
 
@@ -265,7 +276,8 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
             value=str(workload.script),
             allowed="package and inputs",
         )
-    return _Subject(package, builds[-1].exported if builds else None, builds[-1].configs if builds else {})
+    exported, configs = (builds[-1].exported, builds[-1].configs) if builds else (None, {})
+    return _Subject(package, exported, configs, seen)
 
 
 PAIRS = 3

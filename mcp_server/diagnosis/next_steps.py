@@ -134,6 +134,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
         return [NextStep(why=why, tool="diagnose", arguments=program)]
     arguments = call_arguments(case) or workload_arguments(case.workload)
+    if best is not None and best.category == "cost":
+        return []
     if unseen_symptom(case):
         return _to_see_the_symptom(arguments, case)
     repeated = NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)

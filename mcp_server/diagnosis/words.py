@@ -64,6 +64,9 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
     """The failure in a few words, such as `NaN in output 0`; without a `known` cause only what was seen."""
     if not known:
         return _non_finite(case) or "cause not known"
+    if category == "cost":
+        of = (guilty.value or "").rpartition(" ")[2]
+        return {"bytes": "too much memory", "memory": "too much memory"}.get(of, HEADLINES[category])
     words = HEADLINES[category].format(op=guilty.name if guilty.kind == "op" else "").rstrip()
     if category == "nan_or_inf":
         return _non_finite(case) or words

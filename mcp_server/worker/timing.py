@@ -62,15 +62,16 @@ def operate(request: TimingRequest, report: Report) -> None:
     for _ in range(WARM):
         as_it_is()
     synchronize()
-    changes: list[tuple[str, Any, Callable[[], Any]]] = []
+    changes: list[tuple[str, Any, Callable[[], Any]]] = [
+        (name, contextlib.nullcontext, rebuilt(request, package, flat, report))
+        for name, package in request.get("others", {}).items()
+    ]  # first, since something in the package speaks for them
     on_cuda = any(each.is_cuda for each in expected)
     if not on_cuda:
         if (threads := torch.get_num_threads()) > 1:
             changes.append(("one thread", partial(setting, torch.set_num_threads, 1, threads), as_it_is))
         flushed = partial(setting, torch.set_flush_denormal, True, False)
         changes.append(("flushed denormals", flushed, as_it_is))
-    for name, package in request.get("others", {}).items():
-        changes.append((name, contextlib.nullcontext, rebuilt(request, package, flat, report)))
     if on_cuda:
         # The host only puts its launches in a queue, so forwarders would time the host.
         changes = changes or [(UNCHANGED, contextlib.nullcontext, as_it_is)]

@@ -264,3 +264,32 @@ def test_a_wider_range_is_printed_only_if_the_export_takes_it(
         assert "gives the outputs of eager mode" in fix["text"]
     else:
         assert not fix["after"] and fix["before"] == f"return {body}", fix
+
+
+POOLED = """
+import torch
+
+class Pooled(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.adaptive_max_pool2d(x, (3, 3)).flatten(1)
+
+model = Pooled().eval()
+rows = torch.export.Dim("rows", min=6, max=96)
+given = torch.rand(1, 2, 12, 9)
+program = torch.export.export(model, (given,), dynamic_shapes=({2: rows},))
+package = torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(program))
+for count in (12, 24):
+    given = torch.rand(1, 2, count, 9)
+    torch.testing.assert_close(package(given), model(given))
+"""
+
+
+@thorough
+def test_a_size_that_the_compile_fixed_is_explained(tmp_path: Path) -> None:
+    """The operator's line, the sizes it assumed, and a build without the assumption, which gives eager's."""
+    script = tmp_path / "pooled.py"
+    script.write_text(POOLED)
+    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    assert (verdict["category"], verdict["confidence"]) == ("shape_out_of_range", "proven"), verdict
+    assert verdict["guilty"]["model_locations"][0]["line"] == 6
+    assert "x.shape[2]" in verdict["guilty"]["value"] and "eager mode" in verdict["confirmed"]["after"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mcp_server.diagnosis.components import component, seen
+from mcp_server.diagnosis.interventions.source import action_of, trial_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
@@ -40,6 +41,30 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         )
     for place, fixed in case.exported.fixed:
         yield from _other_value(place, fixed, case)
+
+
+def detect_fixed_sizes(case: DiagnosisState) -> Iterator[Suspect]:
+    """A size that the compile read as a number, if a build in which it stays dynamic was tried."""
+    for tried in case.captured.attempts:
+        for each in tried.attempts if tried.stage == "sizes" else ():
+            trial, operator = trial_of(tried), each.action.split()[1]
+            fact = f"the compile of {operator} assumed {each.reached_code}, which was so in the example"
+            result = "gives the outputs of eager mode" if trial else f"fails: {each.error}"
+            yield Suspect(
+                category="shape_out_of_range",
+                level=CausalLevel.BUILD,
+                guilty=component("op", operator, tried.stack, value=each.reached_code),
+                summary=f"The package computes with sizes of the example: {fact}, and the call has other "
+                "sizes. The export allows them, and nothing checks them.",
+                evidence=(
+                    seen("capture", fact),
+                    seen("capture", f"a build with {operator} left to eager mode {result}"),
+                ),
+                fix=Fix(text=action_of(each), after=each.after),
+                intervention=trial.intervention if trial is not None else None,
+                harmful=case.failed,
+                weak=trial is None,
+            )
 
 
 def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:

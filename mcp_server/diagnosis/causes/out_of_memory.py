@@ -63,6 +63,39 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
                 return
 
 
+LARGE = 32 << 20  # bytes of a buffer that is worth a change
+
+
+def detect_largest_buffer(case: DiagnosisState) -> Iterator[Suspect]:
+    """The largest buffer of a call that returns, if memory is what the user asks about."""
+    if case.symptom.seen != "memory" or not case.healthy or case.view is None or case.given is None:
+        return
+    allocated = [b for b in case.view.wrapper.buffers.values() if b.kind == "allocated" and b.sizes]
+    known = [(size, b) for b in allocated if (size := _bytes(b, case.sizes)) is not None]
+    size, buffer = max(known, key=lambda each: each[0], default=(0, None))
+    names = case.view.sharing[buffer.storage] if buffer is not None else ()
+    writers = [n for name in names for n in case.view.writers_of_name.get(name, ())]
+    if buffer is None or size < LARGE or not writers:
+        return
+    launch = min(writers)
+    party = launch_component(launch, case.launches[launch].kernel, case)
+    shape = " x ".join(str(evaluate(each, case.sizes)) for each in buffer.sizes or ())
+    total = sum(each for each, _ in known) / 1e6
+    fact = f"{buffer.name}, which launch {launch} writes, is {shape} of {buffer.dtype}: {size / 1e6:.4g} MB"
+    yield Suspect(
+        category="cost",
+        guilty=party.model_copy(update={"value": f"{size} bytes"}),
+        summary=f"The largest buffer that the package allocates in a call is {fact}. All its buffers add up "
+        f"to {total:.4g} MB, not all in use at the same time. An operator may allocate more for its result.",
+        level=CausalLevel.CALL,
+        evidence=(seen("inspect_package", fact),),
+        fix=Fix(
+            text="compute this in parts, over chunks of one dimension, or without the intermediate result"
+        ),
+        settle="A run of the changed model shows what it saves.",
+    )
+
+
 def asked_for(root: ErrorFact) -> float | None:
     """The number of bytes requested; None if the text does not tell."""
     if "out_of_memory" not in root.candidates:

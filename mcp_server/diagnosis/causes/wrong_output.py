@@ -22,7 +22,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.kernel import anew, eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedLoad
+from mcp_server.logs.captured import Captured, CapturedLoad
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.term import EPSILON
@@ -261,7 +261,7 @@ _OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
 
 def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """A failed check of memory, and the outputs or the loaders that the program still holds."""
-    loads, end = _loads(case), case.captured.ends[-1] if case.captured.ends else None
+    loads, end = _loads(case.captured), case.captured.ends[-1] if case.captured.ends else None
     if (end is None or end.kept_outputs < SEVERAL) and len(loads) >= SEVERAL:
         path, size = loads[0].package.name, loads[-1].bytes / 1e6
         fact = f"{path} ({size:.3g} MB) was loaded {len(loads)} times, each time with its own weights"
@@ -282,26 +282,36 @@ def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """Return a failed check of time, with the loads of a package if they took longer than its calls."""
-    loads = [load for load in _loads(case) if load.seconds is not None]
-    loading = sum(load.seconds or 0.0 for load in loads)
-    calling = sum(call.seconds or 0.0 for call in case.calls)
-    if len(loads) < SEVERAL or loading < calling:
+    loads, fact = loaded_often(case.captured)
+    if not fact:
         return _costs(
             suspect, "time", "find what takes the time: diagnose with symptom slow, slow-load or slow-build"
         )
-    calls = counted(len(case.calls), "call")
-    path = loads[0].package.name
-    fact = f"{len(loads)} loads of {path} took {loading:.2g} s, and {calls} {calling:.2g} s"
     found = _costs(suspect, "time", LOAD_ONCE, fact)
-    return replace(found, guilty=component("script", path, loads[-1].stack[:1]))
+    return replace(found, guilty=component("script", loads[0].package.name, loads[-1].stack[:1]))
 
 
-LOAD_ONCE = "load the package once, before the first request, and call that loader each time"
+LOAD_ONCE = (
+    "load the package once, before the first request, and call that loader each time; threads share its "
+    "weights with num_runners"
+)
 
 
-def _loads(case: DiagnosisState) -> list[CapturedLoad]:
+def loaded_often(seen: Captured) -> tuple[list[CapturedLoad], str]:
+    """The loads of the first package if there are several, and what they took if it exceeds all calls."""
+    loads = [load for load in _loads(seen) if load.seconds is not None]
+    if len(loads) < SEVERAL:
+        return [], ""
+    loading = sum(load.seconds or 0.0 for load in loads)
+    calling = sum(call.seconds or 0.0 for call in seen.calls)
+    calls, path = counted(len(seen.calls), "call"), loads[0].package.name
+    fact = f"{len(loads)} loads of {path} took {loading:.2g} s, and {calls} {calling:.2g} s"
+    return loads, fact if loading > calling else ""
+
+
+def _loads(seen: Captured) -> list[CapturedLoad]:
     """The loads of the package that was loaded first."""
-    return [load for load in case.captured.loads if load.package == case.captured.loads[0].package]
+    return [load for load in seen.loads if load.package == seen.loads[0].package]
 
 
 def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
@@ -310,6 +320,7 @@ def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
     return replace(
         suspect,
         category="cost",
+        guilty=suspect.guilty.model_copy(update={"value": of}),
         summary=f"The program's own check of {of} failed{why}.",
         level=CausalLevel.CALL,
         evidence=(*suspect.evidence, *([seen("capture", fact)] if fact else [])),

@@ -377,14 +377,15 @@ def _fails_again(failing: Failing, state: State) -> str:
     return ""
 
 
-def compile_with(configs: Any) -> Callable[[Any], Any]:
-    """Return a function that compiles a program into a file and removes the file."""
+def compile_with(configs: Any) -> Callable[..., Any]:
+    """Return a function that compiles a program into a file, which is removed unless its path is given."""
 
-    def again(program: Any) -> None:
+    def again(program: Any, path: str = "") -> None:
         compile_ = torch._inductor.aoti_compile_and_package
         compile_ = getattr(compile_, "__wrapped__", compile_)
         with tempfile.TemporaryDirectory() as folder:
-            compile_(program, package_path=os.path.join(folder, "tried.pt2"), inductor_configs=configs)
+            path = path or os.path.join(folder, "tried.pt2")
+            compile_(program, package_path=path, inductor_configs=configs)
 
     return again
 
