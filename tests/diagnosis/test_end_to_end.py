@@ -76,6 +76,19 @@ def test_a_weight_that_is_nan_is_proven_from_the_package_alone(zoo: ZooPackage, 
     assert (found.guilty.name, found.guilty.value) == ("inp.weight", "nan at [3, 5]")
 
 
+def test_an_infinite_element_is_proven_although_masks_hold_infinities(
+    zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """A call with a finite number in its place returns finite outputs, and the element is named."""
+    inputs = tmp_path / "inputs.pt"
+    x, scale = torch.load(zoo("logarithm").with_name("logarithm.inputs.pt"), weights_only=True)
+    scale[2, 5] = -math.inf
+    torch.save((x, scale), inputs)
+    found = verdict(tmp_path, PackageWorkload(package=zoo("logarithm"), inputs=inputs))
+    assert (found.category, found.confidence) == ("nan_or_inf", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.elements == ["args[1][2, 5] = -inf"]
+
+
 def test_a_call_with_too_many_tensors_is_refused_by_the_package(zoo: ZooPackage, tmp_path: Path) -> None:
     """The refusal names both numbers, so nothing else can be at fault."""
     inputs = tmp_path / "inputs.pt"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.wrong_output import FIXES
+from mcp_server.diagnosis.causes.wrong_output import EXTREME, FIXES, is_extreme
 from mcp_server.diagnosis.components import (
     component,
     input_component,
@@ -27,8 +27,8 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
 from mcp_server.model import ComponentKind, Evidence, Fix
 from mcp_server.package.launches import Launch
+from mcp_server.package.signature import CompiledInput
 from mcp_server.package.terms.evaluate import DOMAINS
-from mcp_server.plurals import counted, is_
 from mcp_server.tools.kernel_io import FirstBad
 from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
@@ -66,34 +66,46 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a few infinities. A mask has many, and a trial tells whether these matter."""
+    """Inputs with a few infinities or extreme numbers. A mask has many, and a trial tells the rest."""
     leaves = dict(case.named_leaves)
     for item in case.compiled_inputs:
         held = leaves.get(item.path or item.name)
-        known = first is not None and _input_index(first, case) == item.index
-        infinite = held.inf or 0 if held is not None else 0
-        if known or not 0 < infinite <= MOST_PLACES:
+        if held is None or (first is not None and _input_index(first, case) == item.index):
             continue
-        fill = replace_where(leaf_of(item), Where(non_finite=True), 0.0)
-        trial = case.trials.get(fill.key)
-        gone = trial is not None and trial.effect is Effect.GONE
-        facts = trial.after.facts if trial is not None and gone else None
-        changed = [each for change in (facts.inputs if facts is not None else ()) for each in change.first]
-        places = [f"{name_of(item)}{list(each.index)} = {each.before}" for each in changed[:MOST_PLACES]]
-        count = f"{counted(infinite, 'element')} of {name_of(item)} {is_(infinite)} infinite"
-        yield Suspect(
-            category="nan_or_inf",
-            guilty=input_component(item, case.call_locations, "infinite").model_copy(
-                update={"elements": places}
-            ),
-            summary=f"{count}{f': {places[0]}' if places else ''}. Outputs that depend on it are not finite.",
-            level=CausalLevel.CALL,
-            evidence=(seen("check_devices", count),),
-            fix=_fix_of_input(leaf_of(item).name),
-            intervention=fill,
-            weak=not gone,
-            settle="The call with finite values there settles it.",
-        )
+        if 0 < (held.inf or 0) <= MOST_PLACES:
+            yield _with_ordinary(item, Where(non_finite=True), 0.0, "infinite", case)
+        elif is_extreme(held):
+            where = Where(below=-EXTREME, above=EXTREME)  # 1 is neither extreme nor a divisor of 0
+            yield _with_ordinary(item, where, 1.0, f"beyond ±{EXTREME:g}", case)
+
+
+def _with_ordinary(
+    item: CompiledInput, where: Where, value: float, what: str, case: DiagnosisState
+) -> Suspect:
+    """An input with unusual elements, which a call with ordinary ones in their place proves or clears."""
+    fill, name = replace_where(leaf_of(item), where, value), name_of(item)
+    trial = case.trials.get(fill.key)
+    facts = trial.after.facts if trial is not None and trial.effect is Effect.GONE else None
+    few = [each for each in (facts.inputs if facts is not None else ()) if each.changed <= MOST_PLACES]
+    places = [f"{name}{list(place.index)} = {place.before}" for each in few for place in each.first]
+    of = places[0] if places else f"{name} has elements that are {what}"
+    check = "torch.isfinite({0})" if where.non_finite else f"({{0}}.abs() <= {EXTREME:g})"
+    return Suspect(
+        category="nan_or_inf",
+        guilty=input_component(item, case.call_locations, what).model_copy(
+            update={"elements": places[:MOST_PLACES]}
+        ),
+        summary=f"{of}{f', which is {what}' if places else ''}. Outputs that depend on it are not finite.",
+        level=CausalLevel.CALL,
+        evidence=(seen("check_devices", of),),
+        fix=Fix(
+            text=f"keep what is {what} out of {name} where it is produced",
+            after=f"assert bool({check.format(leaf_of(item).name)}.all())",
+        ),
+        intervention=fill,
+        weak=not few,
+        settle="The call with ordinary values there settles it.",
+    )
 
 
 MOST_PLACES = 4

@@ -30,6 +30,7 @@ from mcp_server.plurals import counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
 from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker import events
+from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import InputSlice
 
 # Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.
@@ -335,6 +336,7 @@ SEVERAL = 3  # loads of one package, or outputs that are held: more than a progr
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     """Outputs that differ from the expected ones: the failure itself, ranked after all explanations."""
+    yield from _extreme_inputs(case)
     plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return
@@ -354,7 +356,6 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         facts.append(seen("run", f"the check command ended with status {checked.status}{said}"))
     if not facts:
         return
-    yield from _extreme_inputs(case)
     if not refused and (coarse := _by_rounding(outputs, case)):
         yield _Wrong(
             guilty=Component(kind="package", name=""),
@@ -387,12 +388,13 @@ def extreme_parts(case: DiagnosisState) -> list[InputSlice]:
     if not case.plain_diverges or len(case.named_leaves) != len(case.compiled_inputs):
         return []
     leaves = [(item, leaf) for item, (_, leaf) in zip(case.compiled_inputs, case.named_leaves, strict=True)]
-    return [
-        InputSlice(item.index, 0, 1, -EXTREME, EXTREME)
-        for item, leaf in leaves
-        if "float" in (leaf.dtype or "")
-        and (leaf.inf or max(abs(leaf.min or 0), abs(leaf.max or 0)) > EXTREME)
-    ]
+    found = [item for item, leaf in leaves if leaf.inf or is_extreme(leaf)]
+    return [InputSlice(item.index, 0, 1, -EXTREME, EXTREME) for item in found]
+
+
+def is_extreme(leaf: TensorFacts) -> bool:
+    """Whether a tensor of floats has a finite number of extreme size."""
+    return "float" in (leaf.dtype or "") and max(abs(leaf.min or 0), abs(leaf.max or 0)) > EXTREME
 
 
 def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
