@@ -180,7 +180,9 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
     # With several elements, none is at fault alone: first guard the operation that left its domain.
     if made is None or (origin.operation is not None and origin.element_count > 1):
         edited = await _made_if_possible(_edit(origin, case, context), case)
-        case.origin_changes = [*([edited] if edited is not None else []), *case.origin_changes]
+        edits = [edited] if edited is not None else []
+        changes = [*edits, *case.origin_changes]
+        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # what hides proves nothing
 
 
 def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[Intervention]:
@@ -287,7 +289,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
 
 
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
-    """Each offending element of a float input set to the median of that input, the oddest element first.
+    """Each offending element set to the median of its input, the oddest element first.
 
     The nearest good value can be too extreme for other parts of the model, as 1e-38 is for a reciprocal.
     """
@@ -300,11 +302,12 @@ def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> lis
         if tensor is None or value is None or not 2 < tensor.count <= MOST_COUNTED:
             continue
         known = (tensor.at(i) for i in range(tensor.count))
-        others = sorted(x for x in known if isinstance(x, float) and math.isfinite(x) and x != value)
+        numbers = (x for x in known if isinstance(x, int | float) and not isinstance(x, bool))
+        others = sorted(x for x in numbers if math.isfinite(x) and x != value)
         if not others:
             continue
         usual = others[len(others) // 2]
-        spread = others[-1 - len(others) // 10] - others[len(others) // 10] or 1.0
+        spread = others[-1 - len(others) // 10] - others[len(others) // 10] or 1
         made = replace_element(leaves[place], tuple(each.index), usual)
         found[made.key] = abs(value - usual) / spread, made
     return [made for _, made in sorted(found.values(), key=lambda pair: -pair[0])]
