@@ -189,6 +189,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
 
 def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
     """Launches that do not compute what their source says: the library was not built from it."""
+    as_expected = case.plain_run is not None and case.plain_run.as_expected
     for each in case.by_source.different if case.by_source is not None else ():
         by = f" by up to {each.largest_difference:.3g}" if each.largest_difference is not None else ""
         fact = f"{each.tensor} of launch {each.launch} differs{by} from what its source computes as PyTorch"
@@ -200,6 +201,7 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("decompile", fact),),
             fix=Fix(text="compile the package again: its binary does not match its source"),
+            harmful=not as_expected,
             intervention=tried if tried.key in case.trials else None,
         )
 
