@@ -30,8 +30,8 @@ from mcp_server.plurals import counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
 from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker import events
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import InputSlice
+from mcp_server.worker.report import TensorFacts
 
 # Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.
 DRAWS = re.compile(
