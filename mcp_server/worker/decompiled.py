@@ -92,17 +92,22 @@ class LaunchByLaunch:
         return LaunchVerified(**vars(worst), launch=number, tensor=name)
 
     def _made(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
-        """Return the new tensors of the launch, and all its inputs as they are after it."""
+        """Return the new tensors of the launch, and the inputs that the program changes.
+
+        The program omits a write in place that nothing reads later.
+        """
         missing = [place[0] for place in launch["takes"].values() if tuple(place) not in given]
         if missing:
             raise LookupError(f"the probes did not show {missing[0]}")
         ready = {place: prepared(each) for place, each in given.items()}
         names = {name: ready[place[0], place[1]] for name, place in launch["takes"].items()}
+        before = {place: each._version for place, each in ready.items()}
         with torch.no_grad():
             result = eval(launch["expression"], {**self.names, **names})
+        changed = {place: each for place, each in ready.items() if each._version != before[place]}
         results = result if isinstance(result, (tuple, list)) else [result]
         made = {(name, 0): each for name, each in zip(launch["gives"], results) if each is not None}
-        return {**ready, **made}
+        return {**changed, **made}
 
 
 class DoneByProgram(LaunchByLaunch):
