@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mcp_server.diagnosis.components import component, seen
-from mcp_server.diagnosis.interventions.source import action_of, trial_of
+from mcp_server.diagnosis.interventions.source import action_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
@@ -44,26 +44,20 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_fixed_sizes(case: DiagnosisState) -> Iterator[Suspect]:
-    """A size that the compile read as a number, if a build in which it stays dynamic was tried."""
+    """A size that the compile read as a number, and that is another one in the last call."""
     for tried in case.captured.attempts:
         for each in tried.attempts if tried.stage == "sizes" else ():
-            trial, operator = trial_of(tried), each.action.split()[1]
+            operator = each.action.split()[1]
             fact = f"the compile of {operator} assumed {each.reached_code}, which was so in the example"
-            result = "gives the outputs of eager mode" if trial else f"fails: {each.error}"
             yield Suspect(
                 category="shape_out_of_range",
                 level=CausalLevel.BUILD,
                 guilty=component("op", operator, tried.stack, value=each.reached_code),
                 summary=f"The package computes with sizes of the example: {fact}, and the call has other "
                 "sizes. The export allows them, and nothing checks them.",
-                evidence=(
-                    seen("capture", fact),
-                    seen("capture", f"a build with {operator} left to eager mode {result}"),
-                ),
+                evidence=(seen("capture", fact),),
                 fix=Fix(text=action_of(each), after=each.after),
-                intervention=trial.intervention if trial is not None else None,
                 harmful=case.failed,
-                weak=trial is None,
             )
 
 

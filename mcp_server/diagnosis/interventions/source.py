@@ -47,8 +47,6 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
         action=action_of(found),
     )
     passed = f"the {tried.stage} passed and gave the outputs of eager mode"
-    if tried.stage == "sizes":
-        passed = "the new package gave the outputs of eager mode at the sizes of that call"
     at_sizes = f" at {counted(found.sizes, 'size')}" if found.sizes > 1 else ""
     trial = judged_elsewhere(change, Effect.GONE, Seen("raised", text=found.again))
     return replace(trial, reason=passed + at_sizes)

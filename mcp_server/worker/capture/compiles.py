@@ -116,7 +116,6 @@ class Comparisons:
 
 
 SLOW_EXPORT_S = 20.0
-SLOW_BUILD_S = 60.0  # a slower build is not repeated
 MOST = 4
 TEXT = 4000  # characters of one stack
 NAMES = ("self", "n", "node")  # variables for what a function of the compiler works on (torch 2.8-2.15)
@@ -165,7 +164,7 @@ class Compiles:
         self.export_s = 0.0
         self.weights: dict[str, tuple[Any, int]] = {}  # its weights at the export, with their counts
         self.last_compile: Any = None  # options and error of a failed compile
-        self.fixed: Any = None  # the last compiled program, the restrictions that its compile added, options
+        self.fixed: Any = None  # the last compiled program, and the guards that its compile added
         self.kept: set[str] = set()  # packages that existed before this process wrote them
 
     def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Ending:
@@ -199,8 +198,7 @@ class Compiles:
         result, error = yield
         seconds, self.thread.inside = time.monotonic() - start, False
         if error is None:
-            new = guards[before:] if seconds < SLOW_BUILD_S else []
-            self.fixed = (program, new, kwargs.get("inductor_configs")) if new else None
+            self.fixed = (program, guards[before:]) if guards[before:] else None
             self.journal.event("compiled", compile=number, seconds=seconds, package=path_of(result))
             return
         self.last_compile = (kwargs.get("inductor_configs"), error)
@@ -249,7 +247,7 @@ class Compiles:
         self.failing(error)
         shapes = list(self.calls.shapes or ())
         self.attempt(error)
-        self.unfix(error, shapes)
+        self.tell_fixed(shapes)
 
     def exiting(self, status: Any = None) -> None:
         """Journal a `sys.exit` with a failure status, which may be a check, too."""
@@ -316,22 +314,14 @@ class Compiles:
         told = advice(failing, [(each.file, each.reached) for each in tried if each.reached])
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines, advice=told)
 
-    def unfix(self, error: BaseException, shapes: list[Any]) -> None:
-        """Build without what fixed a size, if a call had another size before `error` ended the program."""
-        if self.fixed is None or self.last_export is None or self.last_export[4] is not None:
+    def tell_fixed(self, shapes: list[Any]) -> None:
+        """Journal a size that the compile fixed, if the last call had another one."""
+        if self.fixed is None:
             return
-        from .attempts import compile_with
-        from .changes import Failing
-        from .fixed_sizes import without_fixed_sizes
+        from .fixed_sizes import fixed_sizes
 
-        program, guards, configs = self.fixed
-        module, args, kwargs, options, _, sources = self.last_export
-        failing = Failing(module, args, kwargs, options, error, compile_with(configs), sources=sources)
-
-        def tell(line: str) -> None:
-            self.journal.event("attempting", step=line)
-
-        for told, lines in without_fixed_sizes(failing, program, guards, shapes, tell):
+        program, guards = self.fixed
+        for told, lines in fixed_sizes(program, guards, shapes):
             self.journal.event("attempted", stage="sizes", attempts=[told], frames=lines)
 
     def widen(self) -> None:

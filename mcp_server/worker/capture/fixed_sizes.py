@@ -1,4 +1,4 @@
-"""Sizes that the compile of a program fixed silently, and a build in which they stay dynamic.
+"""Sizes that the compile of a program fixed silently.
 
 A lowering or decomposition may read the example's sizes as numbers (`adaptive_max_pool2d`, `diagonal`). The
 compile then adds a guard to the program's shape environment, and the package never checks it (torch 2.13).
@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import importlib
 import linecache
-import os
 import re
-import tempfile
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
 
-from ..compare import compare_all
 from ..report import Attempt
-from ..tensors import only_tensors
-from .attempts import exported, silent, with_sizes
-from .changes import Failing
 
 Shape = Tuple[Tuple[int, ...], ...]  # of each tensor of a call
 NOTE = "these tables are private to torch; the operator then runs as it does in eager mode, and is not fused"
@@ -80,29 +74,23 @@ def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape)
     ]
 
 
-def without_fixed_sizes(
-    failing: Failing, program: Any, guards: List[Any], shapes: List[Shape], tell: Callable[[str], None]
+def fixed_sizes(
+    program: Any, guards: List[Any], shapes: List[Shape]
 ) -> Iterator[Tuple[Attempt, List[Dict[str, Any]]]]:
-    """Build with the operator left to eager mode, and call it with sizes that the package does not take.
+    """Yield how to leave the operator to eager mode, with its line, if only the last sizes break a guard.
 
-    Yields what was tried, with the operator's line, if a call had such sizes. `tell` gets a line before it.
+    It is not tried here: a process that has compiled the operator once keeps its decomposition (torch 2.13).
     """
     known, restrictions = places(program), restrictions_of(program, guards)
-    for shape in reversed(shapes):
-        against = broken(restrictions, known, shape)
-        # What follows from a fixed size in later operators breaks, too: the first operator fixed it.
-        nodes = [node for each in (*against, *restrictions) for node in each.nodes]
-        if against and nodes:
-            node = nodes[0]
-            name = _name(node)
-            tell(f"building the package with {name} left to eager mode")
-            told = Attempt("fixed size", f"leave {name} to eager mode, before the compile", NOTE)
-            told.after, told.reached_code = CODE.format(name=name), _in_words(against, known)
-            told.again = str(failing.error)[:300]
-            told.error = _difference(failing, told.after, shape)
-            told.outcome = "fails" if told.error else "passes"
-            yield told, _lines(node)
-            return
+    against = broken(restrictions, known, shapes[-1]) if shapes else []
+    # What follows from a fixed size in later operators breaks, too: the first operator fixed it.
+    nodes = [node for each in (*against, *restrictions) for node in each.nodes]
+    if against and nodes and not any(broken(restrictions, known, shape) for shape in shapes[:-1]):
+        name = _name(nodes[0])
+        told = Attempt("fixed size", f"leave {name} to eager mode: run this before the export", NOTE)
+        told.after, told.reached_code = CODE.format(name=name), _in_words(against, known)
+        told.outcome = "untried"
+        yield told, _lines(nodes[0])
 
 
 def _lines(node: Any) -> List[Dict[str, Any]]:
@@ -120,47 +108,3 @@ def _in_words(against: List[Restriction], known: Dict[Any, Any]) -> str:
     found = [each.expression.subs(names) for each in against]
     texts = [f"{e.lhs} == {e.rhs}" if isinstance(e, sympy.Eq) else str(e) for e in found]
     return " and ".join(dict.fromkeys(texts))
-
-
-def _difference(failing: Failing, code: str, shape: Shape) -> str:
-    """Return how the build with the change differs from eager mode at these sizes; empty if it agrees."""
-    from torch._decomp import decomposition_table
-    from torch._inductor import config, decomposition, lowering
-    from torch.utils import _pytree as pytree
-
-    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
-    tensors = [number for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    sizes = {(n, dim): size for n, each in zip(tensors, shape) for dim, size in enumerate(each)}
-    changed = {key: size for key, size in sizes.items() if leaves[key[0]].shape[key[1]] != size}
-    given = with_sizes(failing, changed)
-    if given is None:
-        return "the example inputs cannot have these sizes"
-    tables: List[Any] = [lowering.lowerings, decomposition.decompositions, decomposition_table]
-    before = [dict(table) for table in tables]
-    try:
-        # The caches do not know these tables.
-        with silent(), torch.no_grad(), config.patch(force_disable_caches=True):
-            exec(code, {})
-            got = _built_and_called(failing, given)
-            equal = compare_all(only_tensors(failing.module(*given[0], **given[1])), got).equal
-        return "" if equal else "the outputs differ from those of eager mode"
-    except Exception as problem:
-        return f"{type(problem).__name__}: {problem}"[:300]
-    finally:
-        for table, old in zip(tables, before):
-            table.update(old)
-
-
-def _built_and_called(failing: Failing, given: Any) -> List[torch.Tensor]:
-    """Export and compile again, load the package and call it; none of this is journaled."""
-    from torch.utils import _pytree as pytree
-
-    kind: Any = torch._C._aoti.AOTIModelPackageLoader
-    made: Any = kind.__new__(kind)
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "m.pt2")
-        assert failing.compile is not None
-        failing.compile(exported(failing, failing.options), path)
-        getattr(kind.__init__, "__wrapped__", kind.__init__)(made, path, "model", False, 1, -1)
-        run = getattr(kind.run, "__wrapped__", kind.run)
-        return list(run(made, [x for x in pytree.tree_leaves(given) if isinstance(x, torch.Tensor)]))
