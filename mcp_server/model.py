@@ -136,6 +136,13 @@ Workload = Annotated[
 ]
 
 
+class Attached(Record):
+    """A running process to look at, and the package that it has loaded; None for the one it has unpacked."""
+
+    pid: int
+    package: Path | None = None
+
+
 class ModelLocation(Record):
     """A line of the user's model."""
 

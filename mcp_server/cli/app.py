@@ -159,7 +159,7 @@ def run_diagnose(given: Given) -> int:
         given["log"] = resume  # as in the tool's arguments
     arguments = arguments_of(DiagnoseArguments, given)
     assert isinstance(arguments, DiagnoseArguments)
-    called = arguments.inputs or arguments.recording
+    called = arguments.inputs or arguments.recording or arguments.pid
     if Path(arguments.package).is_file() and not called:
         say(f"No inputs: only reading and loading can be checked. {SAVE_INPUTS.format(arguments.package)}")
     verdict = carried_out(DIAGNOSE, arguments)

@@ -41,6 +41,7 @@ TARGETS = {
     "exported": "an exported program (.pt2)",
     "command": "a program to run",
 }
+WITHOUT_TARGET = ("log", "recording", "pid")  # options that say what to work on
 AS_TARGET = frozenset({"script", "script_args", "command"})  # options that TARGET and ARGS state more briefly
 TENSOR_FILES = (".pt", ".pth")
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
@@ -138,9 +139,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
             what = f"this command does not take {TARGETS[unfit[0]]}"
             raise ProblemError(what, value=given["target"], allowed=allowed)
         values.update(found)
-    elif not any(values.get(name) for name in (*TARGETS, "log", "recording")) and "script" in targets_of(
-        model
-    ):
+    elif not any(values.get(name) for name in (*TARGETS, *WITHOUT_TARGET)) and "script" in targets_of(model):
         words = listed([TARGETS[kind] for kind in targets_of(model)], "or")
         raise ProblemError(f"nothing to work on: give {words}", next_call="aoti-debug diagnose serve.py")
     return validated(model, values)

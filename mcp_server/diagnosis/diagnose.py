@@ -33,7 +33,7 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked, removing
 from mcp_server.diagnosis.words import lines_of
 from mcp_server.errors import ProblemError
-from mcp_server.model import NextStep, PackageWorkload, Verdict, Workload
+from mcp_server.model import Attached, NextStep, PackageWorkload, Verdict, Workload
 from mcp_server.recorder.replay import TakenCall, take_call
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_users_log
@@ -110,22 +110,25 @@ async def diagnose(
     budget_s: float = DEFAULT_BUDGET_S,
     symptom: Symptom | None = None,
     taken: TakenCall | None = None,
+    attached: Attached | None = None,
     in_place: bool = False,
 ) -> Verdict:
     """Return a verdict on `workload` within `budget_s` seconds, not counting time when another has the GPU.
 
     `log` is the output of a failing run. Without a workload it is the only source; a package workload
     without inputs is read together with it. `symptom` is what the user sees, and the expected outputs.
-    `taken` tells from which recording the inputs come. Packages that the program overwrote are restored at
-    the end, unless `in_place`. Raises `ProblemError` if neither workload nor log is given, and for an
-    expectation that cannot fit this call.
+    `taken` tells from which recording the inputs come. `attached` is a running process to look at in place of
+    a workload. Packages that the program overwrote are restored at the end, unless `in_place`. Raises
+    `ProblemError` if there is nothing to diagnose, for a process that cannot be read, and for an expectation
+    that cannot fit this call.
     """
-    if workload is None and log is None:
+    if workload is None and log is None and attached is None:
         raise ProblemError(
             "nothing to diagnose", allowed="a script, package, exported program, command or log"
         )
     clock = context.cost.clock
     case = DiagnosisState(workload, budget_s=budget_s, clock=clock, symptom=symptom or Symptom(), taken=taken)
+    case.attached = attached
     if log is not None:
         case.log, case.log_source = await read_users_log(log), str(log)
     if isinstance(workload, PackageWorkload):
@@ -173,6 +176,7 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
         launched = next((each for each in parties if each.launch_index is not None), None)
         verdict = verdict.model_copy(update={"program": lines_of(launched, case)})
     told = case.taken.facts if case.taken is not None else []
+    told = list(case.process.remarks) if case.process is not None else told
     remarks = [*told, *verdict.remarks, *remarks_on_file(case), *case.put_back]
     return with_budget(verdict.model_copy(update={"remarks": remarks}), case, context)
 

@@ -24,6 +24,7 @@ from mcp_server.operations.arguments import ReduceArguments, option_words
 from mcp_server.plurals import quoted
 from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
+from mcp_server.tools.running_process import ProcessSeen
 
 Arguments = dict[str, Any]  # of any tool, as JSON
 
@@ -129,6 +130,8 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
 def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     """Calls that would settle the category, or show more about it."""
+    if case.process is not None:
+        return _of_process(case.process)
     if case.workload is None:
         why = "a log alone cannot prove the cause: run the failing program"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
@@ -181,6 +184,15 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             arguments = {**arguments, "inputs": INPUTS}
         steps = [NextStep(why=why, tool=tool, arguments=arguments) if takes_it else repeated]
     return [*steps, *reduction(best, case)]
+
+
+def _of_process(process: ProcessSeen) -> list[NextStep]:
+    """The diagnosis of the open call from the recorder's ring; empty if the process does not record."""
+    if process.ring is None:
+        return []
+    why = "make the call that is in flight again, from the recorder's ring"
+    arguments: Arguments = {"package": str(process.view.package.path), "recording": str(process.ring)}
+    return [NextStep(why=why, tool="diagnose", arguments=arguments)]
 
 
 # What to give in place of an argument with which nothing could run.
@@ -253,6 +265,8 @@ def command_for(step: str, case: DiagnosisState) -> str:
     if step == "bisect":
         program = _operators(case) if workload is not None else {}
         return _line("bisect", *option_words(program)) if program else ""
+    if step == "look_at_process" and case.process is not None:
+        return _line("diagnose", "--pid", str(case.process.pid))
     if step == "read_log":
         plain = str(case.own_run.finished.output) if case.own_run is not None else ""
         log = case.log_source if case.log is not None else plain

@@ -24,12 +24,13 @@ from mcp_server.logs.captured import (
     Phase,
 )
 from mcp_server.logs.facts import ErrorFact, LogFacts
-from mcp_server.model import ExportedWorkload, ModelLocation, Workload
+from mcp_server.model import Attached, ExportedWorkload, ModelLocation, Workload
 from mcp_server.recorder.replay import TakenCall
 from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.runtime.failure import RankEnd
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.requests import failing_phase
+from mcp_server.tools.running_process import ProcessSeen
 from mcp_server.worker import events
 from mcp_server.worker.report import TensorFacts
 
@@ -217,6 +218,8 @@ class ProgramSeen:
     may_be_a_host: bool = False  # the program may call a package from a process that is not Python
     host_package: Path | None = None  # the one package among the arguments of that process, or of the program
     taken: TakenCall | None = None  # the recording that the call comes from
+    attached: Attached | None = None  # the running process to look at in place of a workload
+    process: ProcessSeen | None = None
 
     @property
     def captured(self) -> Captured:

@@ -119,7 +119,12 @@ class DiagnoseArguments(WorkloadArguments):
     inputs: Inputs = ""
     log: str = Field(default="", description="Read this log of a failing run, or continue this job.")
 
-    recording: str = Field(default="", description="Take the failing call from this folder of `record`.")
+    recording: str = Field(
+        default="", description="Take the call from this folder of `record`, or core file."
+    )
+    pid: int = Field(
+        default=0, ge=0, description="Look at this running process, which runs on; default 0: none."
+    )
     budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
     symptom: Literal[
         "", "wrong-output", "nan", "crash", "hang", "memory", "slow", "slow-load", "slow-build"
@@ -290,7 +295,7 @@ class RecordingsArguments(Arguments):
 
 
 class PostMortemArguments(Arguments):
-    process: str = Field(description="Read this core file, or look at the running process of this number.")
+    core: str = Field(description="Read this core file, or group those of this folder.")
     package: str = Field(default="", description="The package that the process had loaded (.pt2). Required.")
 
 

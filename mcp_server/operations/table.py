@@ -13,7 +13,15 @@ from collections.abc import Callable
 from anyio.to_thread import run_sync as in_thread
 
 from mcp_server.errors import ProblemError, here
-from mcp_server.model import CostSymptom, ExportedWorkload, NextStep, PackageWorkload, Record, Workload
+from mcp_server.model import (
+    Attached,
+    CostSymptom,
+    ExportedWorkload,
+    NextStep,
+    PackageWorkload,
+    Record,
+    Workload,
+)
 from mcp_server.operations import arguments as args
 from mcp_server.operations import workload as checked
 
@@ -49,12 +57,15 @@ def operation(
         "aoti-debug diagnose model.pt2 -i "
         """'[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'""",
         "aoti-debug diagnose ./cpp_host model.pt2",
+        "aoti-debug diagnose --pid 1234",
         "aoti-debug diagnose --log crash.log",
     ),
 )
 async def diagnose(context: args.Context, given: args.DiagnoseArguments) -> Record:
     from mcp_server.diagnosis.diagnose import diagnose as step
 
+    if given.pid:
+        return await diagnose_process(context, given)
     log = checked.optional_file("log", given.log)
     workload = None
     if checked.chosen_kinds(given) or log is None:
@@ -66,6 +77,19 @@ async def diagnose(context: args.Context, given: args.DiagnoseArguments) -> Reco
         return await diagnose_slow(context, given, cost, workload)
     return await step(
         context, workload, log=log, budget_s=given.budget_s, symptom=symptom, in_place=given.in_place
+    )
+
+
+async def diagnose_process(context: args.Context, given: args.DiagnoseArguments) -> Record:
+    """Diagnose a process that runs. Raise ProblemError for a workload besides its package."""
+    from mcp_server.diagnosis.diagnose import diagnose as step
+
+    if [kind for kind in checked.chosen_kinds(given) if kind != "package"] or given.inputs or given.recording:
+        allowed = f"aoti-debug diagnose --pid {given.pid}, with the package that it has loaded"
+        raise ProblemError("a running process takes no workload", value=str(given.pid), allowed=allowed)
+    package = await in_thread(checked.package_file, given.package, here()) if given.package else None
+    return await step(
+        context, None, attached=Attached(pid=given.pid, package=package), budget_s=given.budget_s
     )
 
 
@@ -87,7 +111,7 @@ async def diagnose_recorded(
     from mcp_server.diagnosis.diagnose import diagnose_recording
 
     if not isinstance(workload, PackageWorkload) or workload.inputs is not None:
-        allowed = "aoti-debug diagnose model.pt2 --recording FOLDER"
+        allowed = "aoti-debug diagnose model.pt2 --recording FOLDER_OR_CORE"
         raise ProblemError(
             "a recording needs its package, and no inputs", value=given.recording, allowed=allowed
         )
@@ -436,18 +460,19 @@ async def recordings(_context: args.Context, given: args.RecordingsArguments) ->
 
 @operation(
     args.PostMortemArguments,
-    title="Look at a core file or a hung process",
-    description="Says where the threads of a dead process (core file) or a hung one (its process number) "
-    "are in a package: signal, launch, kernel, generated line, model line. Runs nothing. 2-10 s. Next: "
-    "diagnose.",
+    title="Look at core files",
+    description="Says where the threads of a dead process were in a package, from its core file: signal, "
+    "launch, kernel, generated line, model line, inputs in memory. Groups a folder of core files by signal, "
+    "kernel and line. Runs nothing. 2-10 s. Next: diagnose with recording.",
     hints=args.READS,
     examples=(
         "aoti-debug post-mortem core.1234 --package model.pt2",
-        "aoti-debug post-mortem 1234 --package model.pt2",
+        "aoti-debug post-mortem /cores --package model.pt2",
     ),
 )
 async def post_mortem(context: args.Context, given: args.PostMortemArguments) -> Record:
     from mcp_server.tools.post_mortem import post_mortem as step
+    from mcp_server.tools.post_mortem import post_mortem_of_folder
 
     folder = here()
     if not given.package:
@@ -455,9 +480,8 @@ async def post_mortem(context: args.Context, given: args.PostMortemArguments) ->
             "the package that the process had loaded is needed", allowed="package, a .pt2 file"
         )
     package = await in_thread(checked.package_file, given.package, folder)
-    if given.process.isdecimal():
-        return await step(context, package, None, int(given.process))
-    return await step(context, package, checked.absolute(given.process, folder), None)
+    core = checked.absolute(given.core, folder)
+    return await (post_mortem_of_folder if core.is_dir() else step)(context, package, core)
 
 
 OPERATIONS = tuple(_declared)

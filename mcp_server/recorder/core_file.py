@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.errors import ProblemError
-from mcp_server.recorder.remains import LARGEST_READ, NEXT, Mapping, Remains, ThreadState
+from mcp_server.recorder.remains import FUTEX, LARGEST_READ, NEXT, WAITS, Mapping, Remains, ThreadState
 
 MOST_SEGMENTS = 1 << 20
 LARGEST_NOTES = 64 << 20  # bytes of all notes; a thread has about 12,000
@@ -31,8 +31,8 @@ _CORE, _X86_64, _LOAD, _NOTES, _MANY_SEGMENTS = 4, 62, 1, 4, 0xFFFF
 _PRSTATUS, _FILE_NOTE = 1, 0x46494C45
 _NAMES = {_PRSTATUS: "NT_PRSTATUS", _FILE_NOTE: "NT_FILE"}
 _MACHINES = {3: "x86", 8: "MIPS", 21: "PowerPC", 22: "s390", 40: "ARM", 183: "AArch64", 243: "RISC-V"}
-_REGISTERS = struct.Struct("<27Q")  # user_regs_struct, sys/user.h
-_RBP, _RIP, _RSP = 4, 16, 19
+REGISTERS = struct.Struct("<27Q")  # user_regs_struct, sys/user.h
+RBP, RDI, CALL, RIP, RSP = 4, 14, 15, 16, 19  # CALL: the number of the system call, or -1
 _AT_SIGNAL, _AT_THREAD, _AT_REGISTERS = 12, 32, 112  # elf_prstatus, linux/elfcore.h
 _ALLOWED = "a core of Linux on x86-64, ET_CORE (ulimit -c unlimited)"
 
@@ -97,7 +97,11 @@ def _remains(core: _Core) -> Remains:
         raise core.damaged("it has no thread", f"{core.notes} notes", "a note NT_PRSTATUS for each thread")
     core.pages.sort()
     return Remains(
-        tuple(core.threads), tuple(core.maps), lambda at, count: _dumped(core, at, count), is_cut=core.is_cut
+        tuple(core.threads),
+        tuple(core.maps),
+        lambda at, count: _dumped(core, at, count),
+        is_cut=core.is_cut,
+        place=lambda at, count: _place(core, at, count),
     )
 
 
@@ -161,11 +165,11 @@ def _read_notes(core: _Core, raw: bytes, place: int) -> None:
 
 def _keep(core: _Core, kind: int, raw: bytes, name: str) -> None:
     if kind == _PRSTATUS:
-        if len(raw) < _AT_REGISTERS + _REGISTERS.size:
+        if len(raw) < _AT_REGISTERS + REGISTERS.size:
             raise core.damaged(
                 f"a thread has no registers: {name}",
                 f"n_descsz {len(raw)}",
-                f"{_AT_REGISTERS + _REGISTERS.size} bytes or more",
+                f"{_AT_REGISTERS + REGISTERS.size} bytes or more",
             )
         core.threads.append(_thread(raw))
     elif kind == _FILE_NOTE:
@@ -173,10 +177,19 @@ def _keep(core: _Core, kind: int, raw: bytes, name: str) -> None:
 
 
 def _thread(raw: bytes) -> ThreadState:
-    registers = _REGISTERS.unpack_from(raw, _AT_REGISTERS)
+    registers = REGISTERS.unpack_from(raw, _AT_REGISTERS)
     (number,) = struct.unpack_from("<i", raw, _AT_THREAD)
     (received,) = struct.unpack_from("<h", raw, _AT_SIGNAL)
-    return ThreadState(number, registers[_RIP], registers[_RSP], registers[_RBP], received)
+    call = str(registers[CALL])
+    return ThreadState(
+        number,
+        registers[RIP],
+        registers[RSP],
+        registers[RBP],
+        received,
+        WAITS.get(call, ""),
+        registers[RDI] if call == FUTEX else 0,
+    )
 
 
 def _files(core: _Core, raw: bytes, name: str) -> list[Mapping]:
@@ -200,16 +213,23 @@ def _files(core: _Core, raw: bytes, name: str) -> list[Mapping]:
     ]
 
 
-def _dumped(core: _Core, address: int, count: int) -> bytes:
+def _place(core: _Core, address: int, count: int) -> int | None:
+    """Return the offset of memory in the file; None if the file does not have all of it in one piece."""
     number = bisect_right(core.pages, (address, 1 << 64, 0)) - 1
     if number < 0:
-        return b""
+        return None
     start, there, offset = core.pages[number]
-    left = min(count, LARGEST_READ, start + there - address)
-    if left <= 0:
+    return offset + address - start if address + count <= start + there else None
+
+
+def _dumped(core: _Core, address: int, count: int) -> bytes:
+    number = bisect_right(core.pages, (address, 1 << 64, 0)) - 1
+    left = min(count, LARGEST_READ, sum(core.pages[number][:2]) - address) if number >= 0 else 0
+    offset = _place(core, address, left) if left > 0 else None
+    if offset is None:
         return b""
     try:
-        core.file.seek(offset + address - start)
+        core.file.seek(offset)
         return core.file.read(left)
     except OSError:
         return b""

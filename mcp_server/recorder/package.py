@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import anyio.to_thread
@@ -116,6 +116,19 @@ def build_id_of(package: Package) -> str:
     except (ELFError, ValueError, OSError, KeyError, AttributeError):
         return ""
     return ""
+
+
+def library_in(package: Package, folder: Path) -> Path:
+    """Extract the package's own library to a file. Raise `ProblemError` if it has none."""
+    member = package.files.library
+    if member is None:
+        raise ProblemError("the package has no library (.so)", value=str(package.path))
+    original = package.files.named(member.name + ORIGINAL) or member
+    target = folder / PurePosixPath(member.name).name
+    with package.container.open(original.name) as stream, target.open("wb") as file:
+        while part := stream.read(1 << 20):
+            file.write(part)
+    return target
 
 
 _NOTE = struct.pack("<III", 4, 20, 3) + b"GNU\0"  # NT_GNU_BUILD_ID with 20 bytes, the linker's default

@@ -5,21 +5,20 @@ Its addresses become functions and source lines, using the symbols and debug inf
 
 from __future__ import annotations
 
-import os
 import re
 import signal
+import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Mapping as Map
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from elftools.common.exceptions import DWARFError, ELFError
 from elftools.dwarf.dwarfinfo import DWARFInfo
 from elftools.elf.elffile import ELFFile
-
-from mcp_server.errors import ProblemError
 
 _MAP = re.compile(
     r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) \S+ (?P<offset>[0-9a-f]+) \S+ \S+ +(?P<path>/.*)$",
@@ -183,7 +182,6 @@ def _text(raw: bytes | str) -> str:
 
 LARGEST_READ = 1 << 20  # bytes of memory at a time
 NEXT = "gcore PID for a core file of a process that runs; `ulimit -c unlimited` before it starts"
-_GONE = (FileNotFoundError, ProcessLookupError)
 WAITS = {
     "0": "reads a file or a pipe",
     "7": "waits for a descriptor",
@@ -196,11 +194,16 @@ WAITS = {
     "281": "waits for a descriptor",
 }
 """What a thread does in a system call, by the call's number (x86-64, asm/unistd_64.h)."""
+FUTEX = "202"  # the system call that waits for a lock word
 
 
 @dataclass(frozen=True)
 class ThreadState:
-    """A thread's position. `signal` is what ended the process, or 0. `frame` is register rbp, if known."""
+    """A thread's position. `signal` is what ended the process, or 0. `frame` is register rbp, if known.
+
+    `waits` says in words what its system call waits for. `lock` is the address of the lock word if it waits
+    for a futex. A thread that `computes` is outside any system call.
+    """
 
     number: int
     pc: int
@@ -208,21 +211,25 @@ class ThreadState:
     frame: int | None = None
     signal: int = 0
     waits: str = ""
+    lock: int = 0
+    computes: bool = False
 
 
 @dataclass(frozen=True)
 class Remains:
     """The threads, starting with the one that got the signal. `read` returns fewer bytes at memory gaps.
 
-    `running` are threads of a live process outside any system call; their position is unknown. `is_cut` is
-    True if the core file ends before its last page.
+    `unknown` are threads of a live process that compute and could not be stopped to read their position.
+    `is_cut` is True if the core file ends before its last page. `place` returns the offset of memory in the
+    core file; None for a live process, and for memory that is not in the file.
     """
 
     threads: tuple[ThreadState, ...]
     maps: tuple[Mapping, ...]
     read: Callable[[int, int], bytes]
-    running: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
     is_cut: bool = False
+    place: Callable[[int, int], int | None] = lambda _address, _count: None
 
     def mapping(self, address: int) -> Mapping | None:
         number = bisect_right(self._starts, address) - 1
@@ -238,90 +245,90 @@ class Remains:
         return [each.start for each in self._sorted]
 
 
-@contextmanager
-def open_process(pid: int) -> Iterator[Remains]:
-    """Open a live process without stopping it. Raise `ProblemError` if access is denied or it ends."""
-    root = Path("/proc", str(pid))
-    memory = _memory(root, pid)
-    try:
-        yield _living(root, pid, memory)
-        with suppress(*_GONE):
-            if not _has_ended(root):
-                return
-        raise _ended(pid, "the process ended while it was looked at")
-    finally:
-        os.close(memory)
-
-
-def _memory(root: Path, pid: int) -> int:
-    try:
-        if _has_ended(root):
-            raise _ended(pid, "the process has ended, and its parent has not waited for it")
-        return os.open(root / "mem", os.O_RDONLY)
-    except _GONE as error:
-        raise ProblemError("there is no such process", value=str(pid), next_call=NEXT) from error
-    except OSError as error:
-        raise _refused(pid) from error
-
-
-def _living(root: Path, pid: int, memory: int) -> Remains:
-    try:
-        maps = read_maps((root / "maps").read_text(errors="replace"))
-        tasks = sorted((root / "task").iterdir(), key=lambda each: int(each.name))
-        states = [_state(task) for task in tasks]
-    except PermissionError as error:
-        raise _refused(pid) from error
-    except _GONE as error:
-        raise _ended(pid, "the process ended while it was looked at") from error
-    known = tuple(each for each in states if isinstance(each, ThreadState))
-    running = tuple(each for each in states if isinstance(each, int))
-    return Remains(known, maps, lambda at, count: _mapped(memory, at, count), running)
-
-
-def _has_ended(root: Path) -> bool:
-    """Whether the process has ended, even if its parent still has an entry for it (Z, X: proc(5))."""
-    state = (root / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    return not state or state[0] in "ZX"
-
-
-def _ended(pid: int, what: str) -> ProblemError:
-    return ProblemError(what, value=str(pid), allowed="a process that runs", next_call=NEXT)
-
-
-def _refused(pid: int) -> ProblemError:
-    return ProblemError(
-        "this process may not be looked at",
-        value=str(pid),
-        allowed="one of the same user, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE (docker: --cap-add)",
-        next_call="post-mortem as the user of the process, or with a core file of it",
-    )
-
-
-def _state(task: Path) -> ThreadState | int | None:
-    """Parse `202 0x7f.. 0x80 ... SP PC`. Return only the number of a running thread: its position is unknown.
-
-    Return None for a thread that has ended.
-    """
-    try:
-        words = (task / "syscall").read_text().split()
-    except _GONE:
-        return None
-    number = int(task.name)
-    if len(words) < 3:
-        return number
-    pc, sp = int(words[-1], 16), int(words[-2], 16)
-    return ThreadState(number, pc, sp, waits=WAITS.get(words[0], "")) if pc else None
-
-
-def _mapped(memory: int, address: int, count: int) -> bytes:
-    try:
-        return os.pread(memory, min(count, LARGEST_READ), address)
-    except (OSError, OverflowError):
-        return b""
-
-
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}" if number else ""
+
+
+Awaited = Literal["instance", "gil", "mutex", "weights", "device", "openmp"]
+OPENMP = re.compile(r"^lib(?:gomp|iomp5|omp)\b")
+LIBC = re.compile(r"^lib(?:c|pthread)[-.]")
+NAMED = re.compile(r"^(?:lib(?:gomp|iomp5|omp|c|pthread|cuda|cudart)\b|(?:lib)?python)")
+"""Libraries whose functions tell what is awaited. The symbols of all others take too long to read."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One active call: the name of its library, and the function, empty if no symbol covers it."""
+
+    library: str
+    function: str
+
+
+_ROWS: tuple[tuple[Awaited, re.Pattern[str], str], ...] = (
+    ("instance", re.compile("reclaim_finished_models|get_available_model"), "a free instance of the model"),
+    ("gil", re.compile("take_gil|PyEval_RestoreThread|PyEval_AcquireThread|PyGILState_Ensure"), "the GIL"),
+    ("device", re.compile("^cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize"), "the device"),
+    ("weights", re.compile("pthread_rwlock_"), "the lock of the weights"),
+    ("mutex", re.compile("pthread_mutex_(?:lock|timedlock)|__lll_lock_wait"), "a mutex"),
+)
+"""What is awaited, by the innermost function that tells (model_container.h 2.8-2.15, CPython 3.10-3.14, CUDA
+12-13, glibc 2.31-2.41)."""
+
+
+def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str] | None:
+    """Return what a thread waits for and its name in words; None if it waits for nothing that is known."""
+    for frame in frames:
+        for kind, functions, words in _ROWS:
+            if functions.search(frame.function) and (kind in _SPINS or not thread.computes):
+                return kind, words
+    first = next((frame for frame in frames if not LIBC.match(frame.library)), None)
+    if first is not None and OPENMP.match(first.library):
+        return "openmp", "the other threads of its OpenMP team"
+    return None
+
+
+_SPINS = {"device"}  # a wait that may use a whole core
+
+
+def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
+    """Return the thread that holds a lock, as the lock itself says; None if it does not say.
+
+    The layouts are those of glibc (struct_mutex.h, struct_rwlock.h, x86-64).
+    """
+    if kind == "mutex":
+        places = [8]  # __owner after __lock, which is the awaited word
+    elif kind == "weights":
+        # __cur_writer, from __wrphase_futex, __writers_futex or __readers.
+        places = [16, 12, 24]
+    else:
+        return None
+    known = {each.number for each in remains.threads} | set(remains.unknown)
+    for place in places:
+        raw = remains.read(thread.lock + place, 4) if thread.lock else b""
+        if len(raw) == 4 and (number := struct.unpack("<i", raw)[0]) in known:
+            return int(number)
+    return None
+
+
+def deadlocked(waits: Map[int, Collection[int]]) -> list[int]:
+    """Return the threads that can never go on: each waits for threads that cannot go on either.
+
+    `waits` has the holders of what each waiting thread needs. One holder that goes on frees a thread.
+    """
+    stuck = {thread for thread, holders in waits.items() if holders}
+    while free := {thread for thread in stuck if not set(waits[thread]) <= stuck}:
+        stuck -= free
+    return sorted(stuck)
+
+
+def library_of(path: str) -> str:
+    """Return the name of a mapped file without its folder."""
+    return PurePosixPath(path.removesuffix(" (deleted)")).name
+
+
+def runs_python(frames: Iterable[Frame]) -> bool:
+    """Whether Python code is among the active calls."""
+    return any(frame.library.startswith(("python", "libpython")) for frame in frames)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
@@ -13,7 +14,8 @@ from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.recorder.package import build_id_of
+from mcp_server.recorder.core_calls import MODE, calls_of_core, is_core
+from mcp_server.recorder.package import build_id_of, library_in
 from mcp_server.recorder.remains import host_lines, read_maps
 from mcp_server.recorder.ring import RecordedCall, RecordedModel, Recording, read_recording, recordings_in
 from mcp_server.runtime.context import Context, gpus_of
@@ -41,6 +43,8 @@ class Candidate:
     @property
     def number(self) -> str:
         """The call's number. Sequences count per slot, and one thread at a time uses a slot."""
+        if not self.call.sequence:
+            return f"the call of thread {self.call.thread}, process {self.recording.pid}"
         return f"call {self.call.sequence} of thread {self.call.thread}, process {self.recording.pid}"
 
     @property
@@ -100,7 +104,7 @@ class TakenCall:
     """A call from a recording: the file of its inputs, its number, and the host's lines that make it."""
 
     inputs: Path
-    number: CallNumber
+    number: CallNumber | None  # None if the recording does not number its calls
     lines: list[ModelLocation]
     facts: list[str]
 
@@ -111,7 +115,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
     `workload` is the package. If no candidate can be replayed, raise `ProblemError` that says what was not
     kept.
     """
-    found = await candidates_in(folder, workload)
+    found = await candidates_in(folder, workload, context)
     replayed: list[Replayed] = []
     for candidate in [each for each in found if not each.missing][:MOST_REPLAYED]:
         replayed.append(await _replay(candidate, len(replayed), workload, context))
@@ -122,7 +126,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         raise ProblemError(
             f"the values of {first.number} were not all kept ({first.why}): missing are {first.missing}",
             value=str(folder),
-            allowed="a recording with mode full, or a larger --slot-kb",
+            allowed="a recording with mode full, a larger --slot-kb, or a core file with these inputs",
             next_call="aoti-debug record model.pt2 --mode full",
         )
     chosen = replayed[-1] if not replayed[-1].finished.ok else replayed[0]
@@ -138,22 +142,28 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         )
     return TakenCall(
         chosen.inputs,
-        CallNumber(number=call.sequence, of=last),
+        CallNumber(number=call.sequence, of=last) if call.sequence else None,
         lines,
         facts,
     )
 
 
-async def candidates_in(folder: Path, workload: PackageWorkload) -> list[Candidate]:
-    """List this package's calls in the newest recordings, in the order in which to examine them."""
+async def candidates_in(folder: Path, workload: PackageWorkload, context: Context) -> list[Candidate]:
+    """List this package's calls in a core file or the newest recordings, in the order to examine them."""
     package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
+    paths, read = [folder], read_recording
+    if is_core(folder):
+        library = await anyio.to_thread.run_sync(library_in, package, context.directory)
+        read = partial(calls_of_core, package=package, library=library)
+    else:
+        paths = recordings_in(folder)[:MOST_READ]
     build_id = await anyio.to_thread.run_sync(build_id_of, package)
     found: list[Candidate] = []
     others: set[str] = set()
     unreadable: list[ProblemError] = []
-    for path in recordings_in(folder)[:MOST_READ]:
+    for path in paths:
         try:
-            recording = await anyio.to_thread.run_sync(read_recording, path)
+            recording = await anyio.to_thread.run_sync(read, path)
         except ProblemError as problem:
             unreadable.append(problem)
             continue
@@ -222,7 +232,10 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
     candidate, call = chosen.candidate, chosen.candidate.call
     when = {each.kept for each in call.inputs if each.bytes is not None}
     kept = "its inputs were copied " + " and ".join(sorted(when)) if when else "its inputs are empty"
-    yield f"the recording has {candidate.number}: {candidate.why}; {kept}"
+    what = "core file" if candidate.recording.mode == MODE else "recording"
+    yield f"the {what} has {candidate.number}: {candidate.why}; {kept}"
+    if candidate.recording.mode == MODE:
+        yield "the call was made with the package's weights: the core file does not tell of updates"
     after = call.generation if call.generation_after is None else call.generation_after
     if after:
         during = ", and again while it ran" if after > call.generation else ""

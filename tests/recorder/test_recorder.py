@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 import zipfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from mcp_server.recorder.core_file import open_core
 from mcp_server.recorder.ring import read_recording
 from mcp_server.recorder.unwind import Unwinder
 from tests.conftest import ROOT, ZooPackage, builder, example, torch_environment
-from tests.support.command import typed
+from tests.support.command import CLI, typed
 from tests.zoo.names import nightly, thorough
 from tools.made import MADE
 
@@ -157,23 +159,6 @@ def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: 
     assert {n: before.read(n) for n in before.namelist()} == {n: after.read(n) for n in after.namelist()}
 
 
-HUNG = """
-import sys, threading, time, torch
-@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
-def halve_rows(x: torch.Tensor) -> torch.Tensor:
-    print("in the call", flush=True)
-    inside.set()
-    time.sleep(600)
-    return x[::2].clone()
-model = torch._inductor.aoti_load_package(sys.argv[1])
-inputs = torch.load(sys.argv[2])
-inside = threading.Event()
-threading.Thread(target=lambda: model(*inputs), daemon=True).start()
-inside.wait()
-model(*inputs)
-"""
-
-
 @pytest.fixture(scope="module")
 def core(host: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The core file of a host that an index ended."""
@@ -191,11 +176,36 @@ def core(host: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -> None:
     """Signal, launch and the generated line that ended the host, through libraries without frame pointers."""
     found = tool("post-mortem", core, "--package", package)
-    (thread,) = [each for each in found["threads"] if each["launch"] is not None]
+    thread = found["threads"][0]
     assert found["signal"] == "SIGABRT" and found["summary"].startswith("SIGABRT in thread")
     assert thread["launch"] == 0 and "index out of bounds: 0 <= " in thread["generated"]
     assert any("8run_impl" in frame and "wrapper.cpp:" in frame for frame in thread["frames"])
-    assert not found["remarks"], "it is the same build"
+    assert not any("build" in each for each in found["remarks"]), "it is the same build"
+
+
+def test_the_inputs_in_a_core_file_are_diagnosed(core: Path, package: Path) -> None:
+    """Without a recorder: the element and its limit, proven, and the host's line that makes the call."""
+    found = tool("post-mortem", core, "--package", package)
+    assert found["inputs"] == ["int64[8]", "int64[8, 20]"]
+    assert f"--recording {core}" in found["remarks"][-1]
+    verdict = tool("diagnose", package, "--recording", core)
+    assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
+    assert "1024 at [3, 5]" in json.dumps(verdict["guilty"])
+    assert any("the host calls the package at" in each and "main.cpp:" in each for each in verdict["remarks"])
+
+
+def test_core_files_of_one_fault_are_one_group(core: Path, package: Path, tmp_path: Path) -> None:
+    """A folder is read as groups of signal, kernel and line; what cannot be read is told."""
+    for name in ("core.1", "core.2"):
+        os.link(core, tmp_path / name)
+    (tmp_path / "core.3").write_bytes(core.read_bytes()[:5000])
+    (tmp_path / "notes.txt").write_text("no core file")
+    found = tool("post-mortem", tmp_path, "--package", package)
+    (group,) = found["groups"]
+    assert group["count"] == 2 and group["signature"].startswith("SIGABRT in cpp_fused")
+    assert "index out of bounds: 0 <= " in group["signature"]
+    assert len(found["unreadable"]) == 1 and "core.3" in found["unreadable"][0]
+    assert "no core file is in the folder" in refused("post-mortem", package.parent, "--package", package)
 
 
 @thorough
@@ -224,28 +234,98 @@ def test_a_damaged_core_file_is_refused_or_read(core: Path, package: Path, tmp_p
 
 
 def test_what_no_post_mortem_can_be_made_of_is_said(core: Path, package: Path, zoo: ZooPackage) -> None:
-    """Another package, another file, no process, no package."""
+    """Another package, another file, no process, a process without a package, no package."""
     assert "had not loaded this package" in refused("post-mortem", core, "--package", zoo("ranker"))
     assert "cannot be read" in refused("post-mortem", package, "--package", package)
-    assert "there is no such process" in refused("post-mortem", "99999999", "--package", package)
+    assert "there is no such process" in refused("diagnose", "--pid", "99999999")
+    assert "has unpacked no package" in refused("diagnose", "--pid", str(os.getpid()))
     assert "package" in refused("post-mortem", core)
 
 
-def test_a_hung_process_is_looked_at_and_goes_on(zoo: ZooPackage) -> None:
-    """Which launch one thread is in, and that the other waits for the model instance that it holds."""
-    package = zoo("plugin")
-    argv = [sys.executable, "-W", "ignore", "-c", HUNG, package, package.with_name("plugin.inputs.pt")]
-    with subprocess.Popen([*map(str, argv)], stdout=subprocess.PIPE, text=True) as process:
+HUNG = """
+import ctypes, sys, threading, time, torch
+how, package, file = sys.argv[1:]
+libc, mutex, inside = ctypes.CDLL(None), ctypes.create_string_buffer(64), threading.Event()
+@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    inside.set()
+    time.sleep(600 if how == "sleep" else 1)
+    libc.pthread_mutex_lock(mutex)
+    return x[::2].clone()
+model = torch._inductor.aoti_load_package(package)
+inputs = torch.load(file)
+if how == "loop":
+    for _ in range(20):
+        model(*inputs)
+    print("ready", flush=True)
+    model(inputs[0], torch.tensor(1 << 60))
+if how == "mutex":
+    libc.pthread_mutex_lock(mutex)
+threading.Thread(target=lambda: model(*inputs), daemon=True).start()
+inside.wait()
+if how == "mutex":
+    time.sleep(2)
+print("ready", flush=True)
+model(*inputs)
+"""
+
+
+@dataclass(frozen=True)
+class Hung:
+    """A host that hangs: its package, the verdict, and what is said of its threads."""
+
+    package: str
+    confidence: str
+    told: tuple[str, ...]
+    guilty: str
+
+
+IN_OPERATOR = "is in launch 3, aoti_torch_cpu_halve_rows: "
+FOR_INSTANCE = "waits for a free instance of the model, held by thread"
+HANGING = {
+    "gil": Hung("plugin", "likely", (f"{IN_OPERATOR}waits for the GIL, held by", FOR_INSTANCE), "2 threads"),
+    "loop": Hung("loop", "likely", ("computes; its call began", "; the calls before took"), ""),
+    "mutex": Hung(
+        "plugin", "likely", (f"{IN_OPERATOR}waits for a mutex, held by", FOR_INSTANCE), "2 threads"
+    ),
+    "sleep": Hung("plugin", "likely", (f"{IN_OPERATOR}sleeps", FOR_INSTANCE), "aotizoo::halve_rows"),
+}
+
+
+def processor_time(pid: int) -> int:
+    """Ticks that the process has computed, by /proc (utime)."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+
+
+@pytest.mark.parametrize("how", ["gil", "loop", *nightly("mutex", "sleep")])
+def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path, how: str) -> None:
+    """Who waits for what that whom holds, or which launch runs; the host lives, and computes on if it did.
+
+    The package is found in the process. The loop runs under the recorder, which knows how long calls take.
+    """
+    hung = HANGING[how]
+    package = zoo(hung.package)
+    inputs = package.with_name(f"{hung.package}.inputs.pt")
+    argv = [sys.executable, "-W", "ignore", "-c", HUNG, how, str(package), str(inputs)]
+    if how == "loop":
+        argv = [*CLI, "record", "--preload", "--directory", str(tmp_path / "kept"), "--", *argv]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=torch_environment()) as process:
         try:
-            assert process.stdout is not None and "in the call" in process.stdout.readline()
-            time.sleep(3)  # the other thread reaches its call
-            found = tool("post-mortem", str(process.pid), "--package", package)
+            assert process.stdout is not None and "ready" in process.stdout.readline()
+            time.sleep(2)  # the other thread reaches its call
+            found = tool("diagnose", "--pid", str(process.pid))
+            before = processor_time(process.pid)
+            time.sleep(1)
             assert process.poll() is None
+            assert how != "loop" or processor_time(process.pid) > before
         finally:
             process.kill()
-    states = " ".join(each["state"] for each in found["threads"])
-    assert "in launch 3, aoti_torch_cpu_halve_rows: sleeps" in states
-    assert "waits for a free instance of the model" in states
+    assert (found["category"], found["confidence"]) == ("hang", hung.confidence)
+    assert all(each in found["summary"] + json.dumps(found["evidence"]) for each in hung.told), found
+    assert hung.guilty in found["guilty"]["name"]
+    if how == "loop":
+        (step,) = found["next_steps"]
+        assert Path(step["arguments"]["recording"]).parent == tmp_path / "kept"
 
 
 PROGRAM = """

@@ -35,7 +35,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("dump_kernel_io", {"package": "{unsafe}", "inputs": "{inputs}"}),
     ("decompile", {"package": "{unsafe}", "inputs": "{inputs}"}),
     ("record", {"package": "{unsafe}"}),
-    ("post_mortem", {"process": "1", "package": "{unsafe}"}),
+    ("post_mortem", {"core": "core", "package": "{unsafe}"}),
     ("locate_fault", {"package": "{unsafe}", "inputs": "{inputs}"}),
     ("locate_fault", {"package": "{unsafe}", "command": HOST}),
     ("trace_launches", {"package": "{unsafe}", "inputs": "{inputs}"}),

@@ -1,17 +1,30 @@
-"""Threads inside a model that was loaded for one thread, and inputs that the call itself writes."""
+"""Threads inside a model for one thread or waiting for each other, and inputs that the call itself writes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
-from mcp_server.diagnosis.components import component, input_component, launch_lines, seen, written_inputs
+from mcp_server.diagnosis.causes.hang import FORKED, GIL_AND_RUNNER, end_of
+from mcp_server.diagnosis.components import (
+    component,
+    input_component,
+    launch_component,
+    launch_lines,
+    operator_of,
+    seen,
+    written_inputs,
+)
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
-from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad
-from mcp_server.model import Fix
+from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.signature import copied_when_misaligned
+from mcp_server.plurals import counted
+from mcp_server.tools.in_package import ThreadSeen, states_in_words
+from mcp_server.tools.running_process import BETWEEN_S, ProcessSeen
 from mcp_server.worker.protocol import Change
 
 
@@ -141,3 +154,113 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
             intervention=Intervention(f"align {place}", Kind.INPUT, aligned, (Change("align", input=place),)),
             harmful=not case.ended_well,
         )
+
+
+_Stuck = partial(Suspect, category="hang", level=CausalLevel.STATE)
+UNUSUAL = 100  # times the usual duration of a call
+MOST_TOLD = 6
+_SAME_ORDER = "take the locks in one order in every thread, or release one before waiting for the other"
+# The advice for threads that wait for each other, by what they wait for.
+_CYCLES: dict[frozenset[str], tuple[str, str]] = {
+    frozenset({"the GIL", "a free instance of the model"}): GIL_AND_RUNNER,
+    frozenset({"a free instance of the model"}): (
+        "A call of the package waits for a free runner while every runner is in a call that waits for it.",
+        "call the package from its own operators only with a runner to spare (num_runners)",
+    ),
+}
+
+
+def detect_stuck_process(case: DiagnosisState) -> Iterator[Suspect]:
+    """Threads that wait for each other, else the thread that stayed in the package and keeps the others."""
+    process = case.process
+    if process is None:
+        return
+    if process.deadlocked:
+        yield _deadlock(process.deadlocked, process, case)
+    elif process.blocking:
+        yield _blocking(process.blocking[0], process, case)
+    else:
+        yield _moving(process)
+
+
+def _deadlock(stuck: Sequence[ThreadSeen], process: ProcessSeen, case: DiagnosisState) -> Suspect:
+    summary, action = _CYCLES.get(
+        frozenset(each.waits_for for each in stuck),
+        ("Threads of the process wait for each other, and none can go on.", _SAME_ORDER),
+    )
+    told = "; ".join(_told(each) for each in stuck[:4])
+    lines = [line for each in stuck for line in each.model]
+    return _Stuck(
+        guilty=component("call", f"{counted(len(stuck), 'thread')} that wait for each other", lines),
+        summary=f"{summary} {told[:1].upper()}{told[1:]}.",
+        evidence=_evidence(process),
+        crashing=next((party for each in stuck if (party := _party(each, case)) is not None), None),
+        fix=Fix(text=action),
+    )
+
+
+def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) -> Suspect:
+    flight = process.flights.get(thread.thread)
+    long = flight is not None and (
+        flight.seconds >= HANGING_S
+        or (flight.usual_s is not None and flight.seconds >= max(BETWEEN_S, UNUSUAL * flight.usual_s))
+    )
+    others = len([each for each in process.threads if thread.thread in each.held_by])
+    waiting = f" {counted(others, 'other thread')} of the package waits for it." if others else ""
+    op = operator_of(thread.launch, case) if thread.launch is not None else ""
+    told = _told(thread)
+    summary = f"{told[:1].upper()}{told[1:]}{_since(thread, process)}.{waiting}"
+    action = end_of(op)
+    if thread.waits_for.endswith("OpenMP team") and not process.pool:
+        summary, action = FORKED
+    return _Stuck(
+        guilty=_party(thread, case) or component("call", "call of the package", thread.model),
+        summary=summary,
+        evidence=_evidence(process),
+        fix=Fix(text=action),
+        weak=thread.computes and not long,
+        settle="the recorder tells how long a call takes as a rule; look again, or diagnose the call itself",
+    )
+
+
+def _moving(process: ProcessSeen) -> Suspect:
+    """No thread stayed in the package. Nothing is known to be wrong with it."""
+    served = f"{counted(process.served, 'call')} ended" if process.served else "its threads moved"
+    summary = f"The process serves calls: {served} during the {BETWEEN_S:g} s of the look."
+    if not process.threads:
+        summary = "No thread of the process is in the package: it waits or computes elsewhere."
+    return _Stuck(
+        guilty=component("script", "outside of the package", []),
+        summary=summary,
+        evidence=_evidence(process),
+        weak=True,
+        settle="look again while a call does not return",
+    )
+
+
+def _told(thread: ThreadSeen) -> str:
+    is_there = thread.launch is not None
+    return f"thread {thread.thread} {'is ' if is_there else ''}{thread.state}"
+
+
+def _party(thread: ThreadSeen, case: DiagnosisState) -> Component | None:
+    return launch_component(thread.launch, thread.kernel, case) if thread.launch is not None else None
+
+
+def _since(thread: ThreadSeen, process: ProcessSeen) -> str:
+    """For how long the thread has been there, as far as that is known."""
+    flight = process.flights.get(thread.thread)
+    if flight is None:
+        return f", during the whole {BETWEEN_S:g} s of the look"
+    usual = f"; the calls before took {flight.usual_s * 1e3:.3g} ms" if flight.usual_s is not None else ""
+    return f"; its call began {flight.seconds:.1f} s ago{usual}"
+
+
+def _evidence(process: ProcessSeen) -> tuple[Evidence, ...]:
+    facts = [_told(each) for each in process.threads[:MOST_TOLD]]
+    if len(process.threads) > MOST_TOLD:
+        facts = list(states_in_words(process.threads))[:MOST_TOLD]
+    facts.append(f"{counted(process.others, 'thread')} elsewhere")
+    if process.served is not None:
+        facts.append(f"{counted(process.served, 'call')} ended during the {BETWEEN_S:g} s of the look")
+    return tuple(seen("look_at_process", fact) for fact in facts)

@@ -66,7 +66,7 @@ def call_hangs(case: DiagnosisState) -> bool:
     return plain.failure == "timeout" if plain is not None else shown_by_trace(case)
 
 
-def _end_of(op: str) -> str:
+def end_of(op: str) -> str:
     """Return the advice that makes a call end."""
     inside = f"give the loop or wait in {op} an end"
     return inside if op else "find out what the call waits for, and end the wait or give it a timeout"
@@ -85,9 +85,22 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=component("op" if op else "call", op or "call of the package", lines),
         summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
         evidence=(seen("run", f"the call had not returned after {plain.finished.wall_s:.0f} s"),),
-        fix=Fix(text=_end_of(op)),
+        fix=Fix(text=end_of(op)),
         observed=bool(op),
     )
+
+
+GIL_AND_RUNNER = (
+    "Several threads are inside calls of one package and none returns: a call holds the GIL while "
+    "it waits for a free runner, and the thread that has the runner waits for the GIL.",
+    "give every thread its own runner (num_runners), or hold a lock around the call",
+)
+# fork() does not recreate the OpenMP pool (libgomp, and torch's own pool, on Linux).
+FORKED = (
+    "A call did not return in a process that was forked after the package was loaded: it "
+    "waits for compute threads of the parent, which do not exist in the child.",
+    "start the workers with 'spawn', or load and call the package only in the children",
+)
 
 
 def _still_calling(case: DiagnosisState) -> bool:
@@ -114,20 +127,12 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     known = {(line.file, line.line) for line in first.stack[:2]}
     lines = [line for line in lines_inside(run.log.threads) if (line.file, line.line) not in known]
     name = op or "call of the package"
-    summary, action = "A call of the package did not return within the time limit.", _end_of(op)
+    summary, action = "A call of the package did not return within the time limit.", end_of(op)
     if threads > 1:
         name = f"call of the package from {threads} threads" + (f", one inside {op}" if op else "")
-        summary = (
-            "Several threads are inside calls of one package and none returns: a call holds the GIL while "
-            "it waits for a free runner, and the thread that has the runner waits for the GIL."
-        )
-        action = "give every thread its own runner (num_runners), or hold a lock around the call"
+        summary, action = GIL_AND_RUNNER
     if forked:
-        # fork() does not recreate the OpenMP pool (libgomp, and torch's own pool, on Linux).
-        summary = "A call did not return in a process that was forked after the package was loaded: it "
-        summary += "waits for compute threads of the parent, which do not exist in the child."
-        action = "start the workers with 'spawn', or load and call the package only in the children"
-        lines = []
+        (summary, action), lines = FORKED, []
     yield _Hang(
         guilty=component("op" if op and threads == 1 else "call", name, [*lines, *first.stack[:2]]),
         summary=summary,

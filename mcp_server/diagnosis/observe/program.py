@@ -1,4 +1,4 @@
-"""Runs the user's program, once under the hook and then alone."""
+"""Runs the user's program, once under the hook and then alone, or looks at one that runs already."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture, workload_argv
 from mcp_server.tools.requests import failing_phase, plan_replay, run_request
+from mcp_server.tools.running_process import look_at_process
 from mcp_server.worker.protocol import ReplayRequest
 
 # Shares of the remaining budget.
@@ -245,3 +246,23 @@ def _restored(file: CapturedOverwriting) -> str:
     except OSError as error:
         return f"{name} could not be restored ({error}); the original is {file.kept}."
     return f"{name} was restored after the run ({argument('in_place')}: keep what the run wrote)."
+
+
+class LookAtProcess(Observation):
+    """Look several times at a running process: which threads stay in the package, and what they wait for."""
+
+    name = "look_at_process"
+    seconds = 6.0
+    best = NEEDED
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        return self.best if case.attached is not None else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        assert case.attached is not None
+        try:
+            case.process = await look_at_process(context, case.attached)
+        except ProblemError as problem:  # there is nothing else to observe
+            case.unfit = problem
+            return
+        case.package, case.parsed = case.process.view.package, case.process.view

@@ -1,0 +1,276 @@
+"""Translates the threads of a process into terms of a package: launch, line, and what they wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path, PurePosixPath
+
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import ModelLocation, Record
+from mcp_server.package.launches import Launch
+from mcp_server.package.view import PackageView
+from mcp_server.plurals import counted, listed
+from mcp_server.recorder.package import ORIGINAL, build_id_at, build_id_of
+from mcp_server.recorder.remains import (
+    NAMED,
+    OPENMP,
+    Awaited,
+    Frame,
+    Remains,
+    SourceLine,
+    ThreadState,
+    awaited,
+    function_at,
+    holder,
+    library_of,
+    line_at,
+    runs_python,
+)
+from mcp_server.recorder.unwind import Unwinder
+
+MOST_FRAMES = 12
+SOURCES = (".kernel.cpp", ".wrapper.cpp")
+LONGEST_CODE = 160  # characters shown of a line
+LONGEST_CALL = 8  # most lines of a launch in wrapper.cpp
+STATES = {
+    "run_const_fold": "folds constants, before its first call",
+    "update_constant_buffer": "updates weights",
+    "swap_constant_buffer": "swaps weights",
+    "load_constants": "loads weights",
+}
+"""What a thread does outside a launch, by a part of a function's name (model_container.h, 2.8-2.15)."""
+
+
+class ThreadSeen(Record):
+    """A thread in the package; `frames` are innermost first. `held_by` are the threads that it waits for."""
+
+    thread: int
+    state: str
+    launch: int | None = None
+    kernel: str = ""
+    generated: str = ""
+    model: list[ModelLocation] = Field(default_factory=list)
+    frames: list[str] = Field(default_factory=list)
+    waits_for: str = ""
+    held_by: list[int] = Field(default_factory=list)
+    computes: bool = False
+
+
+@dataclass
+class _Stack:
+    """A thread in the package and its active calls, innermost first."""
+
+    state: ThreadState
+    addresses: list[int]
+    calls: list[Frame]
+    launch: Launch | None
+    line: SourceLine | None
+    waits: tuple[Awaited, str] | None
+    holders: list[int] = field(default_factory=list)
+
+    @property
+    def holds_gil(self) -> bool:
+        """Whether it is in a call from Python, which keeps the GIL (pybind of the loader, 2.8-2.15).
+
+        Python code inside the call, such as an operator, may have given it up.
+        """
+        within = next((n for n, call in enumerate(self.calls) if ".wrapper.so" in call.library), 0)
+        inner, outer = self.calls[:within], self.calls[within:]
+        return runs_python(outer) and not runs_python(inner)
+
+
+@dataclass
+class Reader:
+    """Translates addresses of a process into terms of the package."""
+
+    view: PackageView
+    library: Path
+    remains: Remains
+    pool: int = 0  # threads outside of the package that wait for OpenMP work
+
+    def check(self) -> list[str]:
+        """Return what is not known of the build. Raise `ProblemError` if the package was not loaded."""
+        if not self._starts:
+            raise ProblemError(
+                "the process had not loaded this package",
+                value=self.library.name,
+                allowed=_listed(self._loaded) or "a process with a package loaded",
+                next_call="the same with the package that the process has loaded",
+            )
+        return self._builds()
+
+    def threads(self, states: Sequence[ThreadState]) -> list[ThreadSeen]:
+        """Describe the threads that are in the package."""
+        found = [stack for state in states if (stack := self._stack(state)) is not None]
+        for stack in found:
+            stack.holders = self._holders(stack, found)
+        return [self._seen(stack) for stack in found]
+
+    @cached_property
+    def _loaded(self) -> set[str]:
+        return {PurePosixPath(each.path).name for each in self.remains.maps if ".wrapper.so" in each.path}
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Return where the package's library begins in memory, once for each loader."""
+        return [m.start for m in self.remains.maps if m.offset == 0 and self._is_library(m.path)]
+
+    def _is_library(self, path: str) -> bool:
+        return library_of(path).removesuffix(ORIGINAL) == self.library.name
+
+    def _builds(self) -> list[str]:
+        """Compare builds. Raise `ProblemError` if the process had another build of the library."""
+        wanted = build_id_of(self.view.package)
+        found = {build_id_at(self.remains.read(start, 4096)) for start in self._starts} - {""}
+        if wanted and found and wanted not in found:
+            raise ProblemError(
+                "the process had another build of this package",
+                value=f"build {wanted}",
+                allowed=f"the package with build {_listed(found)}",
+                next_call="post-mortem with the package as it was loaded",
+            )
+        return [] if wanted and found else ["It is not known whether this is the same build of the package."]
+
+    def _place(self, address: int) -> int | None:
+        """Return the offset of an address in the library's file; None if it is outside."""
+        found = self.remains.mapping(address)
+        if found is None or not self._is_library(found.path):
+            return None
+        return address - found.start + found.offset
+
+    @cached_property
+    def _unwinder(self) -> Unwinder:
+        return Unwinder(self.remains, lambda path: self.library if self._is_library(path) else Path(path))
+
+    def _stack(self, thread: ThreadState) -> _Stack | None:
+        addresses = self._unwinder.addresses(thread)
+        places = [self._place(address) for address in addresses]
+        calls = [self._call(address, number) for number, address in enumerate(addresses)]
+        if all(place is None for place in places):
+            self.pool += any(OPENMP.match(call.library) for call in calls)
+            return None
+        # A return address is after the call; the first address is where the thread itself is.
+        known = [place - (number > 0) for number, place in enumerate(places) if place is not None]
+        lines = [line_at(self.library, place, SOURCES) for place in known]
+        launch = self._launch([function_at(self.library, place) for place in known], lines)
+        first = next((line for line in lines if line is not None), None)
+        return _Stack(thread, addresses, calls, launch, first, awaited(calls, thread))
+
+    def _call(self, address: int, number: int) -> Frame:
+        """Return library and function of an active call. The function is empty for most foreign libraries."""
+        found = self.remains.mapping(address)
+        if found is None:
+            return Frame("", "")
+        name, offset = library_of(found.path), address - found.start + found.offset - (number > 0)
+        if self._is_library(found.path):
+            return Frame(name, function_at(self.library, offset))
+        return Frame(name, function_at(Path(found.path), offset) if NAMED.match(name) else "")
+
+    def _holders(self, stack: _Stack, found: Sequence[_Stack]) -> list[int]:
+        """Return the threads that hold what this one waits for; empty if unknown."""
+        if stack.waits is None:
+            return []
+        kind, others = stack.waits[0], [each for each in found if each is not stack]
+        owner = holder(kind, stack.state, self.remains)
+        if owner is not None:
+            return [owner]
+        if kind == "gil":
+            inside = [each for each in others if each.holds_gil and (not each.waits or each.waits[0] != kind)]
+            return [each.state.number for each in inside] if len(inside) == 1 else []
+        if kind in ("instance", "weights", "openmp"):
+            # A call inside a call of the same package may wait for the instance that it has itself.
+            callers = found if kind == "instance" else others
+            return [each.state.number for each in callers if each.launch is not None]
+        return []
+
+    def _seen(self, stack: _Stack) -> ThreadSeen:
+        launch, line = stack.launch, stack.line
+        return ThreadSeen(
+            thread=stack.state.number,
+            state=self._state(stack),
+            launch=launch.index if launch is not None else None,
+            kernel=launch.kernel if launch is not None else "",
+            generated=f"{_short(line)}  {self._code(line)}".rstrip() if line is not None else "",
+            model=self.view.locations(launch.index)[:4] if launch is not None else [],
+            frames=_joined(self._frame(frame, number) for number, frame in enumerate(stack.addresses)),
+            waits_for=stack.waits[1] if stack.waits is not None else "",
+            held_by=stack.holders,
+            computes=stack.state.computes,
+        )
+
+    def _launch(self, names: Sequence[str], lines: Sequence[SourceLine | None]) -> Launch | None:
+        """Return the launch in which the wrapper's run was, else the only launch of a kernel in a frame."""
+        launches = self.view.wrapper.launches
+        for name, line in zip(names, lines, strict=True):
+            if "8run_impl" in name and line is not None and line.file.endswith(".wrapper.cpp"):
+                before = [each for each in launches if 0 <= line.line - each.line < LONGEST_CALL]
+                return before[-1] if before else None
+        for name in names:
+            found = self.view.wrapper.launches_of.get(name.partition(".")[0], [])
+            if len(found) == 1:
+                return launches[found[0]]
+        return None
+
+    def _state(self, stack: _Stack) -> str:
+        """Say where the thread is, and what it waits for."""
+        where = f"in launch {stack.launch.index}, {stack.launch.kernel}" if stack.launch is not None else ""
+        does = stack.state.waits
+        if stack.waits is not None:
+            held = listed([f"thread {number}" for number in stack.holders[:4]], "and")
+            does = f"waits for {stack.waits[1]}" + (f", held by {held}" if held else "")
+        elif not where:
+            known = (t for call in stack.calls for part, t in STATES.items() if part in call.function)
+            does = next(known, does)
+        if stack.state.computes and stack.waits is None:
+            does = "computes"
+        return ": ".join(filter(None, (where, does))) or "in the package, outside a launch"
+
+    def _frame(self, address: int, number: int) -> str:
+        found = self.remains.mapping(address)
+        if found is None:
+            return f"{address:#x}"
+        place = self._place(address)
+        if place is None:
+            return library_of(found.path)
+        place -= number > 0
+        line = line_at(self.library, place, SOURCES)
+        return f"{function_at(self.library, place) or self.library.name}" + (
+            f" at {_short(line)}" if line else ""
+        )
+
+    def _code(self, line: SourceLine) -> str:
+        """Return the text of a source line in the package; empty if absent."""
+        name = PurePosixPath(line.file).name
+        member = next(
+            (each for each in self.view.package.files.members if each.name.endswith(f"/{name}")), None
+        )
+        lines = self.view.package.text(member.name).splitlines() if member is not None else []
+        return lines[line.line - 1].strip()[:LONGEST_CODE] if 0 < line.line <= len(lines) else ""
+
+
+def states_in_words(threads: Iterable[ThreadSeen]) -> Iterator[str]:
+    """Yield each state with the number of threads in it."""
+    for state, count in Counter(each.state for each in threads).items():
+        yield f"{counted(count, 'thread')} {state}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(name[:LONGEST_CODE] for name in sorted(names)[:8])
+
+
+def _joined(frames: Iterable[str]) -> list[str]:
+    """Combine consecutive frames of the same library, of which Python has dozens."""
+    runs = [(frame, len(list(run))) for frame, run in groupby(frames)]
+    return [f"{frame} ({count} frames)" if count > 1 else frame for frame, count in runs][:MOST_FRAMES]
+
+
+def _short(line: SourceLine) -> str:
+    """Shorten a location to `wrapper.cpp:966`: names of generated files are hashes."""
+    name = PurePosixPath(line.file).name
+    return f"{name.partition('.')[2] or name}:{line.line}"

@@ -1,0 +1,203 @@
+"""Looks several times at a running process: which threads stay in a package, and what they wait for."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import Attached
+from mcp_server.package.view import PackageView, view_package
+from mcp_server.recorder.live_process import open_process
+from mcp_server.recorder.package import ORIGINAL, library_in
+from mcp_server.recorder.remains import Remains, deadlocked
+from mcp_server.recorder.ring import Recording, read_recording
+from mcp_server.runtime.context import Context
+from mcp_server.tools.in_package import Reader, ThreadSeen
+
+MOST_LOOKED_AT = 256
+LOOKS, BETWEEN_S = 3, 2.0  # seconds from the first look to the last
+LIBRARY, RING = ".wrapper.so", ".ring"
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A call that has not ended: its age, and the usual duration of the calls before it, None if unknown."""
+
+    seconds: float
+    usual_s: float | None
+
+
+@dataclass(frozen=True)
+class ProcessSeen:
+    """A running process. `threads` are those in the package at the last look.
+
+    `stayed` are those that were in the same place at every look. `flights` are the open calls by thread,
+    and `served` is the number of calls that ended between the looks: both from the recorder's `ring`, None
+    without one. `pool` counts the threads that wait for OpenMP work.
+    """
+
+    pid: int
+    view: PackageView
+    threads: tuple[ThreadSeen, ...]
+    stayed: frozenset[int]
+    others: int
+    pool: int
+    ring: Path | None
+    flights: Mapping[int, Flight]
+    served: int | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def deadlocked(self) -> list[ThreadSeen]:
+        """The threads that wait for each other and can never go on."""
+        stuck = deadlocked({each.thread: each.held_by for each in self.threads})
+        return [each for each in self.threads if each.thread in stuck] if self.stayed & {*stuck} else []
+
+    @property
+    def blocking(self) -> list[ThreadSeen]:
+        """The threads that stayed where they were and wait for no other thread, those in a launch first."""
+        found = [each for each in self.threads if each.thread in self.stayed and not each.held_by]
+        return sorted(found, key=lambda each: each.launch is None)
+
+
+@dataclass(frozen=True)
+class _Look:
+    threads: list[ThreadSeen]
+    others: int
+    pool: int
+    remarks: list[str]
+    ring: Path | None
+    recording: Recording | None
+
+
+async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
+    """Look several times at the process. Raise `ProblemError` if it cannot be read, or has no package."""
+    pid = attached.pid
+    path = attached.package
+    if path is None:
+        path = await anyio.to_thread.run_sync(_loaded_by, pid)
+    view = await anyio.to_thread.run_sync(view_package, path)
+    library = await anyio.to_thread.run_sync(library_in, view.package, context.directory)
+    context.progress("looking at the process")
+    looks = []
+    for number in range(LOOKS):
+        await anyio.sleep(BETWEEN_S / (LOOKS - 1) if number else 0)
+        looks.append(await anyio.to_thread.run_sync(_look, pid, view, library))
+    first, last = looks[0], looks[-1]
+    stayed = {each.thread for each in last.threads} - _moved(first.recording, last.recording)
+    for look in looks[:-1]:
+        there = {each.thread: _where(each) for each in look.threads}
+        stayed &= {each.thread for each in last.threads if there.get(each.thread) == _where(each)}
+    return ProcessSeen(
+        pid,
+        view,
+        tuple(_in_a_launch(each, looks) for each in last.threads),
+        frozenset(stayed),
+        last.others,
+        last.pool,
+        last.ring,
+        _flights(last.recording),
+        _served(first.recording, last.recording),
+        tuple(last.remarks),
+    )
+
+
+def _in_a_launch(thread: ThreadSeen, looks: Sequence[_Look]) -> ThreadSeen:
+    """Return the thread; if it computes between launches, as it was in the latest look inside of one."""
+    if not thread.computes or thread.launch is not None:
+        return thread
+    views = [
+        each for look in looks for each in look.threads if each.thread == thread.thread and each.computes
+    ]
+    return next((each for each in reversed(views) if each.launch is not None), thread)
+
+
+def _where(thread: ThreadSeen) -> tuple[object, ...]:
+    """What is the same if the thread has not moved. A thread that computes may go from launch to launch."""
+    if thread.waits_for:  # one that waits for the GIL wakes up again and again
+        return thread.launch, thread.waits_for
+    return ("computes",) if thread.computes else (thread.launch, *thread.frames)
+
+
+def _look(pid: int, view: PackageView, library: Path) -> _Look:
+    with open_process(pid) as remains:
+        reader = Reader(view, library, remains)
+        remarks = reader.check()
+        if remains.unknown:
+            listed = ", ".join(map(str, remains.unknown[:8]))
+            remarks.append(f"Where these threads compute could not be read: {listed}. `gcore {pid}` has it.")
+        looked_at = remains.threads[:MOST_LOOKED_AT]
+        inside = reader.threads(looked_at)
+        ring = next((Path(each.path) for each in remains.maps if each.path.endswith(RING)), None)
+        others = len(remains.threads) + len(remains.unknown) - len(inside)
+    return _Look(inside, others, reader.pool, remarks, ring, _recording(ring))
+
+
+def _recording(ring: Path | None) -> Recording | None:
+    try:
+        return read_recording(ring) if ring is not None else None
+    except ProblemError:
+        return None
+
+
+def _loaded_by(pid: int) -> Path:
+    """Return the one package library that the process has mapped, as its loader unpacked it."""
+    with open_process(pid) as remains:
+        found = _libraries(remains)
+    there = [each for each in found if each.is_file()]
+    if len(there) == 1:
+        return there[0]
+    what = "the process has loaded several packages" if there else "the process has unpacked no package"
+    raise ProblemError(
+        what,
+        value=", ".join(each.name for each in found[:4]) or str(pid),
+        allowed="the package that it has loaded, as a .pt2",
+        next_call=f"aoti-debug diagnose model.pt2 --pid {pid}",
+    )
+
+
+def _libraries(remains: Remains) -> list[Path]:
+    paths = (each.path.removesuffix(" (deleted)").removesuffix(ORIGINAL) for each in remains.maps)
+    return list(dict.fromkeys(Path(path) for path in paths if path.endswith(LIBRARY)))
+
+
+def _flights(recording: Recording | None) -> dict[int, Flight]:
+    if recording is None:
+        return {}
+    now = max(time.time_ns(), max((call.begin_ns for call in recording.calls), default=0))
+    ended = [(c.end_ns - c.begin_ns) / 1e9 for c in recording.calls if c.end_ns is not None and not c.code]
+    usual = statistics.median(ended) if ended else None
+    return {c.thread: Flight((now - c.begin_ns) / 1e9, usual) for c in recording.calls if c.end_ns is None}
+
+
+def _served(first: Recording | None, second: Recording | None) -> int | None:
+    """Return the number of calls that ended between two looks at the ring."""
+    if first is None or second is None:
+        return None
+    return sum(_last(second).values()) - sum(_last(first).values())
+
+
+def _last(recording: Recording) -> dict[int, int]:
+    """The number of calls of each slot that have ended, by the newest call that has."""
+    found: dict[int, int] = {}
+    for call in recording.calls:
+        if call.end_ns is not None:
+            found[call.slot] = max(found.get(call.slot, 0), call.sequence)
+    return found
+
+
+def _moved(first: Recording | None, second: Recording | None) -> frozenset[int]:
+    """Return the threads whose call at the first look has ended, or that began another one."""
+    if first is None or second is None:
+        return frozenset()
+    open_now = {(c.thread, c.slot, c.sequence) for c in second.calls if c.end_ns is None}
+    return frozenset(
+        c.thread for c in first.calls if c.end_ns is None and (c.thread, c.slot, c.sequence) not in open_now
+    )
