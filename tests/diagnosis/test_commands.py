@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import mcp_server.diagnosis
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.kept_files import change_code
@@ -21,11 +20,11 @@ from mcp_server.diagnosis.words import at_call_site
 from mcp_server.logs.log import read_log
 from mcp_server.model import Fix, PackageWorkload
 from mcp_server.worker.protocol import Change
-from tests.conftest import ZooPackage
+from tests.conftest import ROOT, ZooPackage
 from tests.diagnosis.support import capture, intervention, package_case, trial, worker_run
 from tests.server.clients import parse
 
-SOURCES = Path(mcp_server.diagnosis.__file__).parent
+SOURCES = ROOT / "mcp_server" / "diagnosis"
 STEP = r'(?:\bstep=|\bseen\(\s*)"(\w+)"'
 STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(STEP, f.read_text())})
 # Said by us; brings its own command; read from a file that no command of ours shows.
