@@ -29,14 +29,14 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given in another form, with NaN, as views, under other names, or not at all."""
-    if case.package is None:
-        return
-    looks = (_different, _unreached, _values, _partial, _misnamed, _viewed)
+    # The names of a refused update are known before the package is opened.
+    looks = (_different, _unreached, _values, _partial, _misnamed, _viewed) if case.package else (_misnamed,)
     for update in case.updates:
         for look in looks:
             for suspect in look(update, case):
                 yield replace(suspect, harmful=case.failed)
-    yield from _own_values(case)
+    if case.package is not None:
+        yield from _own_values(case)
 
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
@@ -340,13 +340,15 @@ def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
     """The prefix that every unknown name has too much, or that every one lacks; empty if there is none."""
     state = case.exported.state if case.exported is not None else ()
     known = [*update.compiled, *state]
-    for first in update.unknown[:1]:
+    for first in update.unknown:
         for other in known:
             extra = first.removesuffix(other) if first.endswith(f".{other}") else ""
             lacking = other.removesuffix(first) if other.endswith(f".{first}") else ""
-            if extra and all(n.startswith(extra) and n.removeprefix(extra) in known for n in update.unknown):
-                return extra, ""
-            if lacking and all(f"{lacking}{n}" in known for n in update.unknown):
+            # A small parameter may be folded into the code, so most names must be known, and not all.
+            if extra and all(n.startswith(extra) for n in update.unknown):
+                meant = [n.removeprefix(extra) in known for n in update.unknown]
+                return (extra, "") if 2 * sum(meant) > len(meant) else ("", "")
+            if lacking and 2 * sum(f"{lacking}{n}" in known for n in update.unknown) > len(update.unknown):
                 return "", lacking
     return "", ""
 
@@ -357,6 +359,8 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
     folded = _folded([name, *(f"{lacking}{n}" for n in plain)], case)
     of_code = f"{', '.join(folded[:MOST_NAMED])} was folded into the code when the package was compiled"
     if len(update.unknown) > 1 and (extra or lacking):
+        folded = [n for n in (f"{lacking}{n}" for n in plain) if n not in update.compiled]
+        of_code = f"{', '.join(folded[:MOST_NAMED])} is not in the package, since small weights are folded"
         key = f"name.removeprefix({extra!r})" if extra else f"{lacking!r} + name"
         text = f"rename the weights before {update.how}"
         if folded:
