@@ -33,6 +33,7 @@ OTHERWISE = {
     "bisect",
     "capture",
     "compare_with_eager",
+    "look_at_process",
     "run_alone",
     *ASKED_AGAIN,
 }  # have tests of their own

@@ -69,7 +69,7 @@ def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
     assert (found.category, found.guilty.launch_index is not None) == ("shape_out_of_range", True)
     assert (
         "args[0]" in found.summary
-        and "9, where at most 5 is assumed" in found.summary
+        and "is 9, but at most 5 is assumed" in found.summary
         and found.intervention is None
     )
 

@@ -292,7 +292,7 @@ async def test_old_jobs_make_room(tmp_path: Path) -> None:
         with anyio.fail_after(60):
             while len(manager.store.ids()) > 2:
                 await anyio.sleep(0.01)
-        with pytest.raises(ProblemError, match="swept"):
+        with pytest.raises(ProblemError, match="removed to make room"):
             await manager.wait(states[0].job_id, 0)
         assert await manager.wait(states[-1].job_id, 0) == states[-1]
 

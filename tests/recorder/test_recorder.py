@@ -315,6 +315,8 @@ def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path
     assert (found["category"], found["confidence"]) == ("hang", hung.confidence)
     assert all(each in found["summary"] + json.dumps(found["evidence"]) for each in hung.told), found
     assert hung.guilty in found["guilty"]["name"]
+    commands = {each["command"] for each in found["evidence"] if each["step"] == "look_at_process"}
+    assert commands == {f"aoti-debug diagnose --pid {process.pid}"}
     if how == "loop":
         (step,) = found["next_steps"]
         assert Path(step["arguments"]["recording"]).parent == tmp_path / "kept"

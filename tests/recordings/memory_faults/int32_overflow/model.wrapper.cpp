@@ -1,3 +1,73 @@
+#define CUDA_DRIVER_CHECK(EXPR)                    \
+do {                                               \
+    CUresult code = EXPR;                          \
+    const char *msg;                               \
+    CUresult code_get_error = cuGetErrorString(code, &msg); \
+    if (code_get_error != CUDA_SUCCESS) {          \
+        throw std::runtime_error(                  \
+            std::string("CUDA driver error: ") +   \
+            std::string("invalid error code!"));   \
+    }                                              \
+    if (code != CUDA_SUCCESS) {                    \
+        throw std::runtime_error(                  \
+            std::string("CUDA driver error: ") +   \
+            std::string(msg));                     \
+    }                                              \
+} while (0);
+
+static inline CUfunction loadKernel(
+        std::string filePath,
+        const std::string &funcName,
+        uint32_t sharedMemBytes,
+        const std::optional<std::string> &cubinDir = std::nullopt) {
+    if (cubinDir) {
+        std::filesystem::path p1{*cubinDir};
+        std::filesystem::path p2{filePath};
+        filePath = (p1 / p2.filename()).string();
+    }
+
+    CUmodule mod;
+    CUfunction func;
+    CUDA_DRIVER_CHECK(cuModuleLoad(&mod, filePath.c_str()));
+    CUDA_DRIVER_CHECK(cuModuleGetFunction(&func, mod, funcName.c_str()));
+    if (sharedMemBytes > 0) {
+        CUDA_DRIVER_CHECK(cuFuncSetAttribute(
+            func,
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            sharedMemBytes
+        ))
+    }
+    return func;
+}
+
+static inline CUfunction loadKernel(const void* start, const std::string &funcName, uint32_t sharedMemBytes) {
+    CUmodule mod;
+    CUfunction func;
+    CUDA_DRIVER_CHECK(cuModuleLoadData(&mod, start));
+    CUDA_DRIVER_CHECK(cuModuleGetFunction(&func, mod, funcName.c_str()));
+    if (sharedMemBytes > 0) {
+        CUDA_DRIVER_CHECK(cuFuncSetAttribute(
+            func,
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            sharedMemBytes
+        ))
+    }
+    return func;
+}
+
+static inline void launchKernel(
+        CUfunction func,
+        uint32_t gridX,
+        uint32_t gridY,
+        uint32_t gridZ,
+        uint32_t numWarps,
+        uint32_t sharedMemBytes,
+        void* args[],
+        cudaStream_t stream) {
+    CUDA_DRIVER_CHECK(cuLaunchKernel(
+        func, gridX, gridY, gridZ, 32*numWarps, 1, 1, sharedMemBytes, stream, args, nullptr
+    ));
+}
 CACHE_TORCH_DTYPE(int8);
 CACHE_TORCH_DEVICE(cuda);
 namespace torch::aot_inductor {
@@ -72,7 +142,7 @@ static inline void call_triton_poi_fused_add_0(
         size_hints={'x': 262144}, 
         filename=__file__,
         triton_meta={'signature': {'in_ptr0': '*i8', 'in_ptr1': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i64', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]]}]},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_0'},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_0', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 2, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 557056}},
         min_elem_per_thread=0
     )
     @triton.jit
@@ -131,7 +201,7 @@ static inline void call_wide_kernel_0(
 
     @triton_heuristics.user_autotune(
         configs=[],
-        inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'wide_kernel_0'},
+        inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'wide_kernel_0', 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False},
         triton_meta={'signature': {'x': '*i8', 'out': '*i8', 'width': 'i32', 'block': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {'block': 16}, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
         filename=__file__,
         custom_kernel=True,
@@ -183,7 +253,7 @@ static inline void call_triton_poi_fused_add_1(
         size_hints={'x': 128}, 
         filename=__file__,
         triton_meta={'signature': {'in_ptr0': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_1'},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_1', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 1, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 256}},
         min_elem_per_thread=0
     )
     @triton.jit
@@ -222,137 +292,137 @@ void AOTInductorModel::_const_run_impl(
     AOTIProxyExecutorHandle proxy_executor
 ) {}
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+AOTI_NOINLINE static void check_input_0(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg0_1 = ConstantHandle(input_handles[0]);
+    int32_t arg0_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg0_1, &arg0_1_dtype));
+
+    int32_t arg0_1_expected_dtype = aoti_torch_dtype_int8();
+    if (arg0_1_expected_dtype != arg0_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dtype, "
+           << "expected: " << arg0_1_expected_dtype << "(at::kChar), "
+           << "but got: " << arg0_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg0_1_size = arg0_1.sizes();
+
+    if (arg0_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg0_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg0_1_size[0] > 100000) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 100000, " << "but got: "
+           << arg0_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg0_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 1, "
+           << "expected: 1, " << "but got: " << arg0_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg0_1_stride = arg0_1.strides();
+
+    if (1 != arg0_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 0, "
+           << "expected: 1, " << "but got: " << arg0_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg0_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 1, "
+           << "expected: 1, " << "but got: " << arg0_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg0_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg0_1, &arg0_1_device_type));
+
+    int32_t arg0_1_expected_device_type = 1;
+    if (arg0_1_expected_device_type != arg0_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched device type, "
+        << "expected: " << arg0_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg0_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+AOTI_NOINLINE static void check_input_1(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg1_1 = ConstantHandle(input_handles[1]);
+    int32_t arg1_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg1_1, &arg1_1_dtype));
+
+    int32_t arg1_1_expected_dtype = aoti_torch_dtype_int8();
+    if (arg1_1_expected_dtype != arg1_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched dtype, "
+           << "expected: " << arg1_1_expected_dtype << "(at::kChar), "
+           << "but got: " << arg1_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg1_1_size = arg1_1.sizes();
+
+    if (1 != arg1_1_size[0]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched dim value at 0, "
+           << "expected: 1, " << "but got: " << arg1_1_size[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (32768 != arg1_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched dim value at 1, "
+           << "expected: 32768, " << "but got: " << arg1_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg1_1_stride = arg1_1.strides();
+
+    if (32768 != arg1_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched stride value at 0, "
+           << "expected: 32768, " << "but got: " << arg1_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg1_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched stride value at 1, "
+           << "expected: 1, " << "but got: " << arg1_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg1_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg1_1, &arg1_1_device_type));
+
+    int32_t arg1_1_expected_device_type = 1;
+    if (arg1_1_expected_device_type != arg1_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched device type, "
+        << "expected: " << arg1_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg1_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
 
 static bool _check_aoti_runtime_check_inputs_env() {
     const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
