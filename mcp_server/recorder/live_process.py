@@ -1,7 +1,7 @@
 """Examines a live process: its mapped files, its memory, and where its threads are.
 
 A thread that waits in a system call is read without being touched. A thread that computes says nothing about
-its position, so it is stopped for less than a millisecond (ptrace), and its registers and stack are copied.
+its position, so it is stopped briefly (ptrace), and its registers and stack are copied.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict
 from mcp_server.package.archive import open_package
 from mcp_server.package.pytorch.text import read_constants
 from tests.conftest import ZooPackage, torch_environment
-from tests.support.verdicts import of_package, verdict
+from tests.support.tools import of_package, verdict
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow

@@ -35,8 +35,7 @@ from tests.diagnosis.support import (
 )
 from tests.package.archives import changed, without
 from tests.support.command import CLI, environment
-from tests.support.tools import tool
-from tests.support.verdicts import of_package, verdict
+from tests.support.tools import of_package, tool, verdict
 from tests.zoo.names import few, thorough
 
 Sourceless = Callable[[str], Path]

@@ -24,7 +24,7 @@ from mcp_server.probes.rewrite import (
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried
 from tests.served import served
-from tests.support.origins import recorded
+from tests.support.programs import recorded
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
 

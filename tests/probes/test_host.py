@@ -22,7 +22,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import trace_launches
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
-from tests.support.verdicts import verdict
+from tests.support.tools import verdict
 from tests.zoo.names import nightly
 from tools.made import MADE
 

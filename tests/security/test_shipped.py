@@ -26,7 +26,7 @@ COMPILED_BY_THE_WORKER = {
     # a function of the user's own model, from its syntax tree with one construct rewritten
     ("mcp_server/worker/capture/changes.py", "compile"),
     # the fake function of a custom operator, as it is printed: names of the operator's schema, and numbers
-    ("mcp_server/worker/capture/fakes.py", "exec"),
+    ("mcp_server/worker/capture/shapes.py", "exec"),
     # one launch of the program that `decompile` wrote, in the process that loads the package
     ("mcp_server/worker/decompiled.py", "eval"),
 }

@@ -1,8 +1,9 @@
-"""Packages read as PyTorch, run in this process."""
+"""Packages to read: recorded ones, those whose index has a known origin, and programs read from packages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,8 +11,11 @@ from torch.utils._pytree import tree_leaves
 
 from mcp_server.package.launches import shim_operator
 from mcp_server.package.pytorch.program import PytorchProgram
-from mcp_server.package.view import PackageView
+from mcp_server.package.view import PackageView, view_package
 from mcp_server.worker.decompiled import overload_of, schema_of
+from tests.conftest import CACHE, compiled_once
+from tests.package.archives import write
+from tests.recorded import RECORDINGS
 
 
 def schemas_of(view: PackageView) -> Mapping[str, Any]:
@@ -46,3 +50,22 @@ def assert_program_agrees(
             torch.testing.assert_close(first, second, equal_nan=True, check_stride=False, **close)
     except Exception as error:
         raise AssertionError(f"{error}\n{program.text}") from error
+
+
+def build(name: str) -> Path:
+    """The package of a model of `tests.zoo.origins`."""
+    return compiled_once(CACHE / f"{name}.pt2", "tests.zoo.origins", name)
+
+
+WRAPPERS = RECORDINGS / "wrappers"
+
+
+def recorded(name: str, folder: Path) -> PackageView:
+    """A package that holds a recorded wrapper and no library."""
+    text = (WRAPPERS / f"{name}.torch-2.11-cuda.cpp").read_bytes()
+    members = {
+        f"{name}/archive_format": b"pt2",
+        f"{name}/data/aotinductor/model/abc.wrapper.cpp": text,
+        f"{name}/data/aotinductor/model/abc.wrapper_metadata.json": b'{"AOTI_DEVICE_KEY": "cuda"}',
+    }
+    return view_package(write(folder / f"{name}.pt2", members))

@@ -1,4 +1,4 @@
-"""Tools as MCP and the command line call them: by name, with the arguments that a user gives."""
+"""Tools as MCP and the command line call them, by name with a user's arguments, and whole verdicts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mcp_server.model import Workload
+from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.operations.arguments import validated
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.runtime.context import Context
+from tests.conftest import ZooPackage
 from tests.served import served
+from tests.server.clients import MOST_TOKENS, tokens
 
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 RENAMED = {"args": "script_args", "argv": "command"}  # from a workload's field to an argument
@@ -32,3 +35,19 @@ def tool(name: str, directory: Path, workload: Workload | None = None, /, **opti
     directory.mkdir(exist_ok=True)
     context = Context(Path(tempfile.mkdtemp(dir=directory)), Path(options.get("python") or sys.executable))
     return served(lambda context: asked(name, context, workload, **options), context)
+
+
+def verdict(directory: Path, workload: Workload | None, log: Path | None = None) -> Verdict:
+    job = directory / "job"
+    job.mkdir()
+    context = Context(directory=job, python=Path(sys.executable))
+    found = served(diagnose, context, workload, log=log, budget_s=120)
+    assert tokens(found.model_dump(mode="json")) <= MOST_TOKENS, "an agent reads this"
+    return found
+
+
+def of_package(zoo: ZooPackage, directory: Path, name: str, inputs: str) -> Verdict:
+    package = zoo(name)
+    return verdict(
+        directory, PackageWorkload(package=package, inputs=package.with_name(f"{name}.{inputs}.pt"))
+    )

@@ -20,8 +20,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..report import Attempt
-from .fakes import NO_FAKE, call_of, registered, written
 from .rewrites import Context, Rewrite, fitting
+from .shapes import NO_FAKE, call_of, registered, written
 
 Place = Tuple[str, int]
 _VIOLATED = re.compile(r"Constraints violated \((?P<names>[\w, ]+)\)")

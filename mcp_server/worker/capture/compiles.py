@@ -318,7 +318,7 @@ class Compiles:
         """Journal a size that the compile fixed, if the last call had another one."""
         if self.fixed is None:
             return
-        from .fixed_sizes import fixed_sizes
+        from .shapes import fixed_sizes
 
         program, guards = self.fixed
         for told, lines in fixed_sizes(program, guards, shapes):

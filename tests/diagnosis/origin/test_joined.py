@@ -22,7 +22,7 @@ from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import failing, index_text, package_case, suspect, trial
 from tests.served import served
-from tests.support.origins import build
+from tests.support.programs import build
 from tests.zoo.names import thorough
 
 LEAVES = [inputs.Leaf(0, "args[0]"), inputs.Leaf(1, "args[1]")]

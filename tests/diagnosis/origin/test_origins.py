@@ -23,7 +23,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.kernel_io import KernelIO
 from tests.served import served
-from tests.support.origins import build
+from tests.support.programs import build
 from tests.zoo.names import nightly, thorough
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from mcp_server.diagnosis.origin.find import Fault, find_origin
 from mcp_server.diagnosis.origin.values import ProbedValues, Tensor
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.launches import Argument, Launch
-from tests.support.origins import recorded
+from tests.support.programs import recorded
 
 
 class KnownValues(ProbedValues):

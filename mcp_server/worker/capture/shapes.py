@@ -1,0 +1,228 @@
+"""Shapes that a compile has to know: missing fake functions, and sizes that the compile fixed silently.
+
+A custom operator without a fake function gets one that fits its results in eager mode. A lowering or
+decomposition may read the example's sizes as numbers (`adaptive_max_pool2d`, `diagonal`): the compile then
+adds a guard to the program's shape environment, and the package never checks it (torch 2.13).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import linecache
+import re
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..report import Attempt
+
+# What torch 2.8-2.15 says of an operator of `torch.library.custom_op`, and of one of a `Library`.
+NO_FAKE = re.compile(
+    r"no fake impl registered for <CustomOpDef\((?P<made>[\w.]+::\w+)|"
+    r"(?P<defined>[\w.]+::\w+)(?:\.\w+)?: attempted to run this operator with Meta tensors"
+)
+
+
+@dataclass
+class Call:
+    """One call of the operator in eager mode: its arguments by name, and its result."""
+
+    arguments: Dict[str, Any]
+    result: Any
+
+
+class _Watch(TorchDispatchMode):
+    """Keeps the first call of an operator."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.call: Optional[Call] = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.call is None and func._schema.name == self.name:
+            names = [each.name for each in func._schema.arguments]
+            self.call = Call({**dict(zip(names, args)), **(kwargs or {})}, result)
+        return result
+
+
+def call_of(name: str, run: Callable[[], Any]) -> Optional[Call]:
+    """Return the first call of the operator in `run`; None if there is none, or if `run` fails."""
+    with contextlib.suppress(Exception), torch.no_grad(), _Watch(name) as watch:
+        run()
+        return watch.call
+    return None
+
+
+def written(name: str, calls: List[Call]) -> str:
+    """Return the code of a fake function that fits all calls; empty if no simple one does."""
+    schema = _schema_of(name)
+    first = calls[0].result if calls else None
+    several = isinstance(first, (tuple, list))
+    if schema is None or schema.is_mutable or not calls:
+        return ""
+    results = [list(each.result) if several else [each.result] for each in calls]
+    made = [_output(calls, [each[place] for each in results]) for place in range(len(results[0]))]
+    if not made or not all(made):
+        return ""
+    body = ", ".join(made)
+    body = f"[{body}]" if isinstance(first, list) else f"({body},)" if several else body
+    names = ", ".join(each.name for each in schema.arguments)
+    return f'@torch.library.register_fake("{name}")\ndef _({names}):\n    return {body}'
+
+
+def _schema_of(name: str) -> Any:
+    space, _, operator = name.partition("::")
+    packet = getattr(getattr(torch.ops, space), operator, None)
+    return getattr(getattr(packet, "default", None), "_schema", None)
+
+
+def _output(calls: List[Call], outputs: List[Any]) -> str:
+    """Return an expression for one output of the calls; empty if none fits."""
+    if not all(isinstance(each, torch.Tensor) for each in outputs):
+        return ""
+    tensors = [n for n, value in calls[0].arguments.items() if isinstance(value, torch.Tensor)]
+    given = {n: [each.arguments[n] for each in calls] for n in tensors}
+    like = next((n for n in tensors if all(map(_alike, given[n], outputs))), "")
+    if like:
+        return f"torch.empty_like({like})"
+    of_kind = next((n for n in tensors if all(map(_same_kind, given[n], outputs))), "")
+    if not tensors or not all(each.is_contiguous() for each in outputs):
+        return ""
+    sizes = [_size(given, [each.shape[dim] for each in outputs]) for dim in range(outputs[0].dim())]
+    dtype = "" if of_kind else f", dtype={outputs[0].dtype}"
+    return f"{of_kind or tensors[0]}.new_empty([{', '.join(sizes)}]{dtype})" if all(sizes) else ""
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same = one.shape == other.shape and one.stride() == other.stride()
+    return same and _same_kind(one, other)
+
+
+def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device
+
+
+def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int]) -> str:
+    """Return the size of an argument that equals `wanted` in all calls, or a number; empty if none does."""
+    for name, tensors in given.items():
+        for dim in range(min(each.dim() for each in tensors)):
+            if [each.shape[dim] for each in tensors] == wanted:
+                return f"{name}.shape[{dim}]"
+    return str(wanted[0]) if len(set(wanted)) == 1 else ""
+
+
+@contextlib.contextmanager
+def registered(name: str, code: str) -> Iterator[None]:
+    """Register the fake function of this code, and undo it."""
+    library = torch.library.Library(name.partition("::")[0], "FRAGMENT")
+    custom_ops: Any = torch._library.custom_ops
+    operator = custom_ops._maybe_get_opdef(name)
+    before = getattr(operator, "_abstract_fn", None)
+    names: Dict[str, Any] = {"torch": torch}
+    try:
+        exec(code.partition("\n")[2], names)
+        torch.library.register_fake(name, names["_"], lib=library)
+        yield
+    finally:
+        library._destroy()
+        if operator is not None:
+            operator._abstract_fn = before
+
+
+Shape = Tuple[Tuple[int, ...], ...]  # of each tensor of a call
+NOTE = "these tables are private to torch; the operator then runs as it does in eager mode, and is not fused"
+CODE = """import torch._decomp, torch._inductor.decomposition, torch._inductor.lowering
+tables = torch._inductor.lowering.lowerings, torch._inductor.decomposition.decompositions
+[t.pop(op) for t in (*tables, torch._decomp.decomposition_table) for op in list(t) if {name!r} in str(op)]"""
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """An equation of sizes that the compile added as a guard, and the operators whose function added it."""
+
+    expression: Any
+    nodes: List[Any]
+
+
+def restrictions_of(program: Any, guards: List[Any]) -> List[Restriction]:
+    """Return the guards that are equations, with the operators that are named like the guard's function."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    found = []
+    for guard in guards:
+        name = str(getattr(guard.sloc.framework_loc, "name", "")).strip("_")
+        if type(guard.expr).__name__ == "Equality":
+            found.append(Restriction(guard.expr, [node for node in calls if name and _name(node) == name]))
+    return found
+
+
+def _name(node: Any) -> str:
+    return str(getattr(node.target, "_opname", "")).strip("_")
+
+
+def places(program: Any) -> Dict[Any, Tuple[str, int, int]]:
+    """Return the dynamic dimension of each symbol: input, number among the tensors, dimension."""
+    inputs = set(program.graph_signature.user_inputs)
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in inputs]
+    tensors = [node for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)]
+    found: Dict[Any, Tuple[str, int, int]] = {}
+    for number, node in enumerate(tensors):
+        for dim, size in enumerate(node.meta["val"].shape):
+            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+            if getattr(symbol, "is_Symbol", False):
+                found.setdefault(symbol, (node.name, number, dim))
+    return found
+
+
+def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape) -> List[Restriction]:
+    """Return the restrictions that the sizes of a call do not meet."""
+    sizes = {
+        symbol: shape[number][dim]
+        for symbol, (_, number, dim) in known.items()
+        if len(shape) > number and len(shape[number]) > dim
+    }
+    return [
+        each
+        for each in restrictions
+        if each.expression.free_symbols <= sizes.keys() and not bool(each.expression.subs(sizes))
+    ]
+
+
+def fixed_sizes(
+    program: Any, guards: List[Any], shapes: List[Shape]
+) -> Iterator[Tuple[Attempt, List[Dict[str, Any]]]]:
+    """Yield how to leave the operator to eager mode, with its line, if only the last sizes break a guard.
+
+    It is not tried here: a process that has compiled the operator once keeps its decomposition (torch 2.13).
+    """
+    known, restrictions = places(program), restrictions_of(program, guards)
+    against = broken(restrictions, known, shapes[-1]) if shapes else []
+    # What follows from a fixed size in later operators breaks, too: the first operator fixed it.
+    nodes = [node for each in (*against, *restrictions) for node in each.nodes]
+    if against and nodes and not any(broken(restrictions, known, shape) for shape in shapes[:-1]):
+        name = _name(nodes[0])
+        told = Attempt("fixed size", f"leave {name} to eager mode: run this before the export", NOTE)
+        told.after, told.reached_code = CODE.format(name=name), _in_words(against, known)
+        told.outcome = "untried"
+        yield told, _lines(nodes[0])
+
+
+def _lines(node: Any) -> List[Dict[str, Any]]:
+    """Return the innermost line of the model behind a node."""
+    found = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))[-1:]
+    return [
+        {"file": file, "line": int(line), "code": linecache.getline(file, int(line)).strip()}
+        for file, line in found
+    ]
+
+
+def _in_words(against: List[Restriction], known: Dict[Any, Any]) -> str:
+    sympy: Any = importlib.import_module("sympy")  # it has no types
+    names = {symbol: sympy.Symbol(f"{name}.shape[{dim}]") for symbol, (name, _, dim) in known.items()}
+    found = [each.expression.subs(names) for each in against]
+    texts = [f"{e.lhs} == {e.rhs}" if isinstance(e, sympy.Eq) else str(e) for e in found]
+    return " and ".join(dict.fromkeys(texts))
