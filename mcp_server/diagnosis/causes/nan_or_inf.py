@@ -32,6 +32,7 @@ from mcp_server.package.terms.evaluate import DOMAINS
 from mcp_server.tools.kernel_io import FirstBad
 from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
+from mcp_server.worker.report import TensorFacts
 
 # A logarithm makes minus infinity of a zero. Any other operator that makes it alone fills in a mask.
 _ATEN_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
@@ -73,10 +74,17 @@ def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
         if held is None or (first is not None and _input_index(first, case) == item.index):
             continue
         if 0 < (held.inf or 0) <= MOST_PLACES:
-            yield _with_ordinary(item, Where(non_finite=True), 0.0, "infinite", case)
+            yield _with_ordinary(item, Where(non_finite=True), _ordinary(held), "infinite", case)
         elif is_extreme(held):
             where = Where(below=-EXTREME, above=EXTREME)  # 1 is neither extreme nor a divisor of 0
             yield _with_ordinary(item, where, 1.0, f"beyond ±{EXTREME:g}", case)
+
+
+def _ordinary(held: TensorFacts | None) -> float:
+    """The middle of the finite values: 0 may be a divisor, or less than all values that are allowed."""
+    if held is None or held.min is None or held.max is None or is_extreme(held):
+        return 1.0
+    return float(f"{(held.min + held.max) / 2:.3g}")
 
 
 def _with_ordinary(
@@ -227,17 +235,21 @@ def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """Zero all non-finite values in this input and every input with NaN: one could hide another."""
+    """Replace all non-finite values in this input and every input with NaN: one could hide another."""
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
     with_nan = {path for path, leaf in case.named_leaves if leaf.nan}
-    leaves = [leaf_of(i) for i in case.compiled_inputs if i.index == index or i.path in with_nan]
-    fills = tuple(replace_where(leaf, Where(non_finite=True), 0.0) for leaf in leaves)
+    held = dict(case.named_leaves)
+    items = [item for item in case.compiled_inputs if item.index == index or item.path in with_nan]
+    fills = tuple(
+        replace_where(leaf_of(item), Where(non_finite=True), _ordinary(held.get(item.path or item.name)))
+        for item in items
+    )
     if len(fills) == 1:
         return fills[0]
-    names = ", ".join(leaf.name for leaf in leaves)
-    return together(f"fill:{index}", f"the values of {names} that are not finite replaced by 0", fills)
+    names = ", ".join(leaf_of(item).name for item in items)
+    return together(f"fill:{index}", f"the values of {names} that are not finite replaced", fills)
 
 
 def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
