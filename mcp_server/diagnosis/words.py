@@ -30,7 +30,7 @@ HEADLINES: dict[Category, str] = {
     "compile_failure": "compilation failed",
     "out_of_memory": "out of memory",
     "hang": "hang",
-    "concurrency": "unsafe concurrent calls",
+    "concurrency": "unsafe sharing between calls",
     "environment": "machine or environment",
     "script_error": "error in the script",
     "cost": "too slow or too large",

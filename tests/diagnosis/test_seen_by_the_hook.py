@@ -88,7 +88,7 @@ def test_an_output_that_changed_with_its_input() -> None:
     """The input that was written anew is guilty, at the line of the call whose output was kept."""
     case = aliasing("ok")
     (found,) = by("shared_memory.detect_memory_log", case)
-    assert (found.category, found.guilty.input_index) == ("wrong_output", 0)
+    assert (found.category, found.guilty.input_index) == ("concurrency", 0)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "possible"
 
 

@@ -199,7 +199,6 @@ ROWS = (
         "input, and still kept the output",
         fix="copy the output before its input is written again",
         after="output = output.clone()",
-        category="wrong_output",
         value="output {output} is a view of it",
         holds=_compared,
         sure=lambda case: bool(case.equals_eager),
@@ -212,7 +211,6 @@ ROWS = (
         fact="output {output} of a call shares the memory of its input {place}; the program wrote into it, "
         "and gave the same memory to a later call",
         fix="copy that output before it is written (output.clone()), or return a copy from forward",
-        category="wrong_output",
         value="written through output {output}",
         holds=_compared,
         sure=lambda case: bool(case.equals_eager),
