@@ -22,8 +22,8 @@ from mcp_server.package.archive import Package
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.terms.term import itemsize_of
 from mcp_server.recorder.core_file import open_core
-from mcp_server.recorder.package import ORIGINAL, build_id_at
-from mcp_server.recorder.remains import Remains, ThreadState, library_of
+from mcp_server.recorder.package import LoadedLibrary
+from mcp_server.recorder.remains import MOST_LOOKED_AT, Remains, ThreadState
 from mcp_server.recorder.ring import (
     MOST_DIM,
     MOST_INPUTS,
@@ -34,10 +34,8 @@ from mcp_server.recorder.ring import (
     RecordedModel,
     Recording,
 )
-from mcp_server.recorder.unwind import Unwinder
 
 MOST_CALLS = 8  # threads whose inputs are searched for, the one with the signal first
-MOST_LOOKED_AT = 256
 MODE = "core"
 STACK = 256 << 10  # bytes of the stack to search
 LARGEST_VECTOR = 64  # elements for which it has room, beyond the inputs
@@ -54,29 +52,19 @@ _TENSOR = 64 + _DEVICE + 8
 _TABLES = {"tensor": "_ZTVN3c1010TensorImplE", "storage": "_ZTVN3c1011StorageImplE"}
 
 
-def is_core(path: Path) -> bool:
-    """Whether the path is a file that begins like a core file."""
-    try:
-        with path.open("rb") as file:
-            return file.read(18)[16:] == b"\x04\0" and path.is_file()
-    except OSError:
-        return False
-
-
 def calls_of_core(path: Path, package: Package, library: Path) -> Recording:
     """Read the open calls of the package. Raise `ProblemError` if the core file cannot be read.
 
     `library` is the package's own. The recording has no call if no thread was in the package.
     """
     with open_core(path) as remains:
-        starts = [m for m in remains.maps if m.offset == 0 and _is(m.path, library)]
-        build_id = next(filter(None, (build_id_at(remains.read(m.start, 4096)) for m in starts)), "")
+        loaded = LoadedLibrary(library, remains)
+        build_id = next(iter(loaded.build_ids), "")
         reader = MemoryReader(path, remains)
-        unwinder = Unwinder(remains, lambda name: library if _is(name, library) else Path(name))
         calls: list[RecordedCall] = []
         for thread in remains.threads[:MOST_LOOKED_AT]:
-            stack = unwinder.addresses(thread) if len(calls) < MOST_CALLS else []
-            if any(_is(found.path, library) for at in stack if (found := remains.mapping(at)) is not None):
+            stack = loaded.unwinder.addresses(thread) if len(calls) < MOST_CALLS else []
+            if any(loaded.is_at(found.path) for at in stack if (found := remains.mapping(at)) is not None):
                 calls.append(_call(thread, tuple(stack), package, reader))
     first = remains.threads[0]
     maps = "".join(f"{m.start:x}-{m.end:x} r-xp {m.offset:x} 00:00 0 {m.path}\n" for m in remains.maps)
@@ -94,10 +82,6 @@ def _call(
         0, 0, thread.number, 0, 0, None, None, 0, None,
         any(each.device.startswith("cuda") for each in inputs), len(package.inputs), tuple(inputs), stack,
     )  # fmt: skip
-
-
-def _is(path: str, library: Path) -> bool:
-    return library_of(path).removesuffix(ORIGINAL) == library.name
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,15 @@ class _Core:
         )
 
 
+def is_core(path: Path) -> bool:
+    """Whether the path is a file that begins like a core file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(18)[16:] == b"\x04\0" and path.is_file()
+    except OSError:
+        return False
+
+
 @contextmanager
 def open_core(path: Path) -> Iterator[Remains]:
     """Open a core file. Raise `ProblemError` if it is another kind of file, damaged or cut off."""

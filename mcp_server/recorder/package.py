@@ -1,7 +1,7 @@
 """Compiles the recorder, puts it into a copy of a package or before a host, and removes it again.
 
 The library replaces the one of a package, or is preloaded by the host of a diagnosis run. The user's file is
-never changed. Also finds the build ID of a package's library.
+never changed. Also finds a package's library, and its build ID, in a file and in a process.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -28,6 +29,8 @@ from mcp_server.package.members import Container
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_values
 from mcp_server.probes.commands import choose_compiler, compile_or_raise
 from mcp_server.probes.model_build import copy_member, exported_symbols, models_of
+from mcp_server.recorder.remains import Remains, library_of
+from mcp_server.recorder.unwind import Unwinder
 from mcp_server.runtime.context import Context
 
 ORIGINAL = ".orig"  # suffix of the library that the recorder replaces; the loader looks for .so
@@ -139,6 +142,33 @@ def build_id_at(page: bytes) -> str:
     place = page.find(_NOTE) if page.startswith(b"\x7fELF") else -1
     found = page[place + len(_NOTE) : place + len(_NOTE) + 20]
     return found.hex() if place >= 0 and len(found) == 20 else ""
+
+
+@dataclass(frozen=True)
+class LoadedLibrary:
+    """A package's library in a process. `file` was extracted from the package, to read what memory lacks."""
+
+    file: Path
+    remains: Remains
+
+    def is_at(self, path: str) -> bool:
+        """Whether a mapped file is the library, with or without the recorder in its place."""
+        return library_of(path).removesuffix(ORIGINAL) == self.file.name
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where the library begins in memory, once for each loader."""
+        return [each.start for each in self.remains.maps if each.offset == 0 and self.is_at(each.path)]
+
+    @property
+    def build_ids(self) -> list[str]:
+        """The build IDs that its first pages contain, each once."""
+        pages = (self.remains.read(start, 4096) for start in self.starts)
+        return list(dict.fromkeys(filter(None, map(build_id_at, pages))))
+
+    @cached_property
+    def unwinder(self) -> Unwinder:
+        return Unwinder(self.remains, lambda path: self.file if self.is_at(path) else Path(path))
 
 
 NATIVE = Path(__file__).with_name("native")

@@ -29,6 +29,7 @@ FOREIGN = re.compile(
     r"/(?:lib(?:torch|c10|gomp|iomp|stdc\+\+|c\.so|c-|pthread|gcc_s|python)[^/]*|librecorder\.so|[^/]*\.wrapper\.so(?:\.orig)?"
     r"|ld-linux[^/]*|_C\.[^/]*)$"
 )
+MOST_LOOKED_AT = 256  # threads of a process, the one with the signal first
 LARGEST = 1 << 30  # bytes of a file whose debug information is read
 NEAR = 400  # rows of a line table to search for a line from another file
 SYSTEM = ("/usr/include/", "/usr/lib/")

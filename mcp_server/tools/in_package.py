@@ -16,7 +16,7 @@ from mcp_server.model import ModelLocation, Record
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, listed
-from mcp_server.recorder.package import ORIGINAL, build_id_at, build_id_of
+from mcp_server.recorder.package import LoadedLibrary, build_id_of
 from mcp_server.recorder.remains import (
     NAMED,
     OPENMP,
@@ -32,7 +32,6 @@ from mcp_server.recorder.remains import (
     line_at,
     runs_python,
 )
-from mcp_server.recorder.unwind import Unwinder
 
 MOST_FRAMES = 12
 SOURCES = (".kernel.cpp", ".wrapper.cpp")
@@ -96,7 +95,7 @@ class Reader:
 
     def check(self) -> list[str]:
         """Return what is not known of the build. Raise `ProblemError` if the package was not loaded."""
-        if not self._starts:
+        if not self._library.starts:
             raise ProblemError(
                 "the process had not loaded this package",
                 value=self.library.name,
@@ -113,21 +112,17 @@ class Reader:
         return [self._seen(stack) for stack in found]
 
     @cached_property
-    def _loaded(self) -> set[str]:
-        return {PurePosixPath(each.path).name for each in self.remains.maps if ".wrapper.so" in each.path}
+    def _library(self) -> LoadedLibrary:
+        return LoadedLibrary(self.library, self.remains)
 
     @cached_property
-    def _starts(self) -> list[int]:
-        """Return where the package's library begins in memory, once for each loader."""
-        return [m.start for m in self.remains.maps if m.offset == 0 and self._is_library(m.path)]
-
-    def _is_library(self, path: str) -> bool:
-        return library_of(path).removesuffix(ORIGINAL) == self.library.name
+    def _loaded(self) -> set[str]:
+        return {PurePosixPath(each.path).name for each in self.remains.maps if ".wrapper.so" in each.path}
 
     def _builds(self) -> list[str]:
         """Compare builds. Raise `ProblemError` if the process had another build of the library."""
         wanted = build_id_of(self.view.package)
-        found = {build_id_at(self.remains.read(start, 4096)) for start in self._starts} - {""}
+        found = self._library.build_ids
         if wanted and found and wanted not in found:
             raise ProblemError(
                 "the process had another build of this package",
@@ -140,16 +135,12 @@ class Reader:
     def _place(self, address: int) -> int | None:
         """Return the offset of an address in the library's file; None if it is outside."""
         found = self.remains.mapping(address)
-        if found is None or not self._is_library(found.path):
+        if found is None or not self._library.is_at(found.path):
             return None
         return address - found.start + found.offset
 
-    @cached_property
-    def _unwinder(self) -> Unwinder:
-        return Unwinder(self.remains, lambda path: self.library if self._is_library(path) else Path(path))
-
     def _stack(self, thread: ThreadState) -> _Stack | None:
-        addresses = self._unwinder.addresses(thread)
+        addresses = self._library.unwinder.addresses(thread)
         places = [self._place(address) for address in addresses]
         calls = [self._call(address, number) for number, address in enumerate(addresses)]
         if all(place is None for place in places):
@@ -168,7 +159,7 @@ class Reader:
         if found is None:
             return Frame("", "")
         name, offset = library_of(found.path), address - found.start + found.offset - (number > 0)
-        if self._is_library(found.path):
+        if self._library.is_at(found.path):
             return Frame(name, function_at(self.library, offset))
         return Frame(name, function_at(Path(found.path), offset) if NAMED.match(name) else "")
 

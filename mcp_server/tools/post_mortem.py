@@ -15,17 +15,16 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Record
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted
-from mcp_server.recorder.core_calls import MemoryReader, is_core
-from mcp_server.recorder.core_file import open_core
+from mcp_server.recorder.core_calls import MemoryReader
+from mcp_server.recorder.core_file import is_core, open_core
 from mcp_server.recorder.package import library_in
-from mcp_server.recorder.remains import NEXT, Remains, signal_name
+from mcp_server.recorder.remains import MOST_LOOKED_AT, NEXT, Remains, signal_name
 from mcp_server.runtime.context import Context
 from mcp_server.tools.in_package import Reader, ThreadSeen, states_in_words
 
 MOST_CORES = 200
 MOST_LISTED = 20
 MOST_THREADS = 32
-MOST_LOOKED_AT = 256
 
 
 class PostMortem(Record):

@@ -16,12 +16,11 @@ from mcp_server.model import Attached
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.recorder.live_process import open_process
 from mcp_server.recorder.package import ORIGINAL, library_in
-from mcp_server.recorder.remains import Remains, deadlocked
+from mcp_server.recorder.remains import MOST_LOOKED_AT, Remains, deadlocked
 from mcp_server.recorder.ring import Recording, read_recording
 from mcp_server.runtime.context import Context
 from mcp_server.tools.in_package import Reader, ThreadSeen
 
-MOST_LOOKED_AT = 256
 LOOKS, BETWEEN_S = 3, 2.0  # seconds from the first look to the last
 LIBRARY, RING = ".wrapper.so", ".ring"
 

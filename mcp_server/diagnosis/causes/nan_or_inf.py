@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.wrong_output import EXTREME, FIXES, is_extreme
+from mcp_server.diagnosis.causes.wrong_output import EXTREME, FIXES, MOST_EXTREME, is_extreme
 from mcp_server.diagnosis.components import (
     component,
     input_component,
@@ -73,7 +73,7 @@ def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
         held = leaves.get(item.path or item.name)
         if held is None or (first is not None and _input_index(first, case) == item.index):
             continue
-        if 0 < (held.inf or 0) <= MOST_PLACES:
+        if 0 < (held.inf or 0) <= MOST_EXTREME:
             yield _with_ordinary(item, Where(non_finite=True), _ordinary(held), "infinite", case)
         elif is_extreme(held):
             where = Where(below=-EXTREME, above=EXTREME)  # 1 is neither extreme nor a divisor of 0
@@ -94,14 +94,14 @@ def _with_ordinary(
     fill, name = replace_where(leaf_of(item), where, value), name_of(item)
     trial = case.trials.get(fill.key)
     facts = trial.after.facts if trial is not None and trial.effect is Effect.GONE else None
-    few = [each for each in (facts.inputs if facts is not None else ()) if each.changed <= MOST_PLACES]
+    few = [each for each in (facts.inputs if facts is not None else ()) if each.changed <= MOST_EXTREME]
     places = [f"{name}{list(place.index)} = {place.before}" for each in few for place in each.first]
     of = places[0] if places else f"{name} has elements that are {what}"
     check = "torch.isfinite({0})" if where.non_finite else f"({{0}}.abs() <= {EXTREME:g})"
     return Suspect(
         category="nan_or_inf",
         guilty=input_component(item, case.call_locations, what).model_copy(
-            update={"elements": places[:MOST_PLACES]}
+            update={"elements": places[:MOST_EXTREME]}
         ),
         summary=f"{of}{f', which is {what}' if places else ''}. Outputs that depend on it are not finite.",
         level=CausalLevel.CALL,
@@ -114,9 +114,6 @@ def _with_ordinary(
         weak=not few,
         settle="The call with ordinary values there settles it.",
     )
-
-
-MOST_PLACES = 4
 
 
 def finite_in_eager(case: DiagnosisState) -> bool:

@@ -420,7 +420,7 @@ def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-MOST_EXTREME = 4
+MOST_EXTREME = 4  # such elements of an input; a mask has many
 STEPS = {dtype: EPSILON[dtype] / 2 for dtype in ("bfloat16", "float16")}  # error of one rounding
 ROUNDINGS = 2.0  # steps of the largest value; the accumulated rounding of a deep model stays below
 
