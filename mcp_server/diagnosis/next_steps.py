@@ -11,6 +11,7 @@ from mcp_server.diagnosis.program_seen import Seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
+from mcp_server.logs.facts import LogFacts
 from mcp_server.model import (
     Category,
     CommandWorkload,
@@ -21,7 +22,7 @@ from mcp_server.model import (
     Workload,
 )
 from mcp_server.operations.arguments import ReduceArguments, option_words
-from mcp_server.plurals import quoted
+from mcp_server.plurals import counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
 from mcp_server.tools.running_process import ProcessSeen
@@ -382,7 +383,20 @@ def open_question(case: DiagnosisState) -> str:
     if not said and failed.failure == "signal":
         said = f" with {ended.signal}" + (f" ({ended.note})" if ended.note else "")
     how = FAILURES[failed.failure].format(said=said)
-    return f"What is known: the {'call' if failed is case.plain_run else 'program'} {how}."
+    if failed is case.plain_run:
+        return f"What is known: the call {how}."
+    return f"What is known: the program {how}.{_outside_of_calls(case, failed.log)}"
+
+
+def _outside_of_calls(case: DiagnosisState, log: LogFacts) -> str:
+    """Where a program died once its calls had returned, and how its suspect call behaves alone."""
+    if not case.died_outside:
+        return ""
+    frames = [frame for stack in log.threads if stack.current for frame in stack.frames_of_user]
+    at = f", at {frames[-1].file}:{frames[-1].line}" if frames else ""
+    text = f" It died outside of the package{at}: {counted(len(case.calls), 'call')} had returned."
+    alone = case.plain_run is not None and case.plain_run.failure == "none"
+    return f"{text} The call returns when it is made alone." if alone else text
 
 
 def _of_call(arguments: Arguments) -> Arguments:

@@ -334,6 +334,13 @@ class ProgramSeen:
         return self.suspect_call.stack[:2] if self.suspect_call is not None else []
 
     @property
+    def died_outside(self) -> bool:
+        """Whether the program was killed by a signal after every load and call of a package had returned."""
+        script, calls = self.script_run, self.calls
+        died = script is not None and script.failure == "signal"
+        return died and bool(calls) and all(p.outcome == "ok" for p in (*self.captured.loads, *calls))
+
+    @property
     def surroundings(self) -> Surroundings:
         """Variables, interpreter and directory of the workload, as the worker takes them."""
         workload = self.workload

@@ -98,6 +98,22 @@ def test_a_call_with_too_many_tensors_is_refused_by_the_package(zoo: ZooPackage,
     assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.summary
 
 
+def test_a_program_that_dies_after_its_call_is_told_where(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The line at which it died, and that the package's call had returned, are known without a cause."""
+    script, package = tmp_path / "serve.py", zoo("ranker")
+    inputs = package.with_name("ranker.inputs.pt")
+    script.write_text(
+        "import os, signal, torch\n"
+        f"model = torch._inductor.aoti_load_package({str(package)!r})\n"
+        f"model(*torch.load({str(inputs)!r}))\n"
+        "os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    found = verdict(tmp_path, ScriptWorkload(script=script, env=torch_environment()))
+    assert (found.outcome, found.guilty) == ("inconclusive", None), found.summary
+    assert "serve.py:4: 1 call had returned. The call returns when it is made alone." in found.summary
+    assert "error in the script" in found.summary and "compiler" not in found.summary
+
+
 def test_a_log_alone_starts_nothing_and_proves_nothing(tmp_path: Path) -> None:
     """An index assertion in a log: the category as a candidate, no run, and the call that would settle it."""
     log = tmp_path / "crash.log"

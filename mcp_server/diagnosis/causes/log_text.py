@@ -191,6 +191,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         yield _own_error(root, source, case)
         return
     admitted = [c for c in root.candidates if not _excluded(c, case)] or [*root.candidates]
+    if source == "script" and case.died_outside and "script_error" not in admitted:
+        admitted.append("script_error")  # memory that a kernel damaged, or the program's own native code
     several, raised = len(admitted) > 1, root.exception
     # The statement that raised may have received a wrong result of a package: a log cannot tell.
     of_values = root.family.id == "script_exception" and raised is not None
@@ -271,6 +273,10 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
             not_compiled = any(each.outcome == "failed" for each in case.captured.compiles[-1:])
             fails_alone = alone not in (None, "none", "differs")
             return fails_alone or (not_compiled and not case.handled and not case.ended_well)
+        case "toolchain" | "compile_failure":
+            # Every compile and load had ended, and the package was called.
+            phases = (*case.captured.compiles, *case.captured.loads)
+            return bool(calls) and all(phase.outcome == "ok" for phase in phases)
         case "concurrency":
             # The main thread made every call on one stream, and nothing changed during a call.
             disturbed = bool(case.captured.memory) or any(c.streams or c.in_graph for c in calls)
