@@ -12,8 +12,8 @@ relative to the file's directory.
 Each case is diagnosed in a process of its own: `python -m mcp_server.sweep ARGUMENTS.json RESULT.json`.
 Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
 
-Cases run on this machine (`Local`) or on an existing Ray cluster (`on_cluster`). Cases with a stored verdict
-are not run again, and lost ones are retried.
+Cases run on this machine (`Local`) or on an existing Ray cluster (`Cluster`, extra `ray`). Cases with a
+stored verdict are not run again, and lost ones are retried.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+import anyio.to_thread
 import yaml
 from pydantic import Field, ValidationError
 
-from mcp_server.cluster import Cluster
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command
 from mcp_server.jobs.manager import JobState, Manager
@@ -299,7 +301,7 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
 async def sweep(
     cases: Sequence[SweepCase],
     results: Results,
-    executor: Callable[[], Local | Cluster[SweepCase, AttemptResult]],
+    executor: Callable[[], Local | Cluster],
     *,
     retries: int = 1,
     on_record: Callable[[CaseRecord], None] = lambda _record: None,
@@ -367,18 +369,79 @@ class Local:
                 tasks.start_soon(lane, self.gpus[number % len(self.gpus)] if self.gpus else None)
 
 
+REACH_S = 10.0
+
+
+def _reach(address: str) -> None:
+    """Raise `OSError` if nothing listens at HOST:PORT: Ray itself would keep trying for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit() and "[" not in host:  # Ray itself checks IPv6 addresses
+        with socket.socket() as connection:
+            connection.settimeout(REACH_S)
+            connection.connect((host, int(port)))
+
+
 def _attempt(case: SweepCase) -> AttemptResult:
     # Runs in the Ray worker. Ray has set CUDA_VISIBLE_DEVICES there, so no GPU is named here.
     return anyio.run(attempt, case)
 
 
-def on_cluster(address: str) -> Cluster[SweepCase, AttemptResult]:
-    """Return the Ray cluster at `address`. Raise `ProblemError` without Ray or a cluster that answers."""
-    return Cluster(address, _attempt, _lost)
+class Cluster:
+    """Runs cases as tasks of the Ray cluster at `address`; `auto` finds the cluster of this machine.
 
+    Ray's own retries are off: the caller must see each lost task. Raise `ProblemError` if Ray is not
+    installed or no cluster answers.
+    """
 
-def _lost(why: str) -> AttemptResult:
-    return Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why), None
+    def __init__(self, address: str) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ProblemError(
+                "Ray is not installed",
+                value=address,
+                allowed="the extra `ray`",
+                next_call="pip install 'aoti-debug[ray]'",
+            ) from error
+        self.ray: Any = ray
+        self.address = address
+        self.task = ray.remote(max_retries=0, num_cpus=1)(_attempt)
+        self._join()
+
+    def _join(self) -> None:
+        try:
+            _reach(self.address)
+            self.ray.init(address=self.address, ignore_reinit_error=True, log_to_driver=False)
+        except (OSError, ValueError, RuntimeError) as error:
+            what, allowed = f"no Ray cluster answers: {error}", "auto, or HOST:PORT"
+            raise ProblemError(what, value=self.address, allowed=allowed) from error
+
+    async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
+        """Run all cases side by side; `done` is called when one ends. Leaves the cluster at the end."""
+        # Ray reports lost tasks on stdout, where results are printed, and the last ones when it is left.
+        with redirect_stdout(sys.stderr):
+            self._join()
+            try:
+                await self._each(cases, done)
+            finally:
+                self.ray.shutdown()
+
+    async def _each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
+        running = {self.task.options(num_gpus=case.gpus, name=case.name).remote(case): case for case in cases}
+        try:
+            while running:
+                wait = partial(self.ray.wait, list(running), num_returns=1)
+                ended, _ = await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
+                for one in ended:
+                    try:
+                        result: AttemptResult = self.ray.get(one)
+                    except self.ray.exceptions.RayError as error:  # the task's process or node died
+                        why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
+                        result = Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why), None
+                    done(running.pop(one), result)
+        finally:
+            for one in running:
+                self.ray.cancel(one, force=True)
 
 
 def main() -> int:

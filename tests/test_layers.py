@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("server",),
     ("report",),
     ("render",),
-    ("brief", "sweep", "cluster"),
+    ("brief", "sweep"),
     ("operations",),
     ("cost",),
     ("diagnosis",),
@@ -43,7 +43,6 @@ LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
 OPTIONAL = {
     "sweep": {"cli.app"},
-    "cluster": {"sweep"},
     "server.http": {"cli.app"},
     "tools.reduce": {"operations.table", "tools.bisect"},
     "tools.bisect": {"operations.table", "diagnosis.observe.wrong_numbers"},
@@ -173,7 +172,7 @@ def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
     loaded = json.loads(run.stdout)
     unwanted = (
         *("torch", "triton", "numpy", "ray"),
-        *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep", "mcp_server.cluster"),
+        *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep"),
         *("mcp_server.server.http", "mcp_server.tools.reduce"),
     )
     assert [name for name in loaded if any(below(name, each) for each in unwanted)] == []

@@ -409,10 +409,10 @@ def sweep(
     from rich.table import Table
 
     from mcp_server.render import plain
-    from mcp_server.sweep import COLUMNS, Local, Results, as_markdown, on_cluster, read_plan, row, totals
+    from mcp_server.sweep import COLUMNS, Cluster, Local, Results, as_markdown, read_plan, row, totals
     from mcp_server.sweep import sweep as run
 
-    executor = partial(on_cluster, ray) if ray else partial(Local, jobs)
+    executor = partial(Cluster, ray) if ray else partial(Local, jobs)
     plan = read_plan(cases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_sweep(out / MARK))):
         allowed = "a new directory, or an earlier sweep's"

@@ -14,8 +14,7 @@ from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.recorder.core_calls import MODE, calls_of_core
-from mcp_server.recorder.core_file import is_core
+from mcp_server.recorder.core_file import MODE, calls_of_core, is_core
 from mcp_server.recorder.package import build_id_of, library_in
 from mcp_server.recorder.remains import host_lines, read_maps
 from mcp_server.recorder.ring import RecordedCall, RecordedModel, Recording, read_recording, recordings_in

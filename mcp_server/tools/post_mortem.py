@@ -15,8 +15,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Record
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted
-from mcp_server.recorder.core_calls import MemoryReader
-from mcp_server.recorder.core_file import is_core, open_core
+from mcp_server.recorder.core_file import MemoryReader, is_core, open_core
 from mcp_server.recorder.package import library_in
 from mcp_server.recorder.remains import MOST_LOOKED_AT, NEXT, Remains, signal_name
 from mcp_server.runtime.context import Context

@@ -16,13 +16,13 @@ from mcp_server.cli.main import Exit
 from mcp_server.cli.main import run as main_run
 from mcp_server.errors import ProblemError
 from mcp_server.sweep import (
+    Cluster,
     Local,
     Results,
     Sweep,
     SweepCase,
     as_markdown,
     local_gpus,
-    on_cluster,
     read_plan,
     sweep,
 )
@@ -160,7 +160,7 @@ def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
           - {{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}
     """
     found = anyio.run(
-        lambda: sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: on_cluster(cluster.address))
+        lambda: sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: Cluster(cluster.address))
     )
     assert [case.ended for case in found.cases] == ["verdict"] * 3
     assert [attempt.ended for attempt in found.cases[2].attempts] == ["lost", "verdict"]
@@ -181,7 +181,7 @@ def test_a_node_that_dies_loses_no_case(cluster: Any, tmp_path: Path) -> None:
     script.write_text(SLEEPER)
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     text = f"cases: [{{script: {script}, gpus: 0, timeout_s: 60}}]"
-    executor = on_cluster(cluster.address)
+    executor = Cluster(cluster.address)
 
     async def swept() -> Any:
         async with anyio.create_task_group() as tasks:
