@@ -31,6 +31,7 @@ ELSEWHERE = re.compile(
 )
 """Wheels for systems without AOTInductor (torch's wheels with it are for Linux on x86-64 and 64-bit ARM), and
 for interpreters that uv takes only on request: PyPy and Python without its lock."""
+SOURCE_BESIDE_WHEEL = re.compile(r"sdist = .*\n(wheels = \[\n.*-none-any\.whl.*\n\])")
 UPLOADED = re.compile(r', upload-time = "[^"]*"')  # uv does not need it
 TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
@@ -224,11 +225,17 @@ def launcher(facts: Mapping[str, Any]) -> str:
 
 
 def lock() -> str:
-    """The launcher's lock without wheels that nobody can use here: more than half of what uv writes."""
-    lines = UPLOADED.sub("", (ROOT / LOCK).read_text(encoding="utf-8")).split("\n")
-    return "\n".join(
-        line for line in lines if not (".whl" in line and ELSEWHERE.search(line.split(", hash")[0]))
-    )
+    """The launcher's lock without what nobody can use here: more than half of what uv writes.
+
+    A package whose wheel is for every system is never built from its source.
+    """
+    text = UPLOADED.sub("", (ROOT / LOCK).read_text(encoding="utf-8"))
+    lines = [
+        line
+        for line in text.split("\n")
+        if not (".whl" in line and ELSEWHERE.search(line.split(", hash")[0]))
+    ]
+    return SOURCE_BESIDE_WHEEL.sub(r"\1", "\n".join(lines))
 
 
 def owned(path: str) -> str:

@@ -1,7 +1,8 @@
 """Logs of plain runs that the repository keeps; `python -m benchmarks.corpus.recorded` writes what exists.
 
-A log names no machine: paths of the checkout, of the interpreter and of caches are replaced. CI scores the
-log form of the corpus on these, since running the programs takes too long there.
+A log names no machine: paths of the checkout, of the interpreter and of caches are replaced. Inner library
+frames of stacks are left out. CI scores the log form of the corpus on these, since running the programs takes
+too long there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,21 @@ from benchmarks.corpus.forms import CACHE, program
 from benchmarks.corpus.validate import ROOT, select
 
 LOGS = ROOT / "tests" / "recordings" / "program-logs.jsonl"
+
+_PYTHON_FRAME = r'  File "/opt/venv/.*\n(?:    .*\n){0,2}'
+_NATIVE_FRAME = r"frame #\d+: .*\n"
+_FRAMES = (
+    re.compile(rf"((?:{_PYTHON_FRAME}){{2}})(?:{_PYTHON_FRAME})+((?:{_PYTHON_FRAME}){{2}})"),
+    re.compile(rf"((?:{_NATIVE_FRAME}){{9}})(?:{_NATIVE_FRAME})+()"),
+)
+"""Library frames in a row. Of Python, the first and last two are kept; of C++, those down to the package."""
+
+
+def shortened(text: str) -> str:
+    """`text` without the inner library frames of its stacks."""
+    for frames in _FRAMES:
+        text = frames.sub(r"\1\2", text)
+    return text
 
 
 def neutral(text: str) -> str:
@@ -52,7 +68,7 @@ def made() -> Iterator[tuple[Answer, Path]]:
 def main() -> int:
     kept = logs()
     for answer, log in made():
-        kept[answer.name] = neutral(log.read_text(errors="replace"))
+        kept[answer.name] = shortened(neutral(log.read_text(errors="replace")))
         print(answer.name)
     rows = [{"program": name, "log": kept[name].splitlines()} for name in sorted(kept)]
     LOGS.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -18,6 +18,8 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import conclude, ranked
 from mcp_server.logs.log import read_log
 from mcp_server.model import FAILURES, PackageWorkload, ScriptWorkload, Verdict, Workload
+from mcp_server.operations.arguments import validated
+from mcp_server.operations.table import OPERATIONS, command_line
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
@@ -37,6 +39,7 @@ from tests.diagnosis.support import (
 )
 from tests.render.samples import SAMPLES, VERDICT
 from tests.served import served
+from tests.server.clients import MOST_TOKENS, parse, tokens
 from tests.zoo.names import nightly
 
 GOLD = Path(__file__).with_name("gold.txt")  # `python -m tests.render.test_verdicts` writes it anew
@@ -74,6 +77,7 @@ REFERENCE = {
     "outputs": [{"output": 0, "elements": 2, "changed": 2}],
 }
 MOST_LINES, MOST_LETTERS = 15, 1200  # of a proven verdict in a terminal
+BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 LOGS = {
     "illegal_memory_access": """Traceback (most recent call last):
@@ -231,9 +235,9 @@ SCENARIOS: dict[str, Callable[[ZooPackage, Path], Verdict]] = {
 }
 
 
-def told(name: str, zoo: ZooPackage, folder: Path) -> str:
-    """What the scenario prints, without what differs from machine to machine."""
-    text = as_text(SCENARIOS[name](zoo, folder))
+def told(verdict: Verdict, zoo: ZooPackage, folder: Path) -> str:
+    """What a scenario prints, without what differs from machine to machine."""
+    text = as_text(verdict)
     for path in (folder, zoo("ranker").parent, zoo("logarithm").parent, Path(__file__).parents[2]):
         text = text.replace(f"{path}/", "")
     text = re.sub(r"\d+\.\d s\b", "1.0 s", text)
@@ -252,11 +256,22 @@ RUN_AT_NIGHT = ("nan_or_inf", "input_mismatch", "invalid_package")
 def test_a_verdict_reads_as_its_gold(
     name: str, gold: dict[str, str], zoo: ZooPackage, tmp_path: Path
 ) -> None:
-    """Every text of the file; one that is proven has at most 15 lines and 1,200 characters."""
-    text = told(name, zoo, tmp_path)
+    """Every text of the file; one that is proven has at most 15 lines and 1,200 characters.
+
+    An agent gets at most 2,000 tokens. Each next step validates and can be typed; our commands parse.
+    """
+    verdict = SCENARIOS[name](zoo, tmp_path)
+    text = told(verdict, zoo, tmp_path)
     assert f"{text}\n" == gold[name]
     if "(proven)" in text:
         assert text.count("\n") <= MOST_LINES and len(text) <= MOST_LETTERS
+    assert tokens(verdict.model_dump(mode="json")) <= MOST_TOKENS
+    for step in verdict.next_steps:
+        validated(BY_NAME[step.tool].arguments, step.arguments)
+        parse(command_line(step))
+    for item in verdict.evidence:
+        if item.command.startswith("aoti-debug "):
+            parse(item.command)
 
 
 def test_every_category_is_read() -> None:
@@ -271,5 +286,6 @@ if __name__ == "__main__":
         for scenario in SCENARIOS:
             place = Path(there) / scenario.replace(" ", "-")
             place.mkdir()
-            written.append(f"=== {scenario}\n{told(scenario, build, place)}\n")
+            verdict = SCENARIOS[scenario](build, place)
+            written.append(f"=== {scenario}\n{told(verdict, build, place)}\n")
         GOLD.write_text("".join(written), encoding="utf-8")

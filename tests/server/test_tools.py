@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 import shlex
@@ -23,7 +22,6 @@ from mcp_types import TextResourceContents
 
 from mcp_server.cli.parameters import parameters_of
 from mcp_server.logs.families import FAMILIES, Family
-from mcp_server.model import NextStep, Verdict
 from mcp_server.operations.arguments import RUNS_USER_CODE, validated
 from mcp_server.operations.table import CORE, OPERATIONS, command_line
 from mcp_server.runtime.context import Context
@@ -31,17 +29,13 @@ from mcp_server.server.app import INSTRUCTIONS
 from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
 from tests.conftest import ROOT, ZooPackage
-from tests.recorded import RECORDINGS
 from tests.server.clients import (
-    MOST_TOKENS,
     Era,
     data_of,
     drive,
-    parse,
     real_server,
     sample_server,
     text_of,
-    tokens,
 )
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
@@ -258,10 +252,7 @@ def spelled(parameter: inspect.Parameter) -> list[str]:
     return [name for names in declared if isinstance(names, str) for name in names.split("/")]
 
 
-# Results as an agent gets them: within the limit of a client, leading to calls and commands that exist.
-#
-# The recordings are verdicts on failing and healthy programs, scripts and packages, from an H200: of each
-# category and form the longest; `tests/recordings/README.md` says how they were made.
+# Results as an agent gets them: within the limit of a client.
 
 JSON_VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=300),
@@ -285,24 +276,6 @@ def test_every_result_is_shortened_to_the_limit(result: dict[str, Any]) -> None:
 def _smallest(short: dict[str, Any]) -> int:
     """Size that no rule can undercut: fixed keys, short strings and numbers."""
     return 6_000 if short.get("shortened") else 0
-
-
-BY_NAME = {operation.name: operation for operation in OPERATIONS}
-LINES = (RECORDINGS / "verdicts.jsonl").read_text().splitlines()
-RECORDED: list[dict[str, Any]] = [json.loads(line) for line in LINES]
-
-
-@pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: f"{recorded['form']}-{recorded['case']}")
-def test_a_verdict_is_short_and_its_calls_exist(recorded: dict[str, Any]) -> None:
-    """At most 1,500 tokens; each next step validates and can be typed; each command of ours parses."""
-    verdict = Verdict.model_validate(recorded["verdict"])
-    assert tokens(recorded["verdict"]) <= MOST_TOKENS
-    for step in verdict.next_steps:
-        validated(BY_NAME[step.tool].arguments, step.arguments)
-        parse(command_line(NextStep.model_validate(step)))
-    for item in verdict.evidence:
-        if item.command.startswith("aoti-debug "):
-            parse(item.command)
 
 
 # The server as clients start it: what it imports, and a real package diagnosed through it.

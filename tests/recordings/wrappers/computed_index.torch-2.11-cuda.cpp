@@ -58,10 +58,10 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
     bool initialization
 ) {
 
-    if (!initialization) {
-        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
-                  << "aot_inductor.use_runtime_constant_folding=False\n";
-    }
+
+
+
+
     return {};
 }
 } // namespace torch::aot_inductor
@@ -81,18 +81,18 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
 ){
     /*
     async_compile.triton('triton_poi_fused_add_embedding_mul_0', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'y': 64, 'x': 8}, tile_hint=TileHint.DEFAULT,
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid2D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_embedding_mul_0'},
         min_elem_per_thread=0
     )
@@ -150,18 +150,18 @@ static inline void call_triton_poi_fused_1(
 ){
     /*
     async_compile.triton('triton_poi_fused_1', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 8}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_1'},
         min_elem_per_thread=0
     )
@@ -233,19 +233,19 @@ static inline void call_triton_per_fused_argmax_2(
 ){
     /*
     async_compile.triton('triton_per_fused_argmax_2', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.persistent_reduction(
         size_hints={'x': 4, 'r0_': 64},
         reduction_hint=ReductionHint.INNER,
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*i64', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*i64', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_per_fused_argmax_2'}
     )
     @triton.jit
@@ -309,18 +309,18 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
 ){
     /*
     async_compile.triton('triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'y': 4, 'x': 8}, tile_hint=TileHint.DEFAULT,
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'in_ptr3': '*i64', 'in_ptr4': '*i64', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]], (4,): [['tt.divisibility', 16]], (5,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'in_ptr3': '*i64', 'in_ptr4': '*i64', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]], (4,): [['tt.divisibility', 16]], (5,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid2D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3'},
         min_elem_per_thread=0
     )
@@ -408,199 +408,199 @@ void AOTInductorModel::_const_run_impl(
     AOTIProxyExecutorHandle proxy_executor
 ) {}
 
-AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg3_1 = ConstantHandle(input_handles[0]);
-    int32_t arg3_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg3_1, &arg3_1_dtype));
 
-    int32_t arg3_1_expected_dtype = aoti_torch_dtype_int64();
-    if (arg3_1_expected_dtype != arg3_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg3_1_expected_dtype << "(at::kLong), "
-           << "but got: " << arg3_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg3_1_size = arg3_1.sizes();
 
-    if (arg3_1_size[0] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg3_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (arg3_1_size[0] > 128) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too large at 0, "
-           << "expected to be <= 128, " << "but got: "
-           << arg3_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (arg3_1_size[1] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too small at 1, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg3_1_size[1] << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (arg3_1_size[1] > 64) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too large at 1, "
-           << "expected to be <= 64, " << "but got: "
-           << arg3_1_size[1] << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg3_1_stride = arg3_1.strides();
 
-    if (1 != arg3_1_stride[1]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg3_1_stride[1]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    int32_t arg3_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg3_1, &arg3_1_device_type));
 
-    int32_t arg3_1_expected_device_type = 1;
-    if (arg3_1_expected_device_type != arg3_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched device type, "
-        << "expected: " << arg3_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg3_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
-    }
-}
 
-AOTI_NOINLINE static void check_input_1(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg4_1 = ConstantHandle(input_handles[1]);
-    int32_t arg4_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg4_1, &arg4_1_dtype));
 
-    int32_t arg4_1_expected_dtype = aoti_torch_dtype_int64();
-    if (arg4_1_expected_dtype != arg4_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched dtype, "
-           << "expected: " << arg4_1_expected_dtype << "(at::kLong), "
-           << "but got: " << arg4_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg4_1_size = arg4_1.sizes();
 
-    if (arg4_1_size[0] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[1]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg4_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (arg4_1_size[0] > 128) {
-        std::stringstream ss;
-        ss << "input_handles[1]: dim value is too large at 0, "
-           << "expected to be <= 128, " << "but got: "
-           << arg4_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg4_1_stride = arg4_1.strides();
 
-    if (1 != arg4_1_stride[0]) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched stride value at 0, "
-           << "expected: 1, " << "but got: " << arg4_1_stride[0]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    int32_t arg4_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg4_1, &arg4_1_device_type));
 
-    int32_t arg4_1_expected_device_type = 1;
-    if (arg4_1_expected_device_type != arg4_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched device type, "
-        << "expected: " << arg4_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg4_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
-    }
-}
 
-AOTI_NOINLINE static void check_input_2(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg5_1 = ConstantHandle(input_handles[2]);
-    int32_t arg5_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg5_1, &arg5_1_dtype));
 
-    int32_t arg5_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg5_1_expected_dtype != arg5_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched dtype, "
-           << "expected: " << arg5_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg5_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg5_1_size = arg5_1.sizes();
 
-    if (arg5_1_size[0] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[2]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg5_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (arg5_1_size[0] > 128) {
-        std::stringstream ss;
-        ss << "input_handles[2]: dim value is too large at 0, "
-           << "expected to be <= 128, " << "but got: "
-           << arg5_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (40 != arg5_1_size[1]) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched dim value at 1, "
-           << "expected: 40, " << "but got: " << arg5_1_size[1]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg5_1_stride = arg5_1.strides();
 
-    if (40 != arg5_1_stride[0]) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched stride value at 0, "
-           << "expected: 40, " << "but got: " << arg5_1_stride[0]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (1 != arg5_1_stride[1]) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg5_1_stride[1]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    int32_t arg5_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg5_1, &arg5_1_device_type));
 
-    int32_t arg5_1_expected_device_type = 1;
-    if (arg5_1_expected_device_type != arg5_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched device type, "
-        << "expected: " << arg5_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg5_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
-    }
-}
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 static bool _check_aoti_runtime_check_inputs_env() {
     const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
@@ -640,21 +640,21 @@ void AOTInductorModel::run_impl(
     [[maybe_unused]] auto& mix_weight = constants_->at(1);
 
     if ((reinterpret_cast<std::uintptr_t>(arg3_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg3_1_aligned;
         aoti_torch_clone_preserve_strides(arg3_1, &arg3_1_aligned);
         arg3_1 = std::move(RAIIAtenTensorHandle(arg3_1_aligned));
     }
 
     if ((reinterpret_cast<std::uintptr_t>(arg4_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 1 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg4_1_aligned;
         aoti_torch_clone_preserve_strides(arg4_1, &arg4_1_aligned);
         arg4_1 = std::move(RAIIAtenTensorHandle(arg4_1_aligned));
     }
 
     if ((reinterpret_cast<std::uintptr_t>(arg5_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 2 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg5_1_aligned;
         aoti_torch_clone_preserve_strides(arg5_1, &arg5_1_aligned);
         arg5_1 = std::move(RAIIAtenTensorHandle(arg5_1_aligned));
@@ -721,9 +721,3 @@ void AOTInductorModel::run_impl(
     output_handles[0] = buf4.release();
 } // AOTInductorModel::run_impl
 } // namespace torch::aot_inductor
-
-
-
-
-// Compile cmd
-// Link cmd

@@ -42,10 +42,10 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
     bool initialization
 ) {
 
-    if (!initialization) {
-        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
-                  << "aot_inductor.use_runtime_constant_folding=False\n";
-    }
+
+
+
+
     return {};
 }
 } // namespace torch::aot_inductor
@@ -66,18 +66,18 @@ static inline void call_triton_poi_fused_add_mul_0(
 ){
     /*
     async_compile.triton('triton_poi_fused_add_mul_0', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 32}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'out_ptr2': '*fp32', 'out_ptr4': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]], (4,): [['tt.divisibility', 16]], (5,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'out_ptr2': '*fp32', 'out_ptr4': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]], (4,): [['tt.divisibility', 16]], (5,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_mul_0'},
         min_elem_per_thread=0
     )
@@ -128,67 +128,67 @@ void AOTInductorModel::_const_run_impl(
     AOTIProxyExecutorHandle proxy_executor
 ) {}
 
-AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg1_1 = ConstantHandle(input_handles[0]);
-    int32_t arg1_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg1_1, &arg1_1_dtype));
 
-    int32_t arg1_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg1_1_expected_dtype != arg1_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg1_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg1_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg1_1_size = arg1_1.sizes();
 
-    if (4 != arg1_1_size[0]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dim value at 0, "
-           << "expected: 4, " << "but got: " << arg1_1_size[0]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (8 != arg1_1_size[1]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dim value at 1, "
-           << "expected: 8, " << "but got: " << arg1_1_size[1]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg1_1_stride = arg1_1.strides();
 
-    if (8 != arg1_1_stride[0]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched stride value at 0, "
-           << "expected: 8, " << "but got: " << arg1_1_stride[0]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (1 != arg1_1_stride[1]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg1_1_stride[1]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    int32_t arg1_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg1_1, &arg1_1_device_type));
 
-    int32_t arg1_1_expected_device_type = 1;
-    if (arg1_1_expected_device_type != arg1_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched device type, "
-        << "expected: " << arg1_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg1_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
-    }
-}
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 static bool _check_aoti_runtime_check_inputs_env() {
     const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
@@ -223,7 +223,7 @@ void AOTInductorModel::run_impl(
     [[maybe_unused]] auto& seen = constants_->at(0);
 
     if ((reinterpret_cast<std::uintptr_t>(arg1_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg1_1_aligned;
         aoti_torch_clone_preserve_strides(arg1_1, &arg1_1_aligned);
         arg1_1 = std::move(RAIIAtenTensorHandle(arg1_1_aligned));
@@ -244,9 +244,3 @@ void AOTInductorModel::run_impl(
     output_handles[0] = buf0.release();
 } // AOTInductorModel::run_impl
 } // namespace torch::aot_inductor
-
-
-
-
-// Compile cmd
-// Link cmd

@@ -86,11 +86,11 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
     AOTIProxyExecutorHandle proxy_executor,
     bool initialization
 ) {
-    
+
                 std::unordered_map<std::string, AtenTensorHandle> folded_constants_map;
                 folded_constants_map.reserve(1);
                 std::vector<AtenTensorHandle> output_handles(1);
-                
+
 
     // The below assignment of output_handles to constants is not used directly.
     // It's only used to memo the correspondence of handle and constants.
@@ -251,9 +251,3 @@ void AOTInductorModel::run_impl(
     output_handles[0] = buf1.release();
 } // AOTInductorModel::run_impl
 } // namespace torch::aot_inductor
-
-
-
-
-// Compile cmd
-// Link cmd

@@ -274,10 +274,10 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
     bool initialization
 ) {
 
-    if (!initialization) {
-        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
-                  << "aot_inductor.use_runtime_constant_folding=False\n";
-    }
+
+
+
+
     return {};
 }
 } // namespace torch::aot_inductor
@@ -387,7 +387,7 @@ void AOTInductorModel::run_impl(
     [[maybe_unused]] auto& mix_bias = constants_->at(1);
 
     if ((reinterpret_cast<std::uintptr_t>(arg2_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg2_1_aligned;
         aoti_torch_clone_preserve_strides(arg2_1, &arg2_1_aligned);
         arg2_1 = std::move(RAIIAtenTensorHandle(arg2_1_aligned));

@@ -48,10 +48,10 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
     bool initialization
 ) {
 
-    if (!initialization) {
-        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
-                  << "aot_inductor.use_runtime_constant_folding=False\n";
-    }
+
+
+
+
     return {};
 }
 } // namespace torch::aot_inductor
@@ -64,97 +64,97 @@ void AOTInductorModel::_const_run_impl(
     AOTIProxyExecutorHandle proxy_executor
 ) {}
 
-AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg0_1 = ConstantHandle(input_handles[0]);
-    int32_t arg0_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg0_1, &arg0_1_dtype));
 
-    int32_t arg0_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg0_1_expected_dtype != arg0_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg0_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg0_1_dtype << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg0_1_size = arg0_1.sizes();
 
-    if (8 != arg0_1_size[0]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dim value at 0, "
-           << "expected: 8, " << "but got: " << arg0_1_size[0]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (8 != arg0_1_size[1]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dim value at 1, "
-           << "expected: 8, " << "but got: " << arg0_1_size[1]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg0_1_stride = arg0_1.strides();
 
-    if (8 != arg0_1_stride[0]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched stride value at 0, "
-           << "expected: 8, " << "but got: " << arg0_1_stride[0]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (1 != arg0_1_stride[1]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg0_1_stride[1]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    int32_t arg0_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg0_1, &arg0_1_device_type));
 
-    int32_t arg0_1_expected_device_type = 0;
-    if (arg0_1_expected_device_type != arg0_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched device type, "
-        << "expected: " << arg0_1_expected_device_type << "0(cpu), "
-        << "but got: " << arg0_1_device_type << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-}
 
-AOTI_NOINLINE static void check_input_1(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg1_1 = ConstantHandle(input_handles[1]);
-    int32_t arg1_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg1_1, &arg1_1_dtype));
 
-    int32_t arg1_1_expected_dtype = aoti_torch_dtype_int64();
-    if (arg1_1_expected_dtype != arg1_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched dtype, "
-           << "expected: " << arg1_1_expected_dtype << "(at::kLong), "
-           << "but got: " << arg1_1_dtype << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg1_1_size = arg1_1.sizes();
-    auto arg1_1_stride = arg1_1.strides();
-    int32_t arg1_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg1_1, &arg1_1_device_type));
 
-    int32_t arg1_1_expected_device_type = 0;
-    if (arg1_1_expected_device_type != arg1_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched device type, "
-        << "expected: " << arg1_1_expected_device_type << "0(cpu), "
-        << "but got: " << arg1_1_device_type << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-}
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 static bool _check_aoti_runtime_check_inputs_env() {
     const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
@@ -264,9 +264,3 @@ void AOTInductorModel::run_impl(
     output_handles[0] = buf3.release();
 } // AOTInductorModel::run_impl
 } // namespace torch::aot_inductor
-
-
-
-
-// Compile cmd
-// Link cmd

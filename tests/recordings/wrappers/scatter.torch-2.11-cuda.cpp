@@ -35,10 +35,10 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
     bool initialization
 ) {
 
-    if (!initialization) {
-        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
-                  << "aot_inductor.use_runtime_constant_folding=False\n";
-    }
+
+
+
+
     return {};
 }
 } // namespace torch::aot_inductor
@@ -55,18 +55,18 @@ static inline void call_triton_poi_fused_ones_scatter_reduce_0(
 ){
     /*
     async_compile.triton('triton_poi_fused_ones_scatter_reduce_0', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 16}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_ones_scatter_reduce_0'},
         min_elem_per_thread=0
     )
@@ -107,18 +107,18 @@ static inline void call_triton_poi_fused_zeros_1(
 ){
     /*
     async_compile.triton('triton_poi_fused_zeros_1', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 16}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_zeros_1'},
         min_elem_per_thread=0
     )
@@ -161,18 +161,18 @@ static inline void call_triton_poi_fused_index_put_zeros_2(
 ){
     /*
     async_compile.triton('triton_poi_fused_index_put_zeros_2', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 8}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_index_put_zeros_2'},
         min_elem_per_thread=0
     )
@@ -222,18 +222,18 @@ static inline void call_triton_poi_fused_add_3(
 ){
     /*
     async_compile.triton('triton_poi_fused_add_3', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 16}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_3'},
         min_elem_per_thread=0
     )
@@ -275,113 +275,113 @@ void AOTInductorModel::_const_run_impl(
     AOTIProxyExecutorHandle proxy_executor
 ) {}
 
-AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg0_1 = ConstantHandle(input_handles[0]);
-    int32_t arg0_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg0_1, &arg0_1_dtype));
 
-    int32_t arg0_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg0_1_expected_dtype != arg0_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg0_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg0_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg0_1_size = arg0_1.sizes();
 
-    if (arg0_1_size[0] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg0_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (arg0_1_size[0] > 64) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too large at 0, "
-           << "expected to be <= 64, " << "but got: "
-           << arg0_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg0_1_stride = arg0_1.strides();
 
-    if (1 != arg0_1_stride[0]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched stride value at 0, "
-           << "expected: 1, " << "but got: " << arg0_1_stride[0]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    int32_t arg0_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg0_1, &arg0_1_device_type));
 
-    int32_t arg0_1_expected_device_type = 1;
-    if (arg0_1_expected_device_type != arg0_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched device type, "
-        << "expected: " << arg0_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg0_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
-    }
-}
 
-AOTI_NOINLINE static void check_input_1(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg1_1 = ConstantHandle(input_handles[1]);
-    int32_t arg1_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg1_1, &arg1_1_dtype));
 
-    int32_t arg1_1_expected_dtype = aoti_torch_dtype_int64();
-    if (arg1_1_expected_dtype != arg1_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched dtype, "
-           << "expected: " << arg1_1_expected_dtype << "(at::kLong), "
-           << "but got: " << arg1_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg1_1_size = arg1_1.sizes();
 
-    if (arg1_1_size[0] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[1]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg1_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
 
-    if (arg1_1_size[0] > 64) {
-        std::stringstream ss;
-        ss << "input_handles[1]: dim value is too large at 0, "
-           << "expected to be <= 64, " << "but got: "
-           << arg1_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    auto arg1_1_stride = arg1_1.strides();
 
-    if (1 != arg1_1_stride[0]) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched stride value at 0, "
-           << "expected: 1, " << "but got: " << arg1_1_stride[0]
-           << "\n";
-        throw std::runtime_error(ss.str());
-    }
-    int32_t arg1_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg1_1, &arg1_1_device_type));
 
-    int32_t arg1_1_expected_device_type = 1;
-    if (arg1_1_expected_device_type != arg1_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched device type, "
-        << "expected: " << arg1_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg1_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
-    }
-}
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 static bool _check_aoti_runtime_check_inputs_env() {
     const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
@@ -417,14 +417,14 @@ void AOTInductorModel::run_impl(
     auto arg1_1 = std::move(inputs[1]);
 
     if ((reinterpret_cast<std::uintptr_t>(arg0_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg0_1_aligned;
         aoti_torch_clone_preserve_strides(arg0_1, &arg0_1_aligned);
         arg0_1 = std::move(RAIIAtenTensorHandle(arg0_1_aligned));
     }
 
     if ((reinterpret_cast<std::uintptr_t>(arg1_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 1 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg1_1_aligned;
         aoti_torch_clone_preserve_strides(arg1_1, &arg1_1_aligned);
         arg1_1 = std::move(RAIIAtenTensorHandle(arg1_1_aligned));
@@ -470,9 +470,3 @@ void AOTInductorModel::run_impl(
     output_handles[0] = buf4.release();
 } // AOTInductorModel::run_impl
 } // namespace torch::aot_inductor
-
-
-
-
-// Compile cmd
-// Link cmd

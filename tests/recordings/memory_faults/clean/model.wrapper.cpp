@@ -130,10 +130,10 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
     bool initialization
 ) {
 
-    if (!initialization) {
-        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
-                  << "aot_inductor.use_runtime_constant_folding=False\n";
-    }
+
+
+
+
     return {};
 }
 } // namespace torch::aot_inductor
@@ -153,18 +153,18 @@ static inline void call_triton_poi_fused_add_index_sin_0(
 ){
     /*
     async_compile.triton('triton_poi_fused_add_index_sin_0', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 128}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]], (4,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]], (4,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_index_sin_0'},
         min_elem_per_thread=0
     )
@@ -218,18 +218,18 @@ static inline void call_triton_poi_fused_1(
 ){
     /*
     async_compile.triton('triton_poi_fused_1', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 4}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_1'},
         min_elem_per_thread=0
     )
@@ -440,14 +440,14 @@ void AOTInductorModel::run_impl(
     [[maybe_unused]] auto& table = constants_->at(1);
 
     if ((reinterpret_cast<std::uintptr_t>(arg3_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg3_1_aligned;
         aoti_torch_clone_preserve_strides(arg3_1, &arg3_1_aligned);
         arg3_1 = std::move(RAIIAtenTensorHandle(arg3_1_aligned));
     }
 
     if ((reinterpret_cast<std::uintptr_t>(arg4_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 1 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg4_1_aligned;
         aoti_torch_clone_preserve_strides(arg4_1, &arg4_1_aligned);
         arg4_1 = std::move(RAIIAtenTensorHandle(arg4_1_aligned));

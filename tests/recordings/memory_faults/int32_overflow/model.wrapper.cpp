@@ -1,73 +1,73 @@
-#define CUDA_DRIVER_CHECK(EXPR)                    \
-do {                                               \
-    CUresult code = EXPR;                          \
-    const char *msg;                               \
-    CUresult code_get_error = cuGetErrorString(code, &msg); \
-    if (code_get_error != CUDA_SUCCESS) {          \
-        throw std::runtime_error(                  \
-            std::string("CUDA driver error: ") +   \
-            std::string("invalid error code!"));   \
-    }                                              \
-    if (code != CUDA_SUCCESS) {                    \
-        throw std::runtime_error(                  \
-            std::string("CUDA driver error: ") +   \
-            std::string(msg));                     \
-    }                                              \
-} while (0);
 
-static inline CUfunction loadKernel(
-        std::string filePath,
-        const std::string &funcName,
-        uint32_t sharedMemBytes,
-        const std::optional<std::string> &cubinDir = std::nullopt) {
-    if (cubinDir) {
-        std::filesystem::path p1{*cubinDir};
-        std::filesystem::path p2{filePath};
-        filePath = (p1 / p2.filename()).string();
-    }
 
-    CUmodule mod;
-    CUfunction func;
-    CUDA_DRIVER_CHECK(cuModuleLoad(&mod, filePath.c_str()));
-    CUDA_DRIVER_CHECK(cuModuleGetFunction(&func, mod, funcName.c_str()));
-    if (sharedMemBytes > 0) {
-        CUDA_DRIVER_CHECK(cuFuncSetAttribute(
-            func,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            sharedMemBytes
-        ))
-    }
-    return func;
-}
 
-static inline CUfunction loadKernel(const void* start, const std::string &funcName, uint32_t sharedMemBytes) {
-    CUmodule mod;
-    CUfunction func;
-    CUDA_DRIVER_CHECK(cuModuleLoadData(&mod, start));
-    CUDA_DRIVER_CHECK(cuModuleGetFunction(&func, mod, funcName.c_str()));
-    if (sharedMemBytes > 0) {
-        CUDA_DRIVER_CHECK(cuFuncSetAttribute(
-            func,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            sharedMemBytes
-        ))
-    }
-    return func;
-}
 
-static inline void launchKernel(
-        CUfunction func,
-        uint32_t gridX,
-        uint32_t gridY,
-        uint32_t gridZ,
-        uint32_t numWarps,
-        uint32_t sharedMemBytes,
-        void* args[],
-        cudaStream_t stream) {
-    CUDA_DRIVER_CHECK(cuLaunchKernel(
-        func, gridX, gridY, gridZ, 32*numWarps, 1, 1, sharedMemBytes, stream, args, nullptr
-    ));
-}
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 CACHE_TORCH_DTYPE(int8);
 CACHE_TORCH_DEVICE(cuda);
 namespace torch::aot_inductor {
@@ -108,10 +108,10 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
     bool initialization
 ) {
 
-    if (!initialization) {
-        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
-                  << "aot_inductor.use_runtime_constant_folding=False\n";
-    }
+
+
+
+
     return {};
 }
 } // namespace torch::aot_inductor
@@ -130,19 +130,19 @@ static inline void call_triton_poi_fused_add_0(
 ){
     /*
     async_compile.triton('triton_poi_fused_add_0', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 262144}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i8', 'in_ptr1': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i64', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]]}]},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_0', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 2, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 557056}},
+        triton_meta={'signature': {'in_ptr0': '*i8', 'in_ptr1': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i64', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_0'},
         min_elem_per_thread=0
     )
     @triton.jit
@@ -192,17 +192,17 @@ static inline void call_wide_kernel_0(
     /*
     async_compile.triton('wide_kernel', '''
 
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+
+
+
+
+
 
     @triton_heuristics.user_autotune(
         configs=[],
-        inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'wide_kernel_0', 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False},
-        triton_meta={'signature': {'x': '*i8', 'out': '*i8', 'width': 'i32', 'block': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {'block': 16}, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'wide_kernel_0'},
+        triton_meta={'signature': {'x': '*i8', 'out': '*i8', 'width': 'i32', 'block': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'block': 16}, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
         filename=__file__,
         custom_kernel=True,
     )
@@ -241,19 +241,19 @@ static inline void call_triton_poi_fused_add_1(
 ){
     /*
     async_compile.triton('triton_poi_fused_add_1', '''
-    import triton
-    import triton.language as tl
 
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
+
+
+
+
+
+
 
     @triton_heuristics.pointwise(
         size_hints={'x': 128}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_1', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 1, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 256}},
+        triton_meta={'signature': {'in_ptr0': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_1'},
         min_elem_per_thread=0
     )
     @triton.jit
@@ -458,14 +458,14 @@ void AOTInductorModel::run_impl(
     auto arg1_1 = std::move(inputs[1]);
 
     if ((reinterpret_cast<std::uintptr_t>(arg0_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg0_1_aligned;
         aoti_torch_clone_preserve_strides(arg0_1, &arg0_1_aligned);
         arg0_1 = std::move(RAIIAtenTensorHandle(arg0_1_aligned));
     }
 
     if ((reinterpret_cast<std::uintptr_t>(arg1_1.data_ptr()) & (16 -1)) != 0) {
-        AOTI_TORCH_WARN("Input 1 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+
         AtenTensorHandle arg1_1_aligned;
         aoti_torch_clone_preserve_strides(arg1_1, &arg1_1_aligned);
         arg1_1 = std::move(RAIIAtenTensorHandle(arg1_1_aligned));
