@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.memory_faults.situation import SourceAccess
-from mcp_server.memory_faults.triton_reductions import narrow_sums, paddings
 from mcp_server.package.kernels import Kernel, Parameter
+from mcp_server.package.prover import narrow_sums, paddings
 from mcp_server.package.terms.linear import address_of
 from mcp_server.package.terms.program import read_program
 

@@ -25,9 +25,9 @@ from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import UNREGISTERED, CausalLevel, Suspect
 from mcp_server.errors import argument
-from mcp_server.memory_faults.triton_reductions import NarrowSum, Padding, narrow_sums, paddings
 from mcp_server.model import Fix, ModelLocation, PackageWorkload
 from mcp_server.package.launches import Launch
+from mcp_server.package.prover import NarrowSum, Padding, narrow_sums, paddings
 from mcp_server.plurals import quoted
 from mcp_server.worker import events
 from mcp_server.worker.events import Layout
