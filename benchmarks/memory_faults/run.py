@@ -175,9 +175,8 @@ async def _plainly(
 async def _cached(where: Path, workload: PackageWorkload) -> None:
     """The addresses of a run with the caching allocator on: what the picture of the guide is drawn from."""
     context = Context(where / "cached", Path(sys.executable))
-    async with anyio.create_task_group() as tasks:
-        target = prepare(context, workload, Options(separate_weights=True), tasks)
-        await target.run(context, "cached", env={})
+    target = await prepare(context, workload, Options(separate_weights=True))
+    await target.run(context, context.fresh("cached"), env={})
 
 
 async def _each(work: list[Any], deadline: float) -> None:

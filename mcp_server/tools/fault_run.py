@@ -5,7 +5,6 @@ The methods are compute-sanitizer, core dumps, the journal and sanitized CPU ker
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command
@@ -58,33 +55,14 @@ class FaultRun:
     what: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class PackageTarget:
-    """One call of a package, with probes if it can be rebuilt; otherwise `why_not` says why.
-
-    A worker that starts before the rebuild has ended waits for the file `handoff`, which names the package to
-    load. `settled` is set once `rebuilt` and `why_not` are known.
-    """
+    """One call of a package, with probes if it can be rebuilt; otherwise `why_not` says why."""
 
     workload: PackageWorkload
     view: PackageView
-    handoff: Path
     rebuilt: Instrumented | None = None
     why_not: str = ""
-    settled: anyio.Event = field(default_factory=anyio.Event)
-
-    async def rebuild(self, context: Context, options: Options) -> None:
-        """Rebuild the package with probes; if that fails, the package is run as it is."""
-        workload = self.workload
-        try:
-            self.rebuilt = await with_probes(context, workload, options)
-        except ProblemError as problem:
-            self.why_not = str(problem)
-        package = self.rebuilt.package if self.rebuilt else workload.package
-        partial = self.handoff.with_suffix(".partial")
-        partial.write_text(json.dumps({"package": str(package), "probes": self.rebuilt is not None}))
-        partial.rename(self.handoff)
-        self.settled.set()
 
     async def run(
         self,
@@ -100,26 +78,26 @@ class PackageTarget:
         `directory`, from `fresh`, gets the output.
         """
         journal = directory / "launches.jsonl"
-        request = {
-            **run_request(self.workload),
-            "handoff": self.handoff,
-            "warm": self.view.package.device_type,
-            # The integer tensors of each launch, before it.
-            "names": integer_tensors(self.view)[:MOST_NAMES],
-            "phases": ["before"],
-            "skip_before": unset_arguments(self.view),
-        }
-        probes = self.rebuilt.environment if self.rebuilt else {}
+        env = {**env, **journal_environment(journal, True, None)}
+        operation, request = "run", dict[str, object](run_request(self.workload))
+        if self.rebuilt is not None:
+            operation, env = "observe", {**self.rebuilt.environment, **env}
+            request |= {
+                "package": self.rebuilt.package,
+                # The integer tensors of each launch, before it.
+                "names": integer_tensors(self.view)[:MOST_NAMES],
+                "phases": ["before"],
+                "skip_before": unset_arguments(self.view),
+            }
         done = await context.worker(
-            "observe",
+            operation,
             request,
             directory=directory,
             workload=self.workload,
-            env={**probes, **env, **journal_environment(journal, True, None)},
+            env=env,
             unset=unset,
             prefix=prefix,
         )
-        await self.settled.wait()
         given = done.last(events.Given)
         leaves = given.leaves if given is not None else []
         tensors = [replace(leaf, kind=leaf.kind or "tensor") for leaf in leaves if leaf.shape is not None]
@@ -130,17 +108,13 @@ class PackageTarget:
         return FaultRun(done, Evidence(journal=launches, synchronous=True, ranges=ranges, inputs=flat))
 
 
-def prepare(
-    context: Context,
-    workload: PackageWorkload,
-    options: Options,
-    tasks: TaskGroup,
-) -> PackageTarget:
-    """Begin to rebuild the package with probes, as one of `tasks`."""
-    view = view_package(workload.package, workload.model_name)
-    target = PackageTarget(workload, view, context.fresh("rebuild") / "package.json")
-    tasks.start_soon(target.rebuild, context, options)
-    return target
+async def prepare(context: Context, workload: PackageWorkload, options: Options) -> PackageTarget:
+    """Rebuild the package with probes; if that fails, the package is run as it is."""
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    try:
+        return PackageTarget(workload, view, await with_probes(context, workload, options))
+    except ProblemError as problem:
+        return PackageTarget(workload, view, why_not=str(problem))
 
 
 @dataclass
@@ -348,7 +322,7 @@ async def read_core(context: Context, directory: Path, output: Path, debugger: P
 
 async def run_sync(context: Context, target: Target) -> FaultRun:
     """Run once, waiting for the device after each launch, and read the journal: needs no NVIDIA tool."""
-    await _check_rebuilt(target)
+    _check_rebuilt(target)
     run = await target.run(context, context.fresh("sync"), env=CACHING_OFF)
     asserted = await anyio.to_thread.run_sync(_assertions_in, run.done.finished.output)
     if asserted:
@@ -369,7 +343,7 @@ SANITIZER_ENV = {
 
 async def _run_sanitized(context: Context, target: Target, name: str) -> FaultRun:
     """Run C++ kernels built with a sanitizer, without index asserts, each weight in its own memory."""
-    await _check_rebuilt(target)
+    _check_rebuilt(target)
     run = await target.run(context, context.fresh(name), env=SANITIZER_ENV)
     return replace(run, accesses=await anyio.to_thread.run_sync(_native_accesses, run))
 
@@ -393,10 +367,8 @@ async def run_native(context: Context, target: Target) -> FaultRun:
     return replace(run, accesses=found, what="gdb" if gdb else "no gdb on PATH")
 
 
-async def _check_rebuilt(target: Target) -> None:
+def _check_rebuilt(target: Target) -> None:
     """Raise `ProblemError` if the package could not be rebuilt with probes."""
-    if isinstance(target, PackageTarget):
-        await target.settled.wait()
     if target.rebuilt is None:
         raise ProblemError(f"the package was not rebuilt with probes: {target.why_not}")
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal
 
-import anyio
 import anyio.to_thread
 from pydantic import Field
 
@@ -84,21 +82,25 @@ async def locate_fault(
     check_inputs_given(workload)
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     tools = order(tool, view.package.device_type)
-    async with anyio.create_task_group() as tasks:
-        prepared = lru_cache(lambda options: prepare(context, workload, options, tasks))
-        target, found, attempts = await search(context, tools, prepared)
-    return result(context, target, found, attempts)
+    prepared: dict[Options, Target] = {}
+
+    async def target_of(options: Options) -> Target:
+        if options not in prepared:
+            prepared[options] = await prepare(context, workload, options)
+        return prepared[options]
+
+    return result(context, *await search(context, tools, target_of))
 
 
 async def search(
-    context: Context, tools: tuple[Tool, ...], target_of: Callable[[Options], Target]
+    context: Context, tools: tuple[Tool, ...], target_of: Callable[[Options], Awaitable[Target]]
 ) -> tuple[Target, FaultRun, list[Attempt]]:
     """Try methods in turn until one sees a fault; without a fault, return the last run."""
     attempts: list[Attempt] = []
     last: tuple[Target, FaultRun] | None = None
     for tool in tools:
         run, options = METHODS[tool]
-        target = target_of(options)
+        target = await target_of(options)
         try:
             found = await run(context, target)
         except ProblemError as problem:
@@ -220,8 +222,11 @@ async def run_under_checker(
     target = ProgramTarget(workload, view, not in_graph(seen), len(seen.processes) > 1)
     device = "cuda" if view.package.device_type == "cuda" else "cpu"
     tools = _WITHOUT_PROBES[device] if tool == "auto" else order(tool, device)
-    _, found, attempts = await search(context, tools, lambda _options: target)
-    return result(context, target, found, attempts)
+
+    async def as_it_is(_options: Options) -> Target:
+        return target
+
+    return result(context, *await search(context, tools, as_it_is))
 
 
 def _loaded(seen: Capture) -> Path:

@@ -1,8 +1,5 @@
 """`observe`: runs an instrumented package and records the tensors that its launches read and write.
 
-The package may still be under construction when the worker starts: importing torch and starting the GPU take
-about as long as the rebuild, so both run at once (`received`).
-
 Tensors are saved as safetensors files, in pieces and without the library of that name. Format: 8 bytes
 little-endian length of a JSON header, the header (padded with spaces to 8 bytes), the values in row-major
 order. The header maps the tensor's name to dtype, shape and byte range, `__metadata__` to text.
@@ -14,7 +11,6 @@ import contextlib
 import ctypes
 import json
 import os
-import time
 from typing import Mapping, Optional, cast
 
 import torch
@@ -39,18 +35,12 @@ from .protocol import ObserveRequest, ReplayRequest
 from .report import Refused, Report
 from .tensors import MASK, describe, dtype_name, first_non_finite, first_outside, is_strided
 
-POLL_S = 0.01
 MAX_EVENTS = 100_000
 SAVE_BYTES = 4 << 30  # of all tensors saved in one observation
 
 
 def operate(request: ObserveRequest, report: Report) -> None:
     """Run like `run`, with an event `argument` for each requested argument."""
-    if request.get("handoff"):
-        request = received(request, report)
-        if not request["probes"]:
-            run.operate(cast(ReplayRequest, request), report)
-            return
     before, observer = mapped_files(), Observer(request, report)
     with contextlib.ExitStack() as stack:
         stack.callback(observer.report_left_out)
@@ -59,20 +49,6 @@ def operate(request: ObserveRequest, report: Report) -> None:
             stack.enter_context(subscribed(observer.take, report, before, observer.mask()))
 
         run.operate(cast(ReplayRequest, request), report, attach)
-
-
-def received(request: ObserveRequest, report: Report) -> ObserveRequest:
-    """Return the request with the package that `handoff` names; `probes` is false if the rebuild failed."""
-    if request.get("warm") == "cuda":
-        with contextlib.suppress(RuntimeError):  # the load reports it better
-            torch.cuda.synchronize()
-    report.phase("waiting_for_package")
-    while not os.path.exists(request["handoff"]):
-        time.sleep(POLL_S)
-    with open(request["handoff"], encoding="utf-8") as file:
-        handoff = json.load(file)
-    report.phase("package_given", handoff["package"])
-    return cast(ObserveRequest, {**request, **handoff})
 
 
 CHUNK = 1 << 24  # elements in host memory at a time

@@ -244,8 +244,7 @@ class ObserveRequest(RunRequest, total=False):
     `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
     before or after. `skip_before` lists, by launch, arguments without a value before it. `save` is a
     directory for the tensors, `save_bytes` the cap for all. `stop_at_first_bad` ends the run at the first bad
-    value except minus infinity. `handoff` is a file that will name the package (`observe.received`); `warm`
-    names a device to start meanwhile. Without `probes`, the package of the handoff is only run.
+    value except minus infinity.
     """
 
     launches: list[int]
@@ -257,9 +256,6 @@ class ObserveRequest(RunRequest, total=False):
     save: Optional[str]
     save_bytes: int
     stop_at_first_bad: bool
-    handoff: str
-    warm: str
-    probes: bool
 
 
 class MadeBy(TypedDict, total=False):

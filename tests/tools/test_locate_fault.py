@@ -108,9 +108,8 @@ def test_the_sanitizer_wraps_an_observed_run(zoo: ZooPackage, context: Context, 
     assert find_tool("compute-sanitizer", {}, Path(sys.executable)) == sanitizer
 
     async def run() -> Any:
-        async with anyio.create_task_group() as tasks:
-            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks)
-            return await run_sanitizer(context, target, "memcheck")
+        target = await prepare(context, call(zoo, "ranker", "inputs"), Options())
+        return await run_sanitizer(context, target, "memcheck")
 
     found = anyio.run(run)
     assert found.errors == 148_640
@@ -129,10 +128,9 @@ def test_a_run_that_went_on_unchecked_is_no_clean_run(
     sanitizer.write_text(told)
 
     async def run() -> None:
-        async with anyio.create_task_group() as tasks:
-            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks)
-            with pytest.raises(ProblemError, match="No attachable process"):
-                await run_sanitizer(context, target, "memcheck")
+        target = await prepare(context, call(zoo, "ranker", "inputs"), Options())
+        with pytest.raises(ProblemError, match="No attachable process"):
+            await run_sanitizer(context, target, "memcheck")
 
     anyio.run(run)
 
