@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.package.archive import CompiledConstant, Package
-from mcp_server.package.pytorch.idioms import put_together
 from mcp_server.package.terms.sizes import index_at, reached
 from mcp_server.package.terms.term import itemsize_of
 
@@ -65,6 +64,58 @@ def function(
     text = [f"def {name}({', '.join(parameters)}):"]
     text += [f"{INDENT}# {printable(each)}" for each in shapes]
     return "\n".join([*text, *(f"{INDENT}{line}" for line in body)])
+
+
+# What a compiler decomposed, over several statements. A rule matches whole lines, including names. Names
+# that it removes must not be used anywhere else.
+_TO_LAST = r"\[(?::, )+None\]"
+_NUMBER = r"[\d.]+(?:e-?\d+)?"
+_TARGET = r"(?P<out>return |\w+ = )"
+_RULES = [
+    (
+        # softmax
+        r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
+        rf"(?P<b>\w+) = \((?P=x) - (?P=a){_TO_LAST}\)\.exp\(\)\n"
+        r"(?P<c>\w+) = (?P=b)\.sum\(-1\)\n"
+        rf"{_TARGET}(?P=b) / (?P=c){_TO_LAST}$",
+        r"\g<out>\g<x>.softmax(-1)",
+    ),
+    (
+        # log softmax
+        r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
+        rf"(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n"
+        r"(?P<c>\w+) = (?P=b)\.exp\(\)\.sum\(-1\)\n"
+        rf"{_TARGET}(?P=b) - (?P=c)\.log\(\){_TO_LAST}$",
+        r"\g<out>\g<x>.log_softmax(-1)",
+    ),
+    (
+        # layer norm
+        r"(?P<a>\w+) = (?P<x>.+)\.mean\(-1\)\n"
+        rf"(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n"
+        rf"{_TARGET}\(\((?P=b) \* \(\((?P=b) \* (?P=b)\)\.mean\(-1\) \+ (?P<eps>{_NUMBER})\)"
+        rf"\.rsqrt\(\){_TO_LAST}\) \* (?P<w>\w+)\) \+ (?P<bias>\w+)$",
+        r"\g<out>F.layer_norm(\g<x>, \g<w>.shape, \g<w>, \g<bias>, \g<eps>)",
+    ),
+    (
+        # RMS norm
+        rf"(?P<a>){_TARGET}\((?P<x>\w+) \* \(\((?P=x) \* (?P=x)\)\.mean\(-1\) \+ (?P<eps>{_NUMBER})\)"
+        rf"\.rsqrt\(\){_TO_LAST}\) \* (?P<w>\w+)$",
+        r"\g<out>F.rms_norm(\g<x>, \g<w>.shape, \g<w>, \g<eps>)",
+    ),
+]
+_COMPILED = [(re.compile(f"^{pattern}", re.M), written) for pattern, written in _RULES]
+
+
+def put_together(lines: Sequence[str]) -> list[str]:
+    """Replace known sequences in the statements of a function."""
+    text = "\n".join(lines)
+    for pattern, written in _COMPILED:
+        for found in list(pattern.finditer(text)):
+            names = [name for key in "abc" if (name := found.groupdict().get(key))]
+            outside = text[: found.start()] + text[found.end() :]
+            if found[0] in text and not any(re.search(rf"\b{name}\b", outside) for name in names):
+                text = text.replace(found[0], found.expand(written), 1)
+    return text.split("\n") if text else []
 
 
 def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
