@@ -214,7 +214,7 @@ def confirmation(run: Confirmed) -> list[str]:
     how = f"{how}{colon}{said}{often}" if "(" in how else f"{how}{often}{colon}{said}"
     again = f"Without this change, it {how}."
     effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
-    found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}. {again}{effects}"
+    found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}.{effects} {again}"
     return [found, run.not_for_shipping] if run.not_for_shipping else [found]
 
 

@@ -94,7 +94,7 @@ def read_plan(path: Path) -> tuple[SweepCase, ...]:
     cases = [case for number, entry in enumerate(entries) for case in _cases(number, entry, defaults, base)]
     twice = [name for name, count in Counter(case.name for case in cases).items() if count > 1]
     if twice:
-        allowed = "a name of its own for each case; give `name` where files are called alike"
+        allowed = "a unique name for each case: set `name` if two files have the same name"
         raise ProblemError("two cases have one name", value=", ".join(twice), allowed=allowed)
     return tuple(cases)
 
@@ -127,7 +127,7 @@ def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Ite
     entry = {"cwd": str(base), **defaults, **_mapping(entry, f"case {number}")}
     name, gpus = entry.pop("name", None), entry.pop("gpus", 1)
     if not isinstance(gpus, int | float) or gpus < 0:
-        raise ProblemError(f"case {number}: gpus is no number of GPUs", value=gpus, allowed="0 and above")
+        raise ProblemError(f"case {number}: gpus must be a number of GPUs", value=gpus, allowed="0 and above")
     # `inputs` may also hold tensor specs, as a list or as JSON text that starts with "[".
     named = {key: entry[key] for key in FILES if isinstance(entry.get(key), str) and entry[key]}
     paths = {key: str(base / value) for key, value in named.items() if not value.lstrip().startswith("[")}

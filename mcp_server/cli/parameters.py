@@ -198,7 +198,7 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
     try:
         return shlex.split(value) if name in COMMANDS else value
     except ValueError as error:
-        raise ProblemError(f"--{name} is no command line ({error})", value=value[:120]) from error
+        raise ProblemError(f"--{name} is not a valid command line ({error})", value=value[:120]) from error
 
 
 # Typer contains click or comes beside it, depending on its version.

@@ -218,8 +218,9 @@ def _name(launch: Launch, view: PackageView) -> str:
 
 
 def _seen(each: PairsTimed) -> Evidence:
-    same = "the same outputs" if each.same else "other outputs"
-    text = f"{each.name}: {told(each.plain)} and {told(each.changed)}, ratio {each.ratio:.2f}"
+    same = "the same outputs" if each.same else "different outputs"
+    times = f"{told(each.plain)} unchanged, {told(each.changed)} with the change"
+    text = f"{each.name}: {times}, ratio {each.ratio:.2f}"
     return Evidence(step="time_call", fact=f"{text} [{each.low:.2f} {each.high:.2f}], {same}")
 
 

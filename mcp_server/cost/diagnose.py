@@ -101,7 +101,7 @@ def _changes(first: BuildTimed, configs: dict[str, object]) -> list[_Change]:
             Lever(
                 f"without {listed}",
                 f"compile without {listed}, or keep the results of autotuning in {CACHE}",
-                note="kernels are no longer chosen by their time",
+                note="kernels are no longer autotuned",
             ),
             {name: value for name, value in configs.items() if name not in tuned},
             {},

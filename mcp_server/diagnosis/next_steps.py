@@ -339,14 +339,14 @@ NEVER_REACHED = (
 
 
 ALL_RETURNED = (
-    "The host exited with code 0, and its recorded call also returns when made alone. If the outputs "
-    "are wrong, give the correct ones (expect), or a command that judges them (check)."
+    "The host exited with code 0, and its recorded call also returns when it is repeated alone. If the "
+    "outputs are wrong, give the correct ones ({}), or a command that judges them ({})."
 )
 
 
 MOST_SAID = 200  # characters of an error text
 FAILURES = {
-    "exception": "raised an error{said}",
+    "exception": "raised {error}",
     "signal": "died{said}",
     "timeout": "did not end in time",
     "out_of_memory": "ran out of memory{said}",
@@ -374,7 +374,8 @@ def open_question(case: DiagnosisState) -> str:
             f"the failing call with {argument('inputs')}."
         )
     if case.never_reached and case.ended_well:
-        return ALL_RETURNED if case.taken is not None else NEVER_REACHED
+        returned = ALL_RETURNED.format(argument("expect"), argument("check"))
+        return returned if case.taken is not None else NEVER_REACHED
     failed = next((run for run in (case.plain_run, case.script_run) if run and run.failure != "none"), None)
     if failed is None:
         return "No check found a cause."
@@ -382,7 +383,7 @@ def open_question(case: DiagnosisState) -> str:
     said = f": {quoted(failed.root.text, MOST_SAID).rstrip('.')}" if failed.root is not None else ""
     if not said and failed.failure == "signal":
         said = f" with {ended.signal}" + (f" ({ended.note})" if ended.note else "")
-    how = FAILURES[failed.failure].format(said=said)
+    how = FAILURES[failed.failure].format(said=said, error=said.removeprefix(": ") or "an error")
     if failed is case.plain_run:
         return f"What is known: the call {how}."
     return f"What is known: the program {how}.{_outside_of_calls(case, failed.log)}"
@@ -396,7 +397,7 @@ def _outside_of_calls(case: DiagnosisState, log: LogFacts) -> str:
     at = f", at {frames[-1].file}:{frames[-1].line}" if frames else ""
     text = f" It died outside of the package{at}: {counted(len(case.calls), 'call')} had returned."
     alone = case.plain_run is not None and case.plain_run.failure == "none"
-    return f"{text} The call returns when it is made alone." if alone else text
+    return f"{text} The call returns when it is repeated alone." if alone else text
 
 
 def _of_call(arguments: Arguments) -> Arguments:

@@ -121,7 +121,7 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("missing_library", "damaged_library", "missing_metadata", "missing_kernel_binary"),
         (),
     ),
-    "the package rejects the call: it takes another number of tensors, or other keywords": (
+    "the package rejects the call: it expects a different number of tensors, or different keywords": (
         (),
         ("input_count", "kwarg_names"),
     ),

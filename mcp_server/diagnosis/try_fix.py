@@ -26,12 +26,12 @@ from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, t
 from mcp_server.diagnosis.interventions.source import edited
 from mcp_server.diagnosis.next_steps import package_words, workload_arguments
 from mcp_server.diagnosis.program_seen import Symptom
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.model import PackageWorkload, Record
 from mcp_server.operations.arguments import TryArguments, option_words
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
-from mcp_server.plurals import listed
+from mcp_server.plurals import counted, listed
 from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ElementChange, NeededElement, OutputChange
 
@@ -277,10 +277,10 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     ship = f" The fix: {trial.intervention.action}." if model else ""
     reason = f"{ship} {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ship
     rows = ", ".join(map(str, effects.rows[:SHOWN])) + (" and others" if len(effects.rows) > SHOWN else "")
-    harm = f"{effects.elements} elements that were not at fault change as well"
+    harm = f"{counted(effects.elements, 'element')} not at fault changed as well"
     harm += f" (dimension 0: {rows})" if rows else ""
     if effects.layout:
-        harm = f"an output has another layout ({effects.layout})"
+        harm = f"the layout of an output changes ({effects.layout})"
     rest = f" {harm}." if effects else " No element changed that was not at fault."
     if effects.unseen and not effects:
         rest = f" Side effects are not known: {UNSEEN}."
@@ -303,7 +303,7 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
         "changed": f"{gone}{left}",
         "same": f"{as_is} With the change it still {after}.",
         "no_failure": f"The unchanged call does not fail, so there is nothing to fix.{rest} "
-        "Give the correct outputs (expect).",
+        f"Give the correct outputs ({argument('expect')}).",
         "not_applicable": "The trial says nothing about the change.",
     }
     return sentences[outcome] + reason

@@ -198,11 +198,11 @@ def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledO
 
 
 FAILS_ALONE = (
-    "the call fails in the same way when it is made alone, in one thread, on its own copy of the inputs"
+    "the call fails in the same way when it is repeated alone, in one thread, on its own copy of the inputs"
 )
 NO_REFERENCE = (
-    "The numbers themselves were not checked: there was no reference. Give the exported program (exported) "
-    "or the correct outputs (expect)."
+    "The numbers themselves were not checked: there was no reference. Give the exported program ({}) or the "
+    "correct outputs ({})."
 )
 MOST_NAMED = 3  # of the user's own kernels and operators
 
@@ -226,7 +226,7 @@ def health_summary(case: DiagnosisState) -> str:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
     sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
     if case.otherwise_alone is not None:
-        sentences[0] += " Made alone, the call gives different numbers than in the program."
+        sentences[0] += " Repeated outside of the program, the call gives different numbers."
     if case.plain_run is not None and case.plain_run.as_expected:
         return f"{sentences[0]} The outputs are as expected."
     if compared(case):
@@ -237,7 +237,7 @@ def health_summary(case: DiagnosisState) -> str:
         sentences.append("It returns different outputs each time because it draws random numbers.")
     elif case.differs_in("second") is False:
         sentences.append("A second call returned the same outputs.")
-    sentences.append(NO_REFERENCE)
+    sentences.append(NO_REFERENCE.format(argument("exported"), argument("expect")))
     if own := own_code(case):
         names = ", ".join(own[:MOST_NAMED])
         sentences.append(
@@ -364,7 +364,8 @@ def _lines_from(case: DiagnosisState) -> str:
 def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     left = untried(suspect, case)
     if left:
-        return f"{left[0].what} was not tried"
+        what = left[0].what
+        return f"{what} was not made" if what.startswith("the call") else f"the call was not made with {what}"
     trials = trials_of(suspect, case)
     if trials:
         last = trials[-1]
@@ -377,8 +378,8 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if suspect.guilty.kind == "script":
         return "to test this, the script itself would have to be changed"
     if case.plain_run is not None and not case.call_fails:
-        return "the call does not fail when made alone, so there is no failure to remove"
-    return "diagnose has no experiment that removes only this cause"
+        return "the call does not fail when it is repeated alone, so there is no failure to remove"
+    return "diagnose has no experiment for this cause"
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
@@ -500,7 +501,7 @@ def _side_effects(trial: Trial, suspect: Suspect) -> str:
     if trial.before.failure == "none":  # the different values are intended
         return ""
     if effects.layout:
-        return f"an output then has another layout ({effects.layout})"
+        return f"the layout of an output changed ({effects.layout})"
     if effects.elements and _misread(trial, suspect):
         count = counted(effects.elements, "other output element")
         return f"{count} changed as well, which had been computed from the misread input"

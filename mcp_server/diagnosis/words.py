@@ -42,12 +42,19 @@ POSSIBLE = HEADLINES | {  # as one of several possible causes
     "illegal_memory_access": "a kernel that accesses memory outside its tensors",
     "custom_op": "a custom operator",
     "compile_failure": "a failed compile",
+    "device_mismatch": "an input on the wrong device",
+    "shape_out_of_range": "a size outside the compiled range",
+    "wrong_output": "generated code that computes wrong numbers",
+    "toolchain": "a compiler or linker error",
+    "script_error": "an error in the script",
+    "invalid_package": "a broken package",
+    "environment": "the machine or its environment",
 }
 
 # What differs about an input.
 ASPECTS: dict[Aspect, str] = {
     "count": "wrong number of inputs",
-    "structure": "inputs of another structure",
+    "structure": "inputs of a different structure",
     "order": "inputs in the wrong order",
     "device": "wrong device",
     "device_index": "wrong GPU",

@@ -19,6 +19,7 @@ import anyio
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.supervisor import STOP
+from mcp_server.plurals import counted
 
 Ending = Literal["exit", "signal", "timeout", "out_of_memory", "not_started"]
 
@@ -195,7 +196,7 @@ def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = _SIGNALS.get(number, f"SIG{number}")
-    struck = f"the out-of-memory killer struck {oom_kills} time(s) in this control group"
+    struck = f"the out-of-memory killer ended {counted(oom_kills, 'process')} of this control group"
     if report.failed_stage is not None:
         stage = _STAGES.get(report.failed_stage, "the child could not be started")
         reason = os.strerror(report.failed_errno) if report.failed_errno else "bad argument"

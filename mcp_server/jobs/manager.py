@@ -241,7 +241,7 @@ def most_at_once() -> int:
     if not text:
         return max(FEWEST_AT_ONCE, os.cpu_count() or 1)
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 10_000):
-        raise ProblemError(f"{JOBS_VARIABLE} is no number of jobs", value=text[:80], allowed="1-10000")
+        raise ProblemError(f"{JOBS_VARIABLE} must be a number of jobs", value=text[:80], allowed="1-10000")
     return int(text)
 
 

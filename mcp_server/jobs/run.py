@@ -40,6 +40,7 @@ from mcp_server.jobs.child import (
 from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
 from mcp_server.jobs.output import Capture
 from mcp_server.jobs.supervisor import end_proxied
+from mcp_server.plurals import counted
 
 MARK = "AOTI_DEBUG_CHILD"
 KILL_LIMIT_S = 2.0
@@ -123,7 +124,7 @@ async def _run(
         limit = f"{STOOD_STILL}, and was ended after {wall_s:.0f} s" if stalled else at_limit
     report = child.report()
     ended = decode(report, limit, oom_kills=oom_kill_count() - kills)
-    left = f"{report.left} process(es) could not be killed within 5 s" if report.left else ""
+    left = f"{counted(report.left, 'process')} could not be killed within 5 s" if report.left else ""
     return Finished(
         **{**vars(ended), **capture.paths, "note": "; ".join(filter(None, (ended.note, left)))},
         wall_s=wall_s,

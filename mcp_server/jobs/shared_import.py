@@ -78,7 +78,7 @@ def limits_here() -> Limits:
     except ValueError:
         idle_s = -1.0
     if not 0 <= idle_s < float("inf"):
-        raise ProblemError(f"{IDLE_VARIABLE} is no time", value=asked, allowed="seconds, 0 for none")
+        raise ProblemError(f"{IDLE_VARIABLE} must be a time", value=asked, allowed="seconds, 0 for none")
     return Limits(idle_s=idle_s)
 
 

@@ -238,7 +238,10 @@ LONGEST_LINE = 1 << 16
 CHUNK = 4 * MIB
 # Every error that ends a program contains one of these; a search for plain bytes runs at memory speed.
 ERROR_WORDS = (b"rror", b"xception", b"Traceback", b"ssert", b"ailed", b"abort", b"Abort", b"SIG", b"fault")
-BEFORE, AFTER = 4096, 8192  # bytes around such a word: for a traceback, and for what follows an error
+BEFORE, AFTER = (
+    4096,
+    8192,
+)  # bytes kept before and after an error word, for the traceback and the lines that follow
 ALLOWED = "a text file that has an end, such as what a run printed"
 
 # File systems that create file contents on reading: size and end of file mean nothing there.
@@ -264,7 +267,7 @@ def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) ->
             f"between them at most {MIDDLE_BYTES} around words such as error, failed or Traceback"
         )
     if grown:
-        notes.append("the file grew while it was read: what came later was not read")
+        notes.append("the file grew while it was read: text added meanwhile was not read")
     return replace(facts, truncated="; ".join(notes))
 
 
@@ -279,7 +282,7 @@ def open_log(path: Path) -> io.BufferedReader:
     of_kernel = found.st_dev in {place.stat().st_dev for place in _KERNEL_FILES if place.exists()}
     if of_kernel or not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        what = "the log is a file of the kernel" if of_kernel else "the log is no regular file"
+        what = "the log is a file under /proc or /sys" if of_kernel else "the log is not a regular file"
         raise ProblemError(what, value=str(path), allowed=ALLOWED)
     return os.fdopen(fd, "rb")
 

@@ -103,8 +103,8 @@ class BlameRules:
         if access is None or len(access.bounded) != 1 or access.bounded == {_SIDES[missed.side]}:
             return None
         there, needed = ("above", "lower") if missed.side == "before" else ("below", "upper")
-        mask = f"the mask in `{access.code}` bounds the index from {there} only"
-        reasons = [f"{mask}; it needs the {needed} bound as well"]
+        mask = f"the mask in `{access.code}` bounds the index only from {there}"
+        reasons = [f"{mask}; it also needs the {needed} bound"]
         reasons += [_range(part) for part in self.parts if part.kind == "index" and part.minimum is not None]
         return self._kernel(reasons, sure=True)
 

@@ -120,7 +120,7 @@ def _unknown(
     if situation.access.address is None:
         found.append("the address, and with it the side and distance")
     if missed is not None and not missed.certain:
-        found.append("which pointer of the launch for sure")
+        found.append("which pointer of the launch was meant")
     if used is None:
         found.append("the expression: the source of the line was not found or has no access that fits")
     return found
@@ -172,7 +172,7 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
             fitting.append(number)
     fitting = fitting or named
     certain = len(fitting) == 1
-    how = f"{len(fitting)} launches are of {what}, and nothing tells which"
+    how = f"{len(fitting)} launches run {what}, and nothing shows which one failed"
     if certain:
         how = f"the only launch of {what}" + (" with so many blocks" if len(named) > 1 else "")
     others = () if certain else tuple(fitting)

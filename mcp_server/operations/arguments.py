@@ -123,7 +123,7 @@ class DiagnoseArguments(WorkloadArguments):
         default="", description="Take the call from this folder of `record`, or core file."
     )
     pid: int = Field(
-        default=0, ge=0, description="Look at this running process, which runs on; default 0: none."
+        default=0, ge=0, description="Inspect this running process, which keeps running; default 0: none."
     )
     budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
     symptom: Literal[

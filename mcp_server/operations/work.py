@@ -68,7 +68,7 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
     try:
         before = DiagnoseArguments.model_validate(asked.arguments)
     except ValidationError as error:
-        what = "what the job was asked is damaged, or of another version"
+        what = "the saved request of the job is damaged, or comes from a different version"
         raise ProblemError(what, value=job.id, next_call="diagnose the workload anew") from error
     return before.model_copy(
         update={

@@ -207,7 +207,9 @@ def launcher() -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise ProblemError(f"{LAUNCHER_VARIABLE} is no command line: {error}", value=text[:300]) from None
+        raise ProblemError(
+            f"{LAUNCHER_VARIABLE} is not a valid command line: {error}", value=text[:300]
+        ) from None
     if words and not shutil.which(words[0]):
         raise ProblemError(
             f"the program in {LAUNCHER_VARIABLE} is not there",

@@ -85,8 +85,8 @@ class Candidate:
 
     `location` is `wrapper.cpp:LINE` for Triton (its source is embedded there) and `kernel.cpp:LINE` for C++.
     `value` is the index. `indexed` are the tensors that it addresses. `form` is the index as a linear sum of
-    loaded elements; None if it is no such sum. `position` is set if the index is a loop position, which runs
-    from 0 to below this size. In `provenance`, lines that index come first.
+    loaded elements, or None. `position` is set if the index is a loop position, which runs from 0 to below
+    this size. In `provenance`, lines that index come first.
     """
 
     launch: Launch
@@ -235,7 +235,7 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
         facts.append("where the index comes from could not be followed inside the kernel")
     elif form is None:
         facts.append(
-            "the kernel computes the index by more than sums: the range of what it reads is not known"
+            "the kernel uses more than sums to compute the index: which values it may read is not known"
         )
     elif not form.is_plain:
         # `2*x + 1, x being a value of input 0 (ids)`
@@ -258,9 +258,9 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
         shorter = f"a shorter {sizes or bound.expression} with the same indices fails the check"
         least = bound.smallest
         empty = (
-            f"empty is outside its range (at least {least})"
+            f"an empty one is outside its range (at least {least})"
             if least
-            else "an empty one fails it for every index"
+            else "with an empty one every index fails"
         )
         facts.append(f"{shorter}; {empty}" if least is not None else shorter)
     return tuple(facts)
@@ -280,7 +280,7 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
 
 
 def propose(candidate: Candidate) -> Fix:
-    """Propose a fix: a guard before the call if an input is the index, else a clamp at the model's line."""
+    """Propose a fix: a check before the call if an input is the index, else of what makes the index."""
     position, bound = candidate.position, candidate.bound
     if position is not None and bound is not None:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
@@ -302,12 +302,11 @@ def propose(candidate: Candidate) -> Fix:
     locations = candidate.provenance.locations
     where = f" at {locations[0].file}:{locations[0].line}" if locations else ""
     named = sorted({label for source in candidate.sources for label in source.inputs})
-    inputs = f", or refuse the values of {', '.join(named)} that lead to it" if named else ""
-    return Fix(
-        text=f"bound the computed index{where}{inputs}",
-        before=locations[0].code if locations else None,
-        after=f"index = index.clamp({candidate.lowest if candidate.wraps else 0}, {last})",
+    refused = (
+        f"refuse the values of {', '.join(named)} that lead to it" if named else "correct how it is made"
     )
+    allowed = f"{candidate.lowest if candidate.wraps else 0}..{last}"
+    return Fix(text=f"the index computed{where} must be in {allowed}: {refused}")
 
 
 def _size_in_words(name: str, candidate: Candidate) -> str:

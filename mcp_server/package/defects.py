@@ -146,8 +146,8 @@ def _folder(container: ZipContainer) -> Iterator[Defect]:
     tops = [name.partition("/")[0] for name in names[:2]]
     if len(set(tops)) > 1 and not any(name.startswith("data/") for name in names):
         what = (
-            f"its first two members, {names[0]} and {names[1]}, are not in one folder, from which the loader "
-            "takes where the package lies, so that it finds no model"
+            f"its first two members, {names[0]} and {names[1]}, are in different folders. The loader "
+            "takes the folder of the package from them, so it finds no model"
         )
         fix = "add further members to the archive after the package's own"
         yield Defect("mixed_folders", what, fatal=True, fix=fix)
@@ -167,7 +167,7 @@ def _library(package: Package) -> Iterator[Defect]:
         if kind := next((kind for magic, kind in _FOREIGN if head.startswith(magic)), ""):
             yield Defect("foreign_library", f"{name} is {kind}", fatal=True, fix=_FOR_THIS)
         else:
-            yield Defect("damaged_library", f"{name} is no readable ELF file", fatal=True, fix=_RECOMPILE)
+            yield Defect("damaged_library", f"{name} is not a readable ELF file", fatal=True, fix=_RECOMPILE)
     libraries = sum(member.name.endswith(".wrapper.so") for member in files.members)
     if libraries > 1:
         what = f"{libraries} wrapper libraries for one model; torch >= 2.13 refuses that"

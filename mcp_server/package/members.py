@@ -104,7 +104,7 @@ def read_bytes(container: Container, name: str, limit: int = MAX_TEXT_BYTES) -> 
     with container.open(name) as stream:
         data = _read_member(stream, name, limit + 1)
     if len(data) > limit:
-        raise PackageError("too_large", f"{name} is larger than what is read of one text", value=len(data))
+        raise PackageError("too_large", f"{name} exceeds the limit for one text file", value=len(data))
     return data
 
 
@@ -171,7 +171,7 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
     except UNREADABLE as error:
         raise PackageError(
             "truncated_zip",
-            f"{path} starts as a zip archive but has no readable central directory ({error}); "
+            f"{path} starts like a zip archive but has no readable central directory; "
             "it was truncated, is still being written, or is damaged",
             next_call="copy or build the package again and compare checksums",
         ) from error

@@ -240,7 +240,9 @@ def _one_input(
             f"{_misread(dtype, item.dtype)}"
         )
         fix = Fix(
-            text=f"convert it to {item.dtype} first", before=name, after=f"{name}.to(torch.{item.dtype})"
+            text=f"convert {name} to {item.dtype} before the call",
+            before=name,
+            after=f"{name}.to(torch.{item.dtype})",
         )
         yield _mismatch("dtype", sentence, item.dtype, dtype, fix, input_index=item.index)
     if not item.described:
@@ -280,11 +282,11 @@ def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
     """Return the fix for a wrong device. A meta tensor has no data to move."""
     if tensor.device_type == "meta":
         return Fix(
-            text=f"create it on {device} with its values: a meta tensor has no values to move",
+            text=f"create {name} on {device} with its values: a meta tensor has no values to move",
             before=name,
             after=f"torch.empty_like({name}, device={device!r})  # and fill it",
         )
-    action = f"move it to {device} before the call"
+    action = f"move {name} to {device} before the call"
     return Fix(text=action, before=name, after=f"{name}.to({device!r})")
 
 
@@ -299,7 +301,7 @@ def _device_indices(
             f"inputs are on several devices ({devices}); the checks compare only the type",
             "one device",
             devices,
-            Fix(text="move every input to the device on which the package is loaded (device_index)"),
+            Fix(text="move every input to the device on which the package is loaded (its `device_index`)"),
             severity="suspicious",
         )
     for item, tensor in zip(signature.inputs, tensors, strict=True):
@@ -362,20 +364,21 @@ WIDER = "or export again with a range that includes {got}, if the model allows t
 BRANCH = ". If no Dim sets this bound, it comes from a branch of the model on this size"
 
 
-def _within(dim: int, bound: int | None, below: bool) -> str:
+def _within(dim: CompiledDim, below: bool) -> str:
     """Say what brings a size into the range."""
     if below:
         apart = "otherwise handle smaller inputs separately"
-        return f"pad dimension {dim} to {bound} if the result does not depend on the padding, {apart}"
-    parts = "the batch" if dim == 0 else f"dimension {dim}"
-    return f"split {parts} into parts of at most {bound} if they do not depend on each other"
+        padded = f"pad dimension {dim.index} to {dim.lower}"
+        return f"{padded} if the result does not depend on the padding, {apart}"
+    parts = "the batch" if dim.index == 0 else f"dimension {dim.index}"
+    sizes = f"{dim.lower} to {dim.upper}" if (dim.lower or 0) > 1 else f"at most {dim.upper}"
+    return f"split {parts} into parts of {sizes} if they do not depend on each other"
 
 
 def _out_of_range(
     signature: Signature, item: CompiledInput, dim: CompiledDim, got: int, below: bool
 ) -> Mismatch:
     limits = f"{dim.lower or 0}..{'any' if dim.upper is None else dim.upper}"
-    wanted = dim.lower if below else dim.upper
     upper = dim.upper or 0
     # The CPU guard leaves an upper bound of 4096 // k, for an integer k.
     guarded = item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
@@ -383,7 +386,7 @@ def _out_of_range(
     doubt = _DOUBTS[below] if soft else ""
     if below and guarded:
         doubt += f"; on the CPU the compiler may have lowered the upper bound {upper} itself"
-    fix = Fix(text=f"{_within(dim.index, wanted, below)}; {WIDER.format(got=got)}{BRANCH}")
+    fix = Fix(text=f"{_within(dim, below)}; {WIDER.format(got=got)}{BRANCH}")
     of = f" of {dim.expression}" if dim.expression else ""
     where = f"dimension {dim.index} of {item.label}"
     sentence = f"{where} is {got}, outside the compiled range {limits}{of}{doubt}"

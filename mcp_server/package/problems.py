@@ -111,7 +111,7 @@ def check_is_zip(path: Path) -> None:
     """Raise a `PackageError` that names the kind of file unless `path` is a zip archive."""
     try:
         if path.exists() and not path.is_file():
-            raise PackageError("unreadable_file", f"{path} is no regular file (a pipe or a device)")
+            raise PackageError("unreadable_file", f"{path} is not a regular file (a pipe or a device)")
         with path.open("rb") as file:
             head = file.read(64)
     except FileNotFoundError as error:

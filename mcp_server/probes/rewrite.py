@@ -258,7 +258,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
         hint = ""
         if match := re.search(spaced, kernel.source):
             line = first + kernel.source.count("\n", 0, match.start())
-            hint = f" (with other spaces on line {line}: {match[0]})"
+            hint = f" (line {line} matches except for spaces: {match[0]})"
         raise ProblemError(
             f"this text does not occur in {kernel.name}{hint}",
             value=old,
@@ -323,7 +323,7 @@ def _check_python(new: str) -> None:
         tree = ast.parse(new.strip(), mode="eval")
     except SyntaxError as error:
         raise ProblemError(
-            f"the replacement is no expression: {error.msg}", value=new, allowed="a Triton expression"
+            f"the replacement is not an expression: {error.msg}", value=new, allowed="a Triton expression"
         ) from None
     for node in ast.walk(tree):
         if isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):

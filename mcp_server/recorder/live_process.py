@@ -40,7 +40,7 @@ def open_process(pid: int) -> Iterator[Remains]:
         with suppress(*_GONE):
             if not _has_ended(root):
                 return
-        raise _ended(pid, "the process ended while it was looked at")
+        raise _ended(pid, "the process ended during the inspection")
     finally:
         os.close(memory)
 
@@ -64,7 +64,7 @@ def _living(root: Path, pid: int, memory: int) -> Remains:
     except PermissionError as error:
         raise _refused(pid) from error
     except _GONE as error:
-        raise _ended(pid, "the process ended while it was looked at") from error
+        raise _ended(pid, "the process ended during the inspection") from error
     known = tuple(each for each in states if isinstance(each, ThreadState))
     running = tuple(each for each in states if isinstance(each, int))
 
@@ -166,7 +166,7 @@ def _ended(pid: int, what: str) -> ProblemError:
 
 def _refused(pid: int) -> ProblemError:
     return ProblemError(
-        "this process may not be looked at",
+        "this user may not inspect the process",
         value=str(pid),
         allowed="one of the same user, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE (docker: --cap-add)",
         next_call="post-mortem as the user of the process, or with a core file of it",

@@ -235,7 +235,7 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
     what = "core file" if candidate.recording.mode == MODE else "recording"
     yield f"the {what} has {candidate.number}: {candidate.why}; {kept}"
     if candidate.recording.mode == MODE:
-        yield "the call was made with the package's weights: the core file does not tell of updates"
+        yield "the call was made with the package's weights: a core file does not record updates"
     after = call.generation if call.generation_after is None else call.generation_after
     if after:
         during = ", and again while it ran" if after > call.generation else ""
@@ -247,7 +247,7 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
     if passed:
         yield f"{len(passed)} other recorded calls return when they are made again"
     if chosen.finished.ok:
-        yield "the call returns when made alone: its failure may need what ran beside it"
+        yield "the call returns when it is repeated alone: its failure may depend on what else was running"
     lost = [each for each in found if each.missing]
     if lost:
         yield f"{lost[0].number} could not be made again: {lost[0].missing} was not kept"

@@ -214,7 +214,7 @@ def _of_bundle(path: Path) -> Source:
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
         if VERDICT_FILE not in names:
-            raise ProblemError("the archive is no bundle", value=str(path), allowed=ALLOWED)
+            raise ProblemError("the archive is not a bundle", value=str(path), allowed=ALLOWED)
         verdict = _verdict(archive.read(VERDICT_FILE), str(path))
         found = archive.read(SUBJECT_FILE) if SUBJECT_FILE in names else b"{}"
         subject = Subject.model_validate_json(found)

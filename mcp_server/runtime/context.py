@@ -108,7 +108,7 @@ def decode(facts: Mapping[str, object]) -> Event:
         try:
             found = _readers[name].validate_python(facts)
         except ValidationError as error:
-            what = f"the worker's event {name} is of another form: {error.errors()[0]['loc']}"
+            what = f"the worker's event {name} has an unexpected form: {error.errors()[0]['loc']}"
             raise ProblemError(what, value=str(facts)[:200]) from error
     object.__setattr__(found, "t", facts.get("t", 0.0))  # some events are frozen
     return found

@@ -309,7 +309,9 @@ def _number(name: str, text: str, default: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):
-        raise ProblemError(f"{name} is no number of bytes", value=text[:80], allowed="a whole number from 0")
+        raise ProblemError(
+            f"{name} must be a number of bytes", value=text[:80], allowed="a whole number from 0"
+        )
     return int(text)
 
 

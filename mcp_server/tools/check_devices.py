@@ -58,8 +58,8 @@ def from_leaves(leaves: Sequence[TensorFacts], signature: Signature | None) -> G
             tensors.append(_given(leaf.dtype or "", leaf.shape, leaf.stride, leaf.device or "cpu"))
         else:
             notes.append(
-                f"{paths[index]} is no plain tensor ({leaf.layout or leaf.kind}); a package "
-                "drops it and computes with what was exported"
+                f"{paths[index]} is not a plain tensor ({leaf.layout or leaf.kind}); a "
+                "package ignores it and uses the exported value"
             )
     return Given(tuple(tensors), tuple(paths), tuple(notes))
 
@@ -148,9 +148,9 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         machine = await read_machine(context, env, python)
     mismatches: list[Mismatch] = []
     if not isinstance(workload, PackageWorkload):
-        problems, unknown = compiler_problems(machine), ["package and inputs: none were given"]
+        problems, unknown = compiler_problems(machine), ["no package and no inputs were given"]
     elif package is None:
-        problems, unknown = broken, ["inputs: the package cannot be read"]
+        problems, unknown = broken, ["the inputs were not checked: the package cannot be read"]
     else:
         problems = find_problems(package, machine, workload.device_index) + compiler_problems(machine)
         unknown = [f"inputs: {why}"] if why else []

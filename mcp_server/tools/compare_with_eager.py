@@ -284,7 +284,7 @@ WHY: dict[Kind, str] = {
 
 
 def _kind(outputs: Sequence[OutputCompared], repeats: Repeats, judged: EveryLaunch) -> Kind | None:
-    """Return why outputs differ; None if they agree, or if eager mode is no reference."""
+    """Return why outputs differ; None if they agree, or if eager mode cannot be the reference."""
     differs = any(one.agreement in ("differs", "layout") for one in outputs)
     if not differs or not repeats.steady_eager:
         return None

@@ -21,7 +21,7 @@ from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker.events import Closeness, ConstantDiffers, JudgedOutputs, LaunchJudged
 from mcp_server.worker.protocol import LaunchFlow
 
-RETURNED, ELSEWHERE = -1, -2  # special readers of a tensor: the caller; a step that is no launch
+RETURNED, ELSEWHERE = -1, -2  # special readers of a tensor: the caller; a step that is not a launch
 SHOWN = 24
 NAMED = 3  # launches that a summary names
 NO_PROBES = "No launch was judged alone: the package cannot be rebuilt with probes"
@@ -247,7 +247,9 @@ class Judgement:
             return f"No launch could be judged alone: {self.unjudged[0].why}"
         text = f"{wrong} of {counted(total, 'launch')} {is_(wrong)} wrong on correct inputs"
         if not wrong:
-            text = f"No launch of {total} is wrong on correct inputs"
+            text = (
+                f"None of {counted(total - len(self.unjudged), 'judged launch')} is wrong on correct inputs"
+            )
         right = total - wrong - len(self.unjudged)
         text += f" ({right} right, {len(self.unjudged)} not judged)"
         text += "".join(f"; {each.summary}" for each in self.wrong[:NAMED])

@@ -1,4 +1,4 @@
-"""What `locate_fault` runs, one call of a package or the user's whole program, and the methods that watch it.
+"""What `locate_fault` runs (a call of a package, or the whole program), and the methods that watch it.
 
 The methods are compute-sanitizer, core dumps, the journal and sanitized CPU kernels.
 """

@@ -191,7 +191,10 @@ def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | N
     """Return the failing or suspect call as a package workload, or None and why that is impossible."""
     phase = failing_phase(seen)
     if in_graph(seen) and seen.failing is None and not seen.finished.ok:
-        return None, "the program replays CUDA graphs, which are no calls, and failed outside of one"
+        return (
+            None,
+            "the program replays CUDA graphs, which are not seen as calls, and failed outside of a call",
+        )
     if not isinstance(phase, CapturedCall):
         return None, "the program failed outside of a call"
     try:

@@ -17,7 +17,7 @@ import anyio
 from pydantic import Field
 
 from mcp_server import versions
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Command
 from mcp_server.model import Category, Fix, Record
@@ -120,7 +120,7 @@ def _interpreter(run: WorkerRun) -> Interpreter:
     driver = cuda.driver
     if not finished.ok:
         how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
-        unknown = [f"what comes after {run.phase!r}: the probe ended by {how}"]
+        unknown = [f"everything after {run.phase!r}: the probe died with {how}"]
     return Interpreter(
         python_version=python.version if python else None,
         torch=build.version if build else None,
@@ -371,7 +371,7 @@ def find_problems(package: Package, machine: Machine, device_index: int = -1) ->
     ops = dict.fromkeys(target for target in package.proxy_nodes if not target.startswith("aten::"))
     if ops:
         what = f"needs custom operators registered before the load: {', '.join(list(ops)[:8])}"
-        action = "import the modules that register them first (extra_imports)"
+        action = f"import the modules that register them first ({argument('extra_imports')})"
         found.append(_problem("custom_op", what, action, certain=False))
     # The loader extracts the whole package below the temporary directory.
     needed, free = int(sum(m.size for m in package.members) * _SPACE_FACTOR), machine.temp_free_bytes

@@ -14,7 +14,7 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.model import Record
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.plurals import counted
+from mcp_server.plurals import counted, is_
 from mcp_server.recorder.core_file import MemoryReader, is_core, open_core
 from mcp_server.recorder.package import library_in
 from mcp_server.recorder.remains import MOST_LOOKED_AT, NEXT, Remains, signal_name
@@ -117,8 +117,8 @@ def read_core(view: PackageView, library: Path, core: Path) -> PostMortem:
         beyond = len(remains.threads) - len(looked_at)
         if beyond:
             remarks.append(
-                f"{counted(beyond, 'thread')} of {len(remains.threads)} were not looked at: the limit "
-                f"is {MOST_LOOKED_AT}. Where they are is not known."
+                f"{counted(beyond, 'thread')} of {len(remains.threads)} were not examined: the limit "
+                f"is {MOST_LOOKED_AT}. It is not known where they were."
             )
         inputs = _inputs(core, view, remains, inside)
         if inputs:
@@ -163,4 +163,4 @@ def _summary(remains: Remains, ended: str, inside: Sequence[ThreadSeen], others:
         told = f"{ended} in thread {first}, outside the package. {counted(len(inside), 'thread')} in it"
         return f"{told}, {others} elsewhere."
     told = "; ".join(states_in_words(inside))
-    return f"{told or 'No thread is in the package'}. {counted(others, 'thread')} elsewhere."
+    return f"{told or 'No thread is in the package'}. {counted(others, 'thread')} {is_(others)} elsewhere."

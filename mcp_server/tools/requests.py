@@ -60,7 +60,7 @@ OPERATORS = "#operators"
 def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
     """Return where the program failed inside AOTInductor; if it did not, return the suspect call.
 
-    With `ended_well` the program itself succeeded: compiles and loads that failed were replaced by others.
+    With `ended_well` the program itself succeeded: later compiles and loads replaced those that failed.
     """
     # torch itself retries a load in another way (`load_package`, 2.8-2.15).
     good = {(load.pid, load.package): load.n for load in seen.loads if load.outcome == "ok"}

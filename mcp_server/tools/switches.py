@@ -149,7 +149,10 @@ def workaround_lines(asked: protocol.Workaround) -> str:
     lines = [
         f"torch._inductor.decomposition.{table}.pop(torch.ops.{name}, None)"
         for name in asked.get("decompositions", ())
-        for table in ("decompositions", "select_decomp_table()")  # a copy once anything was compiled
+        for table in (
+            "decompositions",
+            "select_decomp_table()",
+        )  # the second is a copy once anything was compiled
     ]
     for name in asked.get("fallbacks", ()):
         lines.append(f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name}, None)")

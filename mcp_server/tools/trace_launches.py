@@ -148,11 +148,11 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
         return f"No launch began; the process ended with {end}."
     where = f"launch {last.launch} ({last.kernel})"
     fault = journal.ending.launch.fault if journal.ending.launch else ""
-    later = "" if sync else " Launches are asynchronous on a GPU: an earlier one may be guilty."
+    later = "" if sync else " Launches are asynchronous on a GPU: an earlier one may be at fault."
     sentences = {
         "returned": f"All {len(journal.launches)} launches of {len(journal.calls)} calls returned.",
         "fault": f"The device reported {fault} after {where}; launches before it had been waited for.",
-        "threw": f"An exception left {where}.",
+        "threw": f"{where[:1].upper()}{where[1:]} raised an exception.",
         "between": f"The process ended with {end} after {where} had returned and before the next launch.",
     }
     return sentences.get(journal.ending.how, f"The process ended with {end} during {where}.{later}")

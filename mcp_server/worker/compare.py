@@ -113,7 +113,7 @@ def compare_calls(
 ) -> Comparison:
     """Compare `after` with `before`; `masks` are the faulty elements of each.
 
-    With `by_expectation`, a changed element that meets the expectation is no side effect. Without masks,
+    With `by_expectation`, a changed element that meets the expectation is not a side effect. Without masks,
     `before` are expected tensors, whose device and floating-point dtype may differ.
     """
     compared = []

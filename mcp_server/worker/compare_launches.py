@@ -243,7 +243,7 @@ class Judged:
 class Judge:
     """Subscriber of one call; event `launch_judged` (`JudgedTensor`) for each tensor that another step reads.
 
-    `own` are the inputs and constants by node, `constants` names those of the package as the program does.
+    `own` are the inputs and constants by node; `constants` maps the package's names to the program's.
     Values are copied in after every launch.
     """
 

@@ -249,7 +249,7 @@ def changing(take: Callable[[Event], bool], report: Report) -> Iterator[None]:
         yield
     failure = next((library.failure for library in libraries if library.failure), None)
     if failure:
-        raise Refused("a launch cannot be done so: " + failure.strip().splitlines()[-1])
+        raise Refused("a launch cannot be run in this way: " + failure.strip().splitlines()[-1])
 
 
 HIDDEN = "launch {} reads no value of the program: eager mode would replace the wrong launches {}, too"

@@ -147,7 +147,7 @@ def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
     return sorted(found)
 
 
-PAD = 4096  # bytes on each side; keeps the alignment of the memory between
+PAD = 4096  # bytes on each side; keeps the alignment of the memory between the guards
 FILL = 0xA5
 
 

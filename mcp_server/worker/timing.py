@@ -34,7 +34,7 @@ from .tensors import only_tensors
 LEAST, MOST = 5, 60  # pairs
 WARM = 3  # calls before the first pair
 BLOCK_S = 0.02  # shorter calls are timed several at a time
-UNCHANGED = "the same call again"  # where no change applies, so that the call is timed all the same
+UNCHANGED = "the same call again"  # used if no change applies, so that there is a pair to time
 
 
 @contextlib.contextmanager

@@ -363,15 +363,15 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], str]] = [
     (["diagnose", "--resume", "job_1a2b3c4d"], {}, "no such job"),
     (["diagnose", "--resume", "../../../etc"], {}, "not a job handle"),
     (["diagnose", "--resume", "RUN"], {}, "not a diagnosis that can be taken up again"),
-    (["diagnose", "--resume", "BAD"], {}, "damaged, or of another version"),
+    (["diagnose", "--resume", "BAD"], {}, "damaged, or comes from a different version"),
     (["diagnose", "--resume", "DEEP"], {}, "not a diagnosis that can be taken up again"),
     (["diagnose", "--resume", "RUNNING"], {}, "the job still runs"),
     (["report", "job_1a2b3c4d", "--out", "out"], {}, "no such job"),
     # what is named is no file, no program, no place
     (["explain-error", "--log", "pipe.log"], {}, "log is a pipe, not a file"),
     (["explain-error", "--log", "/dev/zero"], {}, "log is a device, not a file"),
-    (["explain-error", "--log", "/proc/kmsg"], {}, "the log is a file of the kernel"),
-    (["diagnose", "--log", "/proc/self/environ"], {}, "the log is a file of the kernel"),
+    (["explain-error", "--log", "/proc/kmsg"], {}, "the log is a file under /proc or /sys"),
+    (["diagnose", "--log", "/proc/self/environ"], {}, "the log is a file under /proc or /sys"),
     (["explain-error", "--log", f"{LONG}.log"], {}, "log cannot be reached: the path is too long"),
     (["explain-error", "--log", "x.py/y"], {}, "log cannot be reached"),
     (["diagnose", "~nosuchuser/x.py"], {}, "no such home directory"),
@@ -398,8 +398,8 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], str]] = [
         {"AOTI_DEBUG_LAUNCHER": "nolauncher --x"},
         "program in AOTI_DEBUG_LAUNCHER is not there",
     ),
-    (["doctor"], {"AOTI_DEBUG_LAUNCHER": "no 'end"}, "AOTI_DEBUG_LAUNCHER is no command line"),
-    (["doctor"], {"AOTI_DEBUG_JOBS": "many"}, "AOTI_DEBUG_JOBS is no number of jobs"),
+    (["doctor"], {"AOTI_DEBUG_LAUNCHER": "no 'end"}, "AOTI_DEBUG_LAUNCHER is not a valid command line"),
+    (["doctor"], {"AOTI_DEBUG_JOBS": "many"}, "AOTI_DEBUG_JOBS must be a number of jobs"),
 ]
 
 
@@ -479,7 +479,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     (tool("diagnose", command=["no-such-program"]), RESULT, "no such program"),
     (tool("explain_error", log="pipe.log"), RESULT, "log is a pipe, not a file"),
     (tool("explain_error", log="/dev/zero"), RESULT, "log is a device, not a file"),
-    (tool("diagnose", log="/proc/self/environ"), RESULT, "the log is a file of the kernel"),
+    (tool("diagnose", log="/proc/self/environ"), RESULT, "the log is a file under /proc or /sys"),
     (tool("inspect_package", package="broken.pt2"), RESULT, "broken.pt2"),
     # values that nothing can have
     (
@@ -501,7 +501,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     # resources
     (resource("aoti-debug://jobs/job_00000000/output.log"), INVALID, "no such job"),
     (resource("aoti-debug://jobs/..%2f..%2fetc/passwd"), INVALID, ""),
-    (resource("aoti-debug://jobs/job_00000000/x?offset=abc"), INVALID, "offset is no number of bytes"),
+    (resource("aoti-debug://jobs/job_00000000/x?offset=abc"), INVALID, "offset must be a number of bytes"),
     (resource("aoti-debug://nothing"), INVALID, ""),
     (("no/such/method", {}), UNKNOWN_METHOD, ""),
 ]

@@ -110,7 +110,7 @@ def test_a_program_that_dies_after_its_call_is_told_where(zoo: ZooPackage, tmp_p
     )
     found = verdict(tmp_path, ScriptWorkload(script=script, env=torch_environment()))
     assert (found.outcome, found.guilty) == ("inconclusive", None), found.summary
-    assert "serve.py:4: 1 call had returned. The call returns when it is made alone." in found.summary
+    assert "serve.py:4: 1 call had returned. The call returns when it is repeated alone." in found.summary
     assert "error in the script" in found.summary and "compiler" not in found.summary
 
 

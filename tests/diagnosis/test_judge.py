@@ -253,7 +253,7 @@ def test_what_is_not_proven_says_why(zoo: ZooPackage) -> None:
         found = verdict(case, suspect("a", "nan_or_inf", "x", **more))
         return [each for each in found.remarks if each.startswith("Not proven")]
 
-    assert notes(intervention=tried) == [f"Not proven: {tried.what} was not tried."]
+    assert notes(intervention=tried) == [f"Not proven: {tried.what} was not made."]
     case.trials[tried.key] = trial(tried, Effect.NOT_APPLICABLE, "the package is too large")
     assert notes(intervention=tried) == [f"Not proven: {tried.what}: the package is too large."]
     case.trials[tried.key] = trial(tried, Effect.GONE)
@@ -261,4 +261,7 @@ def test_what_is_not_proven_says_why(zoo: ZooPackage) -> None:
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called())
     (why,) = notes(observed=True)
-    assert why == "Not proven: the call does not fail when made alone, so there is no failure to remove."
+    assert (
+        why
+        == "Not proven: the call does not fail when it is repeated alone, so there is no failure to remove."
+    )

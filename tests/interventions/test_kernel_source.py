@@ -60,7 +60,7 @@ def kernel(source: str = CPP, kind: Any = "cpp") -> Kernel:
     ("old", "new", "what"),
     [
         ("tmp99", "0", "does not occur"),
-        ("tmp3-tmp5", "0", "with other spaces on line 47: tmp3 - tmp5"),
+        ("tmp3-tmp5", "0", "line 47 matches except for spaces: tmp3 - tmp5"),
         ("tmp0", "0", "occurs 2 times in cpp_fused_0: line 42: auto tmp0"),
         ("", "0", "is empty"),
         ("tmp3 - tmp5", "tmp3 = tmp5", "assigns"),

@@ -175,7 +175,7 @@ def test_threads_that_end_meanwhile_are_left_out() -> None:
 def test_a_process_that_ended_is_said() -> None:
     """Before the look, when its parent has not waited for it, or during the look."""
     with subprocess.Popen(["sleep", "100"]) as process:
-        with pytest.raises(ProblemError, match="ended while it was looked at"), open_process(process.pid):
+        with pytest.raises(ProblemError, match="ended during the inspection"), open_process(process.pid):
             process.kill()
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProblemError, match="has ended"), open_process(process.pid):
@@ -269,7 +269,7 @@ def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: ZooPackage, tmp_
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), threads))
     run = post_mortem(tmp_path / "core", zoo("ranker"))
     assert run.returncode == 0, run.stderr
-    assert "44 threads of 300 were not looked at" in run.stdout and "build" not in run.stdout
+    assert "44 threads of 300 were not examined" in run.stdout and "build" not in run.stdout
     assert "256 elsewhere" in run.stdout and "300 elsewhere" not in run.stdout
 
 

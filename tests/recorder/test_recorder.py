@@ -279,7 +279,7 @@ IN_OPERATOR = "is in launch 3, aoti_torch_cpu_halve_rows: "
 FOR_INSTANCE = "waits for a free instance of the model, held by thread"
 HANGING = {
     "gil": Hung("plugin", "likely", (f"{IN_OPERATOR}waits for the GIL, held by", FOR_INSTANCE), "2 threads"),
-    "loop": Hung("loop", "likely", ("computes; its call began", "; the calls before took"), ""),
+    "loop": Hung("loop", "likely", ("computes; its call began", "; earlier calls took"), ""),
     "sleep": Hung("plugin", "likely", (f"{IN_OPERATOR}sleeps", FOR_INSTANCE), "aotizoo::halve_rows"),
 }
 

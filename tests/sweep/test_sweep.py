@@ -132,7 +132,7 @@ def test_a_pattern_makes_a_case_of_each_file(tmp_path: Path) -> None:
         ("- a", "not a mapping"),
         ("cases: [{package: a.pt2, bugdet_s: 1}]", "case 0: bugdet_s"),
         ("cases: [{package: a.pt2, budget_s: -1}]", "case 0: budget_s"),
-        ("cases: [{package: a.pt2, gpus: many}]", "gpus is no number"),
+        ("cases: [{package: a.pt2, gpus: many}]", "gpus must be a number"),
         ("cases: [{package: a.pt2}, {package: b/a.pt2}]", "two cases have one name"),
         ("cases: [{package: '*.pt2', inputs: '*.pt'}]", "more than one pattern"),
         ("cases: [{package: '*.pt2'}]", "no file matches"),

@@ -51,7 +51,7 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
     second = kernels_with(package, "mul_tanh")[1]
     assert found.guilty.launch_index == second
     assert found.intervention.what.startswith(f"the call with launch {second} (")
-    assert "done in eager mode" in found.intervention.what and found.intervention.result == "gone"
+    assert "run in eager mode" in found.intervention.what and found.intervention.result == "gone"
     assert found.fix is not None and found.confirmed is not None and "eager mode" in found.confirmed.what
     assert f"--launch {second} --as eager" in found.confirmed.command
 

@@ -213,7 +213,7 @@ def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
         f"mode by up to {eager:.3g}; rounding explains the difference of every element"
     )
     evidence: list[Evidence] = [seen("interpret", fact)]
-    fix = Fix(text=f"allow for rounding in the check: a difference of {error + eager:.3g} is no fault")
+    fix = Fix(text=f"allow for rounding in the check: a difference of {error + eager:.3g} is not a fault")
     update: dict[str, object] = {}
     trial = case.trials.get(KEY)
     if trial is not None:

@@ -206,7 +206,11 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
         or (flight.usual_s is not None and flight.seconds >= max(BETWEEN_S, UNUSUAL * flight.usual_s))
     )
     others = len([each for each in process.threads if thread.thread in each.held_by])
-    waiting = f" {counted(others, 'other thread')} of the package waits for it." if others else ""
+    waiting = (
+        f" {counted(others, 'other thread')} of the package {'waits' if others == 1 else 'wait'} for it."
+        if others
+        else ""
+    )
     op = operator_of(thread.launch, case) if thread.launch is not None else ""
     told = _told(thread)
     summary = f"{told[:1].upper()}{told[1:]}{_since(thread, process)}.{waiting}"
@@ -219,14 +223,14 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
         evidence=_evidence(process),
         fix=Fix(text=action),
         weak=thread.computes and not long,
-        settle="the recorder tells how long a call takes as a rule; look again, or diagnose the call itself",
+        settle="a recording shows how long a call usually takes; look again, or diagnose that call",
     )
 
 
 def _moving(process: ProcessSeen) -> Suspect:
     """No thread stayed in the package. Nothing is known to be wrong with it."""
     served = f"{counted(process.served, 'call')} ended" if process.served else "its threads moved"
-    summary = f"The process serves calls: {served} during the {BETWEEN_S:g} s of the look."
+    summary = f"The process serves calls: {served} while the process was observed ({BETWEEN_S:g} s)."
     if not process.threads:
         summary = "No thread of the process is in the package: it waits or computes elsewhere."
     return _Stuck(
@@ -251,8 +255,8 @@ def _since(thread: ThreadSeen, process: ProcessSeen) -> str:
     """For how long the thread has been there, as far as that is known."""
     flight = process.flights.get(thread.thread)
     if flight is None:
-        return f", during the whole {BETWEEN_S:g} s of the look"
-    usual = f"; the calls before took {flight.usual_s * 1e3:.3g} ms" if flight.usual_s is not None else ""
+        return f", as long as the process was observed ({BETWEEN_S:g} s)"
+    usual = f"; earlier calls took {flight.usual_s * 1e3:.3g} ms" if flight.usual_s is not None else ""
     return f"; its call began {flight.seconds:.1f} s ago{usual}"
 
 
@@ -262,5 +266,7 @@ def _evidence(process: ProcessSeen) -> tuple[Evidence, ...]:
         facts = list(states_in_words(process.threads))[:MOST_TOLD]
     facts.append(f"{counted(process.others, 'thread')} elsewhere")
     if process.served is not None:
-        facts.append(f"{counted(process.served, 'call')} ended during the {BETWEEN_S:g} s of the look")
+        facts.append(
+            f"{counted(process.served, 'call')} ended while the process was observed ({BETWEEN_S:g} s)"
+        )
     return tuple(seen("look_at_process", fact) for fact in facts)

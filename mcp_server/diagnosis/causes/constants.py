@@ -203,10 +203,14 @@ def _cast(name: str, dtype: str) -> Intervention:
 def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
     given = f"state[{name!r}]"
     if aspect == "dtype":
-        return Fix(text="convert it before the update", before=given, after=f"{given}.to(torch.{compiled})")
+        return Fix(
+            text=f"convert {name} to {compiled} before the update",
+            before=given,
+            after=f"{given}.to(torch.{compiled})",
+        )
     if aspect == "device":
         also = "" if update.user_managed else ", or pass allow_h2d_copy=True"
-        return Fix(text=f"move it to {compiled} before the update{also}")
+        return Fix(text=f"move {name} to {compiled} before the update{also}")
     if aspect == "stride":
         kept = "; keep that copy alive, and copy later values into it" if update.user_managed else ""
         action = f"pass a tensor with the compiled strides{kept}"
@@ -337,7 +341,7 @@ def _folded(names: Iterable[str], case: DiagnosisState) -> list[str]:
 
 
 def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
-    """The prefix that every unknown name has too much, or that every one lacks; empty if there is none."""
+    """The prefix that every unknown name has in excess, or that every one lacks; empty if there is none."""
     state = case.exported.state if case.exported is not None else ()
     known = [*update.compiled, *state]
     for first in update.unknown:

@@ -161,15 +161,18 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
         return  # a missing module, the machine, or torch is to blame
     place = f"{lines[0].file}:{lines[0].line}" if lines else "the program"
     short = f"{PurePath(lines[0].file).name}:{lines[0].line}, " if lines else ""
-    before = "nothing was compiled, loaded or called before that"
+    before = "nothing was compiled, loaded or called before that line"
     yield Suspect(
         category="script_error",
         guilty=component("script", place, lines),
         summary=f"Your script stopped before it called a package: {short}"
-        f"{quoted(root.text, 200).rstrip('.')}. Fix that, then run diagnose again.",
+        f"{quoted(root.text, 200).rstrip('.')}.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), seen("capture", before)),
-        fix=Fix(text="correct that line or its input", before=lines[0].code if lines else None),
+        fix=Fix(
+            text="correct that line or its input, then diagnose again",
+            before=lines[0].code if lines else None,
+        ),
     )
 
 

@@ -107,12 +107,12 @@ def _with_ordinary(
         level=CausalLevel.CALL,
         evidence=(seen("check_devices", of),),
         fix=Fix(
-            text=f"keep what is {what} out of {name} where it is produced",
+            text=f"keep {what} values out of {name} where it is produced",
             after=f"assert bool({check.format(leaf_of(item).name)}.all())",
         ),
         intervention=fill,
         weak=not few,
-        settle="The call with ordinary values there settles it.",
+        settle="To decide, repeat the call with ordinary values there.",
     )
 
 
@@ -125,7 +125,7 @@ def finite_in_eager(case: DiagnosisState) -> bool:
 
 
 def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """The suspect if eager mode is finite: a guard would hide the fault, and eager mode removes it."""
+    """Return the suspect for a launch whose eager result is finite: a guard would hide the fault."""
     wrong = {each.launch: each for each in case.wrong_launches}
     launch = wrong.get(suspect.guilty.launch_index if suspect.guilty.launch_index is not None else -1)
     evidence, removal = suspect.evidence, None
@@ -176,7 +176,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         evidence.append(seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}"))
     own = case.by_source.by_launch if case.by_source is not None else ()
     if any(each.launch == made and each.agreement in ("equal", "rounding") for each in own):
-        same = f"as PyTorch, launch {made} gives the same values on the same inputs, NaN included"
+        same = "its source, read as PyTorch, gives the same values on the same inputs, including NaN"
         evidence.append(seen("decompile", f"the kernel does what the model says: {same}"))
     op = operator_of(made, case) if made is not None else ""
     # The operator that makes it in eager mode if known, else all lines of the kernel.
@@ -267,7 +267,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
 
 def _fix_of_input(label: str, name: str = "") -> Fix:
     check = f"assert bool(torch.isfinite({name or label}).all())" if name or "[" in label else None
-    return Fix(text=f"keep what is not finite out of {label} where it is produced", after=check)
+    return Fix(text=f"keep values that are not finite out of {label} where it is produced", after=check)
 
 
 def _fix_of_line(op: str, line: str) -> Fix:

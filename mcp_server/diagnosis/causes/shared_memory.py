@@ -79,8 +79,8 @@ def _as_expected(case: DiagnosisState) -> bool:
 
 
 def _again(case: DiagnosisState) -> Iterator[Evidence]:
-    returns = "what the program expected" if _as_expected(case) else "well"
-    yield seen("run", f"with the constants as originally loaded, the call returns {returns}")
+    returns = "returns what the program expected" if _as_expected(case) else "does not fail"
+    yield seen("run", f"with the constants as originally loaded, the call {returns}")
 
 
 def _alone(case: DiagnosisState) -> Iterator[Evidence]:
@@ -247,7 +247,7 @@ def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:
         category="concurrency" if threads else "wrong_output",
         guilty=component("constant", names[0], lines, value="changed by each call"),
         summary=f"The package keeps {counted(len(names), 'buffer')} of the model ({named}), which each call "
-        f"changes: the outputs depend on the calls before. Made alone, this call gives different numbers."
+        f"changes: the outputs depend on earlier calls. On its own, this call gives different numbers."
         f"{shared}",
         level=CausalLevel.STATE,
         evidence=(

@@ -22,6 +22,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.kernel import anew, eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.errors import argument
 from mcp_server.logs.captured import Captured, CapturedLoad
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
@@ -206,6 +207,13 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
+def _unlike(summary: str) -> str:
+    """The sentence of a launch that differs: `launch 1, kernel: buf1 differs from mul in eager mode`."""
+    launch, _, differs = summary.partition(": ")
+    launch += "," if "," in launch else ""
+    return f"{launch[:1].upper()}{launch[1:]} does not compute what the exported program computes: {differs}"
+
+
 def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) -> Iterator[Suspect]:
     """Return the launches that are wrong on correct inputs, each with a trial that runs it in eager mode."""
     judged = seen("compare_with_eager", every.summary, every.plan.uri if every.plan else "")
@@ -220,7 +228,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
         lines = each.locations[:3] or case.call_locations
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),
-            summary=f"A launch does not compute what the exported program computes: {each.summary}.{also} "
+            summary=f"{_unlike(each.summary)}.{also} "
             f"This launch read {'values that were not judged' if each.suspects else 'correct values'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged,),
@@ -364,14 +372,15 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The call returns, and {facts[0].fact}. {coarse}",
             level=CausalLevel.SYMPTOM,
             evidence=tuple(facts),
-            settle="compare_with_eager tells rounding from a fault: it computes the program in float64.",
+            settle="compare_with_eager distinguishes rounding from a fault: it computes in float64.",
             fix=Fix(text="compare with a tolerance for that dtype (rtol, atol), or compile in float32"),
             weak=True,
             observed=False,
         )
         return
     # A command that also fails on correct outputs looks the same.
-    alone = " Only the check command says so: give the correct outputs (expect), for which it must pass."
+    correct = f"give the correct outputs ({argument('expect')})"
+    alone = f" Only the check command says so: {correct}, for which it must pass."
     yield _Wrong(
         guilty=Component(kind="package", name=""),
         summary=f"The call returns, and {facts[0].fact}; the checks that were made do not explain it."
@@ -467,7 +476,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     agree = "package and exported program agree on the failing call"
     given = case.symptom.expect is not None
     differ = f"the outputs differ from what {'is expected' if given else 'the script compares them with'}"
-    why = "the reference has different weights, another mode or different inputs, or is another model."
+    why = "the reference has different weights, mode or inputs, or is a different model."
     if given:
         why = "the model computes something else, or these inputs or weights are not the intended ones."
     if len(own) == 1:

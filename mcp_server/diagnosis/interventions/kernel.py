@@ -16,7 +16,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention
 from mcp_server.diagnosis.origin import Operation, Origin
 from mcp_server.diagnosis.origin.lines import guarded_code
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
@@ -132,16 +132,16 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
     made = Intervention(
         key=f"launch:{launch}:{how}",
         kind=Kind.KERNEL,
-        what=f"the call with launch {launch} ({name}) done as {how}",
+        what=f"the call with launch {launch} ({name}) run with {how}",
         spelling=("--launch", str(launch), "--as", how),
     )
     if how == "eager":
-        why = "a launch is done in eager mode by the exported program: give it (exported)"
+        why = f"to run a launch in eager mode, give the exported program ({argument('exported')})"
         return replace(made, unavailable=why)
     if how not in HOWS:
-        raise ProblemError("no such way to do a launch", value=how, allowed=", ".join((*HOWS, "eager")))
+        raise ProblemError("unknown change of a launch", value=how, allowed=", ".join((*HOWS, "eager")))
     if name not in package.wrapper.kernels:
-        why = f"launch {launch} is the operator {name}: only a generated kernel can be done as {how}"
+        why = f"launch {launch} is the operator {name}: only a generated kernel can be run with {how}"
         return replace(made, unavailable=why)
     way = HOWS[how]
     try:
@@ -269,19 +269,19 @@ async def _package(call: TriedCall) -> Package:
 
 
 # "Eager in place of launch N", for every launch that was wrong on correct inputs. The call is made on the
-# package with probes. If several launches are wrong, the others are done in eager mode in all three calls,
+# package with probes. If several launches are wrong, the others run in eager mode in all three calls,
 # because a call that fails for two reasons still fails without one of them.
 MOST_TRIED = 3  # wrong launches
 
 
 def in_eager(launch: int, kernel: str, others: Sequence[int] = (), plan: Path | None = None) -> Intervention:
     """Run the launch in eager mode on its own inputs. All three calls run the `others` in eager mode, too."""
-    also = f" (launch {', '.join(map(str, others))} is so in all calls)" if others else ""
+    also = f" (launches {', '.join(map(str, others))} run in eager mode in all calls)" if others else ""
     asked = EagerLaunches(plan=str(plan), launches=sorted((launch, *others))) if plan is not None else None
     return Intervention(
         key=eager_key(launch),
         kind=Kind.KERNEL,
-        what=f"the call with launch {launch} ({kernel}) done in eager mode{also}",
+        what=f"the call with launch {launch} ({kernel}) run in eager mode{also}",
         options=Options(eager=asked),
     )
 

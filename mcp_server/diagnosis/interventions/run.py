@@ -436,9 +436,12 @@ async def try_flaky(context: Context, call: TriedCall, intervention: Interventio
     elif still:
         effect, reason = Effect.SAME, f"{often}, with the change {len(still)} of {len(changed)}"
     elif chance >= MOST_CHANCE:
-        effect, reason = Effect.NOT_APPLICABLE, f"{never}: that may be chance ({chance:.0%})"
+        effect, reason = Effect.NOT_APPLICABLE, f"{never}: that may be chance (probability {chance:.0%})"
     else:
-        effect, reason = effect_of(failing[0], after)[0], f"{never} in that way: chance {chance:.2%}"
+        effect, reason = (
+            effect_of(failing[0], after)[0],
+            f"{never} in that way: the probability of chance is {chance:.2%}",
+        )
     return Trial(
         *(intervention, effect, as_it_is[0], after, as_it_is[-1]),
         side_effects=side_effects_of(after, as_it_is[-1]),

@@ -81,7 +81,9 @@ async def edited(
     own = edit.with_name(WEIGHTS)
     weights = str(own if own.exists() else written.weights or "")
     what = (
-        f"launch {launch} done as {edit.name} does it" if launches else f"{edit.name} in place of the package"
+        f"launch {launch} replaced with its code in {edit.name}"
+        if launches
+        else f"{edit.name} in place of the package"
     )
     made = Intervention(
         key=f"edit:{edit}:{launch}",
@@ -110,7 +112,9 @@ def _function(program: PytorchProgram, launch: int) -> LaunchAlone:
     if found is None or found.alone is None or not found.name:
         functions = [each.index for each in program.launches if each.alone is not None and each.name]
         raise ProblemError(
-            "the launch is no function of the program", value=launch, allowed=", ".join(map(str, functions))
+            "the program has no function for this launch",
+            value=launch,
+            allowed=", ".join(map(str, functions)),
         )
     return asked(found)
 

@@ -237,7 +237,7 @@ def kept_in_range(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None
         changed(leaf, change),
         what=f"the call with {kept} of {leaf.name} kept within ±{bound:g}, the others as they are",
         after_code=f"{leaf.name}[{row}] = {leaf.name}[{row}].clamp(-{bound:g}, {bound:g})",
-        action=f"keep {kept} of {leaf.name} within ±{bound:g}: scale what is larger before the call",
+        action=f"keep {kept} of {leaf.name} within ±{bound:g}: scale larger values down before the call",
         smallest=True,
     )
 

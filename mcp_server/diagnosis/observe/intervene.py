@@ -151,7 +151,7 @@ def judged(trial: Trial) -> Trial:
         same = "the call with fewer elements returns the same values for these, wrong ones included"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
-        other_sizes = "there is no expectation for a call of other sizes"
+        other_sizes = "the expected outputs do not apply to a call of different sizes"
         return replace(trial, effect=Effect.NOT_APPLICABLE, reason=other_sizes)
     after, again = (seen.facts.compared if seen.facts else None for seen in (trial.after, trial.again))
     if trial.before.failure != "none" or trial.after.failure != "none" or after is None:
@@ -244,4 +244,4 @@ def effect_on_values(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> Tri
         return trial(effect=Effect.NOT_APPLICABLE, reason="the outputs differ from run to run anyway")
     if digests[1] == digests[2]:
         return trial(effect=Effect.NOT_APPLICABLE, reason=SAME)
-    return trial(effect=Effect.GONE, reason="the call then returns different values, unlike without it")
+    return trial(effect=Effect.GONE, reason="the call returns different values only with the change")

@@ -255,4 +255,4 @@ def _too_large(what: str, total: float, dtype: str) -> str:
     largest = limits(dtype).high
     if not largest < abs(total) < math.inf:
         return ""
-    return f"{what} {shown(total)}, too large for {dtype}, which ends at {shown(largest)}".strip()
+    return f"{what} {shown(total)}, too large for {dtype}, whose largest value is {shown(largest)}".strip()

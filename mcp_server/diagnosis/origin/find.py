@@ -228,7 +228,7 @@ class _Finder:
         return self.walker.stored(self.launch, argument.name, offset, None)
 
     def _masks(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
-        """Return the mask elements behind the other values that are not finite."""
+        """Return, for each further value that is not finite, the mask elements behind it."""
         if self.fault.high is not None or tensor.count > _SCANNED:
             return []
         bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))

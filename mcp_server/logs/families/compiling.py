@@ -44,7 +44,8 @@ TABLE.error(
     guide=SHAPES_GUIDE,
     stage="export",
     names=Naming("{expression}", kind="script"),
-    fix="take a number with .item() and bound it with torch._check; for a branch use torch.where or torch.cond",
+    fix="if the value comes from .item(), bound it with torch._check; if the model branches on it, use torch.where "
+    "or torch.cond",
 )
 TABLE.error(
     "branch_alias",
@@ -268,7 +269,7 @@ TABLE.consequence(
     "linker_status",
     r"(?P<detail>collect2: error: ld returned \d+ exit status|linker command failed with exit code \d+)",
     ("toolchain",),
-    "The linker failed; its own message precedes this.",
+    "The linker failed; its own message is above this line.",
     "collect2: error: ld returned 1 exit status",
     tags="build_tool",
 )
@@ -276,7 +277,7 @@ TABLE.symptom(
     "compiler_status",
     r"CalledProcessError: Command '\[?'?(?P<program>[^' ]*(?:g\+\+|gcc|clang(?:\+\+)?|/ld|objcopy|nvcc|ptxas|ninja))[' ](?P<detail>.*)",
     ("toolchain",),
-    "A tool of the compiler failed. If its own message was kept, the message precedes this.",
+    "A tool of the compiler failed. If its own message was kept, it is above this line.",
     "subprocess.CalledProcessError: Command '['/usr/bin/ld', '-r', '-b', 'binary']' returned non-zero exit status 1.",
     names=Naming("{program}", "{detail}"),
     tags="build_tool",

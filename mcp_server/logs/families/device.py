@@ -40,7 +40,7 @@ TABLE.cause(
     "A kernel's configuration (block sizes, stages) needs more shared memory or registers than this GPU has.",
     "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376. Reducing",
     stage="compile",
-    sentence="A kernel needs {required} of {status}, and this GPU has {limit}.",
+    sentence="A kernel needs {required} of {status}; this GPU has {limit} (shared memory is counted in bytes).",
     names=(
         Naming("{kernel}", "{required} needed, {limit} available", kind="kernel"),
         Naming("a Triton kernel", "{required} of {status} needed, {limit} available", kind="kernel"),
@@ -242,15 +242,25 @@ TABLE.error(
     "The specified pointer resides on host memory and is not registered with any CUDA device.",
 )
 TABLE.error(
+    "old_driver",
+    r"(?P<status>CUDA driver version is insufficient for CUDA runtime version|The NVIDIA driver on your system is too old)",
+    ("environment",),
+    "The NVIDIA driver is older than the CUDA runtime of the installed torch.",
+    "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+    stage="any",
+    names=Naming("CUDA driver", "{status}"),
+    fix="update the NVIDIA driver, or install a torch that was built for a CUDA which this driver supports",
+)
+TABLE.error(
     "no_driver",
     (
-        r"(?P<status>Found no NVIDIA driver|CUDA driver version is insufficient for CUDA runtime version|no CUDA-capable device is detected|"
-        r"CUDA driver initialization failed|No CUDA GPUs are available|The NVIDIA driver on your system is too old|CUDA unknown error|"
+        r"(?P<status>Found no NVIDIA driver|no CUDA-capable device is detected|"
+        r"CUDA driver initialization failed|No CUDA GPUs are available|CUDA unknown error|"
         r"initialization error|forward compatibility was attempted|system not yet initialized|driver/library version mismatch|"
         r"0 active drivers)",
     ),
     ("environment",),
-    "CUDA cannot be used in this process: no driver, no visible device, or a driver older than the runtime.",
+    "CUDA cannot be used in this process: no driver, no visible device, or a driver that does not fit.",
     "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
     stage="any",
     names=Naming("CUDA driver", "{status}"),

@@ -295,7 +295,7 @@ TABLE.consequence(
     "A queue stayed empty or full for the whole time limit: the thread or process that should serve it did "
     "not.",
     "_queue.Empty",
-    not_proven="Whether the other side died, hangs or is slow: look for an exception of a thread or process before this.",
+    not_proven="Whether the other side died, hangs or is slow: look for an exception of a thread or process earlier in the log.",
 )
 TABLE.cause(
     "main_guard",

@@ -250,7 +250,8 @@ TABLE.error(
     "scalar_input",
     r"Expected a proper Tensor but got None \(or an undefined Tensor in C\+\+\) for argument #(?P<argument>\d+) '(?P<name>\w+)'",
     ("input_mismatch", "compile_failure"),
-    "A tensor is missing. AOTInductor does not support a dynamic integer input.",
+    "A tensor argument is undefined. One possible cause is a dynamic integer input, which AOTInductor does not "
+    "support.",
     "RuntimeError: Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #1 'other'",
 )
 TABLE.error(
@@ -280,7 +281,7 @@ TABLE.error(
     "proxy_executor",
     r"Unable to find a proxy executor to run custom ops",
     ("invalid_package", "custom_op"),
-    "The description of the custom operators (wrapper.json) is not beside the library.",
+    "The description of the custom operators (wrapper.json) is not in the directory of the library.",
     "Unable to find a proxy executor to run custom ops. Please check if there is a json file generated",
     stage="load",
     guide=SHAPES_GUIDE,

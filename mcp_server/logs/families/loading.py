@@ -74,17 +74,17 @@ TABLE.error(
         Naming("{wrapped}", "a package inside another archive"),
         Naming("{saved}", "a file of torch.save"),
     ),
-    fix="load the .pt2 that torch._inductor.aoti_compile_and_package wrote; unpack what lies in another archive",
+    fix="load the .pt2 that torch._inductor.aoti_compile_and_package wrote; unpack it first if it is inside another archive",
 )
 TABLE.error(
     "other_folder",
     (),
     "invalid_package",
     "The package contains this model, but the loader looks for it in another folder of the archive. It "
-    "takes the folder from the first two members, and one of these was added.",
+    "takes the folder from the first two members, and one of these does not belong to the package.",
     "towns/data/aotinductor/model/a.wrapper.so",
     names=Naming("model '{model}'", "the package holds '{holds}'"),
-    fix="add further members to the archive after the package's own, or put them beside the package",
+    fix="add further members to the archive after the package's own, or keep them outside the package",
 )
 TABLE.error(
     "not_compiled",
@@ -129,7 +129,7 @@ TABLE.error(
     "build_at_load",
     r"(?P<detail>Failed to (?:compile cpp file|link files))",
     "toolchain",
-    "The package ships sources only and is built when it is loaded; the compiler's own message precedes this.",
+    "The package ships sources only and is built when it is loaded; the compiler's own message appears above this line.",
     "RuntimeError: Failed to compile cpp file.",
 )
 TABLE.error(

@@ -209,7 +209,7 @@ def proxy_call(launch: Launch, node: Json, names: Tensors) -> Written:
         raise NotRead("the package's list of operator calls") from error
     path = target.removeprefix("torch.ops.").replace("::", ".")
     if not re.fullmatch(r"\w+(\.\w+)+", path) or not all(name.isidentifier() for name, _ in given):
-        raise NotRead("an operator whose name is no identifier")
+        raise NotRead("an operator whose name is not an identifier")
     written.results = tuple(
         each.target for each in launch.arguments if each.is_tensor and each.fresh and each.target
     )

@@ -129,7 +129,7 @@ class _Writer:
     def _store(self, store: Store, place: Mapping[str, Loop], later: Sequence[Store]) -> None:
         passed = self.tensors.get(store.parameter)
         if passed is None:
-            raise NotRead(f"a store to {store.parameter}, which is no argument")
+            raise NotRead(f"a store to {store.parameter}, which is not an argument")
         value = self.values.value(store.value, place)
         found = self.values.affine(store.index, place)
         tested = store.test is not None and not (isinstance(store.test, Number) and store.test.value)

@@ -235,7 +235,7 @@ class Memory:
     def tensor(self, element: Element) -> Tensor:
         found = [t for line, t in self.states.get(element.parameter, ()) if line < element.line or line == 0]
         if not found:
-            raise NotRead(f"a load of {element.parameter}, which is no argument")
+            raise NotRead(f"a load of {element.parameter}, which is not an argument")
         return found[-1]
 
 

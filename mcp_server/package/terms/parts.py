@@ -221,7 +221,7 @@ class _Writer:
             ):
                 return f"sigmoid({self.text(inner)})"
         if op == "remainder" and any(isinstance(each, Element) for each in parts(args[0])):
-            return f"fmod({', '.join(map(self.text, args))})"  # of data, which may be below 0
+            return f"fmod({', '.join(map(self.text, args))})"  # fmod, because data may be negative
         if op in SIGNS:
             sign, binding = SIGNS[op]
             text = f"{self.text(args[0], binding - 1)} {sign} {self.text(args[1], binding)}"

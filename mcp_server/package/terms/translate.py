@@ -66,7 +66,7 @@ _MASK = re.compile(r"[xyzr]\d*_?mask\b|\bmask_?[xyzr]?$")
 
 
 def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
-    """Return an expression's operator and operands; the operator is "" if it is no operator of values."""
+    """Return an expression's operator and operands; the operator is "" if it is not an operator on values."""
     match syntax:
         case Operation(op="div", args=(Literal(value=1), Call(name="std::sqrt", args=args))):
             return "rsqrt", args  # as torch/_inductor/codegen/cpp.py writes it for scalars

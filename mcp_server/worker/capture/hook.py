@@ -56,7 +56,7 @@ class Hook:
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
             """Look at an uncaught exception before it is printed as usual."""
-            faulthandler.cancel_dump_traceback_later()  # what follows is no hang of the program
+            faulthandler.cancel_dump_traceback_later()  # what follows does not count as a hang
             safely(self.journal, self.compiles.ended, error)
             printed(kind, error, trace)
 

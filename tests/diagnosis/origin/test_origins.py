@@ -66,7 +66,7 @@ def elements(found: Origin) -> list[str]:
 
 CLAMPED = "floor(sqrt((clamp(x, 1, 500) - 1) / 499) * 64)"
 ADDED = 128 * sum(range(1, 97)) * 0.125
-LARGE = "too large for float16, which ends at 65504"
+LARGE = "too large for float16, whose largest value is 65504"
 # By model: what its origin says. All are tried by `make test-thorough`, those of `QUICK` by `make test`.
 QUICK = {"carried"}
 ORIGINS: dict[str, dict[str, object]] = {
