@@ -214,10 +214,6 @@ _INFINITY = re.compile(
     r"|(tl\.full\([^\n]*?)float\([\"']-inf[\"']\)"
 )
 
-_KEEP_IN_BOUNDS = (
-    "template <typename T> inline T aoti_debug_keep(T value, int64_t low, int64_t bound) "
-    "{ return value < T(low) ? T(low) : value < T(bound) ? value : T(bound - 1); } "
-)
 # A limit on one side only, for a number or a vector.
 _LIMIT = """
 template <typename T> inline T NAME(T value, int64_t end) { return value SIGN T(end) ? T(end) : value; }
@@ -232,7 +228,7 @@ _LIMITS = {"aoti_debug_at_most": (">", "minimum"), "aoti_debug_at_least": ("<", 
 
 def compiled_form(source: str) -> str:
     """Put the definitions of the helpers that a kernel may call before it, on its first line."""
-    helpers = _KEEP_IN_BOUNDS if "aoti_debug_keep(" in source else ""
+    helpers = ""
     for name, (sign, function) in _LIMITS.items():
         if f"{name}(" in source:
             helper = _LIMIT.replace("NAME", name).replace("SIGN", sign).replace("FUNCTION", function)
@@ -365,12 +361,12 @@ def with_bounds_kept(kernel: Kernel) -> str:
         if number is None or check.upper is None:
             raise ProblemError(f"the definition of the index is not found: {check.text}", value=kernel.name)
         head, sign, value = lines[number - 1].partition(" = ")
-        if value.startswith("aoti_debug_keep("):
+        if value.startswith("aoti_debug_at_most("):
             continue
         if not sign or not value.endswith(";"):
             raise ProblemError("the definition of the index spans lines", value=lines[number - 1].strip())
-        bounds = f"{check.lower or '0'}, {check.upper.rstrip('L')}"
-        lines[number - 1] = f"{head} = aoti_debug_keep({value[:-1]}, {bounds});"
+        kept = f"aoti_debug_at_least({value[:-1]}, {check.lower or '0'})"
+        lines[number - 1] = f"{head} = aoti_debug_at_most({kept}, ({check.upper.rstrip('L')}) - 1);"
     return "\n".join(lines)
 
 
