@@ -9,11 +9,12 @@ from pathlib import Path
 
 import anyio
 import pytest
+import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command
 from mcp_server.logs.journal import read_journal_file
-from mcp_server.model import PackageWorkload, TensorSpec
+from mcp_server.model import PackageWorkload
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
@@ -197,8 +198,8 @@ def test_an_overrun_of_one_weight_into_the_next_is_seen(
 @thorough
 def test_undefined_behaviour_is_put_on_its_launch_and_input(zoo: ZooPackage, tmp_path: Path) -> None:
     """An index of 2**60 overflows the product with the row's size before any memory is touched."""
-    huge = TensorSpec(shape=[8, 6], dtype="int64", low=2**60, high=2**60)
-    workload = PackageWorkload(package=zoo("ranker"), inputs=[huge])
+    torch.save([torch.full((8, 6), 2**60)], tmp_path / "huge.pt")
+    workload = PackageWorkload(package=zoo("ranker"), inputs=tmp_path / "huge.pt")
     found = tool("locate_fault", tmp_path, workload, tool="ubsan")
     assert found.fault is not None and found.fault.kernel == "cpp_fused_embedding_0"
     assert "signed integer overflow" in found.fault.text
