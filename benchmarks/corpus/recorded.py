@@ -18,6 +18,8 @@ from benchmarks.corpus.forms import CACHE, program
 from benchmarks.corpus.validate import ROOT, select
 
 LOGS = ROOT / "tests" / "recordings" / "program-logs.jsonl"
+# Printed at every export.
+WARNING = re.compile(r"^\S+/copyreg\.py:\d+: FutureWarning: .*\n  return cls\.__new__\(cls, \*args\)\n", re.M)
 
 _PYTHON_FRAME = r'  File "/opt/venv/.*\n(?:    .*\n){0,2}'
 _NATIVE_FRAME = r"frame #\d+: .*\n"
@@ -48,7 +50,7 @@ def neutral(text: str) -> str:
     }
     for pattern, path in replaced.items():
         text = re.sub(pattern, path, text)
-    return text
+    return WARNING.sub("", text)
 
 
 def logs() -> dict[str, str]:

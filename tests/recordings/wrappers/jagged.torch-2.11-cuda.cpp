@@ -4,14 +4,14 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     CUfunction triton_poi_fused_index_mul_0{nullptr};
     CUfunction triton_red_fused_mean_1{nullptr};
 };
-}  // namespace
 
 
 
-AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
-                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
-                                   const std::string& device_str,
-                                   std::optional<std::string> cubin_dir)
+
+
+
+
+
     : AOTInductorModelBase(2,
                            1,
                            1,
@@ -31,12 +31,12 @@ AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
     constants_info_[0].stride = {8, 1};
     constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
     constants_info_[0].original_fqn = "head.weight";
-    update_constants_map(std::move(constants_map));
-    update_constants_array(std::move(constants_array));
+
+
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
     out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
     outputs_info_[0].name = "output0";
-    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
@@ -51,8 +51,8 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
     return {};
 }
-} // namespace torch::aot_inductor
-using namespace torch::aot_inductor;
+
+
 
 template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
 static inline void call_triton_poi_fused_index_mul_0(
@@ -80,7 +80,7 @@ static inline void call_triton_poi_fused_index_mul_0(
     @triton_heuristics.pointwise(
         size_hints={'y': 8, 'x': 8}, tile_hint=TileHint.DEFAULT,
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid2D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_index_mul_0'},
         min_elem_per_thread=0
     )
@@ -120,8 +120,8 @@ static inline void call_triton_poi_fused_index_mul_0(
     int64_t var_3 = ks0;
     int32_t var_4 = ynumel;
     int32_t var_5 = xnumel;
-    CUdeviceptr global_scratch_scratch_6 = 0;
-    CUdeviceptr profile_scratch_scratch_7 = 0;
+
+
     void* kernel_args_[] = {&var_0, &var_1, &var_2, &var_3, &var_4, &var_5, &global_scratch_scratch_6, &profile_scratch_scratch_7};
     launchKernel(kernels_.triton_poi_fused_index_mul_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -151,7 +151,7 @@ static inline void call_triton_red_fused_mean_1(
         size_hints={'x': 8, 'r0_': 32},
         reduction_hint=ReductionHint.DEFAULT,
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr', 'R0_BLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr', 'R0_BLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_red_fused_mean_1'}
     )
     @triton.jit
@@ -191,8 +191,8 @@ static inline void call_triton_red_fused_mean_1(
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_10 = xnumel;
     int32_t var_11 = r0_numel;
-    CUdeviceptr global_scratch_scratch_12 = 0;
-    CUdeviceptr profile_scratch_scratch_13 = 0;
+
+
     void* kernel_args_[] = {&var_8, &var_9, &var_10, &var_11, &global_scratch_scratch_12, &profile_scratch_scratch_13};
     launchKernel(kernels_.triton_red_fused_mean_1, grid_0, grid_1, grid_2, 2, 16, kernel_args_, stream_);
 }
@@ -221,7 +221,7 @@ static inline void call_triton_poi_fused_add_addmm_mean_slice_2(
     @triton_heuristics.pointwise(
         size_hints={'x': 32}, 
         filename=__file__,
-        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'ks0': 'i64', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'ks0': 'i64', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_addmm_mean_slice_2'},
         min_elem_per_thread=0
     )
@@ -267,8 +267,8 @@ static inline void call_triton_poi_fused_add_addmm_mean_slice_2(
     CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     int64_t var_16 = ks0;
     int32_t var_17 = xnumel;
-    CUdeviceptr global_scratch_scratch_18 = 0;
-    CUdeviceptr profile_scratch_scratch_19 = 0;
+
+
     void* kernel_args_[] = {&var_14, &var_15, &var_16, &var_17, &global_scratch_scratch_18, &profile_scratch_scratch_19};
     launchKernel(kernels_.triton_poi_fused_add_addmm_mean_slice_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -406,9 +406,9 @@ AOTI_NOINLINE static void check_input_1(
 }
 
 static bool _check_aoti_runtime_check_inputs_env() {
-    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
-    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
-    return result;
+
+
+
 }
 
 AOTI_NOINLINE static void __check_inputs_outputs(
@@ -423,12 +423,12 @@ AOTI_NOINLINE static void __check_inputs_outputs(
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*
-        input_handles, // array of input AtenTensorHandle; handles
-                        // are stolen; the array itself is borrowed
+        input_handles,
+
     AtenTensorHandle*
-        output_handles, // array for writing output AtenTensorHandle; handles
-                        // will be stolen by the caller; the array itself is
-                        // borrowed
+        output_handles,
+
+
     DeviceStreamType stream,
     AOTIProxyExecutorHandle proxy_executor
 ) {
@@ -457,7 +457,7 @@ void AOTInductorModel::run_impl(
     auto arg3_1_size = arg3_1.sizes();
     int64_t s95 = arg3_1_size[0];
     inputs.clear();
-    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
 
     AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
     const int64_t int_array_0[] = {s95, 8L};
@@ -497,4 +497,4 @@ void AOTInductorModel::run_impl(
     buf2.reset();
     output_handles[0] = buf3.release();
 } // AOTInductorModel::run_impl
-} // namespace torch::aot_inductor
+

@@ -3,14 +3,14 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     CUfunction triton_poi_fused_1{nullptr};
     CUfunction triton_poi_fused_addmm_log_mul_sigmoid_0{nullptr};
 };
-}  // namespace
 
 
 
-AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
-                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
-                                   const std::string& device_str,
-                                   std::optional<std::string> cubin_dir)
+
+
+
+
+
     : AOTInductorModelBase(2,
                            1,
                            3,
@@ -52,12 +52,12 @@ AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
     constants_info_[2].stride = {16, 1};
     constants_info_[2].layout = static_cast<int32_t>(cached_torch_layout_strided);
     constants_info_[2].original_fqn = "out.weight";
-    update_constants_map(std::move(constants_map));
-    update_constants_array(std::move(constants_array));
+
+
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
     out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
     outputs_info_[0].name = "output0";
-    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
@@ -72,8 +72,8 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
     return {};
 }
-} // namespace torch::aot_inductor
-using namespace torch::aot_inductor;
+
+
 
 template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename in_ptr1_type_, typename kernels_type_>
 static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
@@ -99,7 +99,7 @@ static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
     @triton_heuristics.pointwise(
         size_hints={'x': 128}, 
         filename=__file__,
-        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_addmm_log_mul_sigmoid_0'},
         min_elem_per_thread=0
     )
@@ -131,8 +131,8 @@ static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
     int32_t var_3 = xnumel;
-    CUdeviceptr global_scratch_scratch_4 = 0;
-    CUdeviceptr profile_scratch_scratch_5 = 0;
+
+
     void* kernel_args_[] = {&var_0, &var_1, &var_2, &var_3, &global_scratch_scratch_4, &profile_scratch_scratch_5};
     launchKernel(kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -159,7 +159,7 @@ static inline void call_triton_poi_fused_1(
     @triton_heuristics.pointwise(
         size_hints={'x': 8}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_1'},
         min_elem_per_thread=0
     )
@@ -212,8 +212,8 @@ static inline void call_triton_poi_fused_1(
     }
     CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_7 = xnumel;
-    CUdeviceptr global_scratch_scratch_8 = 0;
-    CUdeviceptr profile_scratch_scratch_9 = 0;
+
+
     void* kernel_args_[] = {&var_6, &var_7, &global_scratch_scratch_8, &profile_scratch_scratch_9};
     launchKernel(kernels_.triton_poi_fused_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -367,9 +367,9 @@ AOTI_NOINLINE static void check_input_1(
 }
 
 static bool _check_aoti_runtime_check_inputs_env() {
-    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
-    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
-    return result;
+
+
+
 }
 
 AOTI_NOINLINE static void __check_inputs_outputs(
@@ -384,12 +384,12 @@ AOTI_NOINLINE static void __check_inputs_outputs(
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*
-        input_handles, // array of input AtenTensorHandle; handles
-                        // are stolen; the array itself is borrowed
+        input_handles,
+
     AtenTensorHandle*
-        output_handles, // array for writing output AtenTensorHandle; handles
-                        // will be stolen by the caller; the array itself is
-                        // borrowed
+        output_handles,
+
+
     DeviceStreamType stream,
     AOTIProxyExecutorHandle proxy_executor
 ) {
@@ -418,7 +418,7 @@ void AOTInductorModel::run_impl(
     auto arg4_1_size = arg4_1.sizes();
     int64_t s77 = arg4_1_size[0];
     inputs.clear();
-    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
 
     AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
     const int64_t int_array_0[] = {s77, 16L};
@@ -459,4 +459,4 @@ void AOTInductorModel::run_impl(
     buf2.reset();
     output_handles[0] = buf3.release();
 } // AOTInductorModel::run_impl
-} // namespace torch::aot_inductor
+

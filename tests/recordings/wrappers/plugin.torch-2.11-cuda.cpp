@@ -3,14 +3,14 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     CUfunction triton_poi_fused_1{nullptr};
     CUfunction triton_poi_fused_addmm_halve_rows_tanh_0{nullptr};
 };
-}  // namespace
 
 
 
-AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
-                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
-                                   const std::string& device_str,
-                                   std::optional<std::string> cubin_dir)
+
+
+
+
+
     : AOTInductorModelBase(1,
                            1,
                            2,
@@ -40,12 +40,12 @@ AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
     constants_info_[1].stride = {8, 1};
     constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
     constants_info_[1].original_fqn = "out.weight";
-    update_constants_map(std::move(constants_map));
-    update_constants_array(std::move(constants_array));
+
+
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
     out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
     outputs_info_[0].name = "output0";
-    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
@@ -60,8 +60,8 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
     return {};
 }
-} // namespace torch::aot_inductor
-using namespace torch::aot_inductor;
+
+
 
 template <typename in_out_ptr0_type_, typename kernels_type_>
 static inline void call_triton_poi_fused_addmm_halve_rows_tanh_0(
@@ -85,7 +85,7 @@ static inline void call_triton_poi_fused_addmm_halve_rows_tanh_0(
     @triton_heuristics.pointwise(
         size_hints={'x': 64}, 
         filename=__file__,
-        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_addmm_halve_rows_tanh_0'},
         min_elem_per_thread=0
     )
@@ -141,8 +141,8 @@ static inline void call_triton_poi_fused_addmm_halve_rows_tanh_0(
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
     int32_t var_1 = xnumel;
-    CUdeviceptr global_scratch_scratch_2 = 0;
-    CUdeviceptr profile_scratch_scratch_3 = 0;
+
+
     void* kernel_args_[] = {&var_0, &var_1, &global_scratch_scratch_2, &profile_scratch_scratch_3};
     launchKernel(kernels_.triton_poi_fused_addmm_halve_rows_tanh_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -169,7 +169,7 @@ static inline void call_triton_poi_fused_1(
     @triton_heuristics.pointwise(
         size_hints={'x': 4}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_1'},
         min_elem_per_thread=0
     )
@@ -206,8 +206,8 @@ static inline void call_triton_poi_fused_1(
     }
     CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_5 = xnumel;
-    CUdeviceptr global_scratch_scratch_6 = 0;
-    CUdeviceptr profile_scratch_scratch_7 = 0;
+
+
     void* kernel_args_[] = {&var_4, &var_5, &global_scratch_scratch_6, &profile_scratch_scratch_7};
     launchKernel(kernels_.triton_poi_fused_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -291,9 +291,9 @@ AOTI_NOINLINE static void check_input_0(
 }
 
 static bool _check_aoti_runtime_check_inputs_env() {
-    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
-    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
-    return result;
+
+
+
 }
 
 AOTI_NOINLINE static void __check_inputs_outputs(
@@ -307,12 +307,12 @@ AOTI_NOINLINE static void __check_inputs_outputs(
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*
-        input_handles, // array of input AtenTensorHandle; handles
-                        // are stolen; the array itself is borrowed
+        input_handles,
+
     AtenTensorHandle*
-        output_handles, // array for writing output AtenTensorHandle; handles
-                        // will be stolen by the caller; the array itself is
-                        // borrowed
+        output_handles,
+
+
     DeviceStreamType stream,
     AOTIProxyExecutorHandle proxy_executor
 ) {
@@ -333,7 +333,7 @@ void AOTInductorModel::run_impl(
     int64_t arg4_1_size_0 = arg4_1_size[0];
     int64_t s44 = (1.0/2.0)*arg4_1_size_0;
     inputs.clear();
-    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
 
     AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
     const int64_t int_array_0[] = {2L*s44, 8L};
@@ -381,4 +381,4 @@ void AOTInductorModel::run_impl(
     buf4.reset();
     output_handles[0] = buf5.release();
 } // AOTInductorModel::run_impl
-} // namespace torch::aot_inductor
+

@@ -5,14 +5,14 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     CUfunction triton_poi_fused_ones_scatter_reduce_0{nullptr};
     CUfunction triton_poi_fused_zeros_1{nullptr};
 };
-}  // namespace
 
 
 
-AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
-                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
-                                   const std::string& device_str,
-                                   std::optional<std::string> cubin_dir)
+
+
+
+
+
     : AOTInductorModelBase(2,
                            1,
                            0,
@@ -21,12 +21,12 @@ AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
                            true) {
     inputs_info_[0].name = "arg0_1";
     inputs_info_[1].name = "arg1_1";
-    update_constants_map(std::move(constants_map));
-    update_constants_array(std::move(constants_array));
+
+
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
     out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
     outputs_info_[0].name = "output0";
-    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
@@ -41,8 +41,8 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
     return {};
 }
-} // namespace torch::aot_inductor
-using namespace torch::aot_inductor;
+
+
 
 template <typename out_ptr0_type_, typename kernels_type_>
 static inline void call_triton_poi_fused_ones_scatter_reduce_0(
@@ -66,7 +66,7 @@ static inline void call_triton_poi_fused_ones_scatter_reduce_0(
     @triton_heuristics.pointwise(
         size_hints={'x': 16}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_ones_scatter_reduce_0'},
         min_elem_per_thread=0
     )
@@ -90,8 +90,8 @@ static inline void call_triton_poi_fused_ones_scatter_reduce_0(
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_1 = xnumel;
-    CUdeviceptr global_scratch_scratch_2 = 0;
-    CUdeviceptr profile_scratch_scratch_3 = 0;
+
+
     void* kernel_args_[] = {&var_0, &var_1, &global_scratch_scratch_2, &profile_scratch_scratch_3};
     launchKernel(kernels_.triton_poi_fused_ones_scatter_reduce_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -118,7 +118,7 @@ static inline void call_triton_poi_fused_zeros_1(
     @triton_heuristics.pointwise(
         size_hints={'x': 16}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_zeros_1'},
         min_elem_per_thread=0
     )
@@ -142,8 +142,8 @@ static inline void call_triton_poi_fused_zeros_1(
     }
     CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_5 = xnumel;
-    CUdeviceptr global_scratch_scratch_6 = 0;
-    CUdeviceptr profile_scratch_scratch_7 = 0;
+
+
     void* kernel_args_[] = {&var_4, &var_5, &global_scratch_scratch_6, &profile_scratch_scratch_7};
     launchKernel(kernels_.triton_poi_fused_zeros_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -172,7 +172,7 @@ static inline void call_triton_poi_fused_index_put_zeros_2(
     @triton_heuristics.pointwise(
         size_hints={'x': 8}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_index_put_zeros_2'},
         min_elem_per_thread=0
     )
@@ -203,8 +203,8 @@ static inline void call_triton_poi_fused_index_put_zeros_2(
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
     CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_11 = xnumel;
-    CUdeviceptr global_scratch_scratch_12 = 0;
-    CUdeviceptr profile_scratch_scratch_13 = 0;
+
+
     void* kernel_args_[] = {&var_8, &var_9, &var_10, &var_11, &global_scratch_scratch_12, &profile_scratch_scratch_13};
     launchKernel(kernels_.triton_poi_fused_index_put_zeros_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -233,7 +233,7 @@ static inline void call_triton_poi_fused_add_3(
     @triton_heuristics.pointwise(
         size_hints={'x': 16}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_3'},
         min_elem_per_thread=0
     )
@@ -261,8 +261,8 @@ static inline void call_triton_poi_fused_add_3(
     CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
     CUdeviceptr var_16 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_17 = xnumel;
-    CUdeviceptr global_scratch_scratch_18 = 0;
-    CUdeviceptr profile_scratch_scratch_19 = 0;
+
+
     void* kernel_args_[] = {&var_14, &var_15, &var_16, &var_17, &global_scratch_scratch_18, &profile_scratch_scratch_19};
     launchKernel(kernels_.triton_poi_fused_add_3, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -384,9 +384,9 @@ void AOTInductorModel::_const_run_impl(
 
 
 static bool _check_aoti_runtime_check_inputs_env() {
-    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
-    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
-    return result;
+
+
+
 }
 
 AOTI_NOINLINE static void __check_inputs_outputs(
@@ -401,12 +401,12 @@ AOTI_NOINLINE static void __check_inputs_outputs(
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*
-        input_handles, // array of input AtenTensorHandle; handles
-                        // are stolen; the array itself is borrowed
+        input_handles,
+
     AtenTensorHandle*
-        output_handles, // array for writing output AtenTensorHandle; handles
-                        // will be stolen by the caller; the array itself is
-                        // borrowed
+        output_handles,
+
+
     DeviceStreamType stream,
     AOTIProxyExecutorHandle proxy_executor
 ) {
@@ -432,7 +432,7 @@ void AOTInductorModel::run_impl(
     auto arg0_1_size = arg0_1.sizes();
     int64_t s77 = arg0_1_size[0];
     inputs.clear();
-    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
 
     AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
     static constexpr int64_t int_array_0[] = {12L, };
@@ -469,4 +469,4 @@ void AOTInductorModel::run_impl(
     buf2.reset();
     output_handles[0] = buf4.release();
 } // AOTInductorModel::run_impl
-} // namespace torch::aot_inductor
+

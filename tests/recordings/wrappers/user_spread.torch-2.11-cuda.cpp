@@ -6,14 +6,14 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     CUfunction triton_poi_fused_mul_sigmoid_2{nullptr};
     CUfunction triton_poi_fused_zeros_0{nullptr};
 };
-}  // namespace
 
 
 
-AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
-                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
-                                   const std::string& device_str,
-                                   std::optional<std::string> cubin_dir)
+
+
+
+
+
     : AOTInductorModelBase(2,
                            1,
                            1,
@@ -33,12 +33,12 @@ AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
     constants_info_[0].stride = {16, 1};
     constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
     constants_info_[0].original_fqn = "out.weight";
-    update_constants_map(std::move(constants_map));
-    update_constants_array(std::move(constants_array));
+
+
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
     out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
     outputs_info_[0].name = "output0";
-    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
@@ -53,8 +53,8 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
     return {};
 }
-} // namespace torch::aot_inductor
-using namespace torch::aot_inductor;
+
+
 
 template <typename out_ptr0_type_, typename kernels_type_>
 static inline void call_triton_poi_fused_zeros_0(
@@ -78,7 +78,7 @@ static inline void call_triton_poi_fused_zeros_0(
     @triton_heuristics.pointwise(
         size_hints={'x': 512}, 
         filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_zeros_0'},
         min_elem_per_thread=0
     )
@@ -102,8 +102,8 @@ static inline void call_triton_poi_fused_zeros_0(
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_1 = xnumel;
-    CUdeviceptr global_scratch_scratch_2 = 0;
-    CUdeviceptr profile_scratch_scratch_3 = 0;
+
+
     void* kernel_args_[] = {&var_0, &var_1, &global_scratch_scratch_2, &profile_scratch_scratch_3};
     launchKernel(kernels_.triton_poi_fused_zeros_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -131,7 +131,7 @@ static inline void call_triton_poi_fused_mul_sigmoid_1(
     @triton_heuristics.pointwise(
         size_hints={'x': 128}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_mul_sigmoid_1'},
         min_elem_per_thread=0
     )
@@ -156,8 +156,8 @@ static inline void call_triton_poi_fused_mul_sigmoid_1(
     CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_6 = xnumel;
-    CUdeviceptr global_scratch_scratch_7 = 0;
-    CUdeviceptr profile_scratch_scratch_8 = 0;
+
+
     void* kernel_args_[] = {&var_4, &var_5, &var_6, &global_scratch_scratch_7, &profile_scratch_scratch_8};
     launchKernel(kernels_.triton_poi_fused_mul_sigmoid_1, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -185,7 +185,7 @@ static inline void call_triton_poi_fused_mul_sigmoid_2(
     @triton_heuristics.pointwise(
         size_hints={'x': 8}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'out_ptr0': '*i64', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i64', 'out_ptr0': '*i64', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_mul_sigmoid_2'},
         min_elem_per_thread=0
     )
@@ -211,8 +211,8 @@ static inline void call_triton_poi_fused_mul_sigmoid_2(
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_11 = xnumel;
-    CUdeviceptr global_scratch_scratch_12 = 0;
-    CUdeviceptr profile_scratch_scratch_13 = 0;
+
+
     void* kernel_args_[] = {&var_9, &var_10, &var_11, &global_scratch_scratch_12, &profile_scratch_scratch_13};
     launchKernel(kernels_.triton_poi_fused_mul_sigmoid_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
@@ -243,7 +243,7 @@ static inline void call_spread_kernel_0(
     @triton_heuristics.user_autotune(
         configs=[],
         inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'spread_kernel_0'},
-        triton_meta={'signature': {'x': '*fp32', 'slots': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'width': 16}, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'x': '*fp32', 'slots': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'width': 16}},
         filename=__file__,
         custom_kernel=True,
     )
@@ -265,8 +265,8 @@ static inline void call_spread_kernel_0(
     CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
     CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(slots.data_ptr());
     CUdeviceptr var_16 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
-    CUdeviceptr global_scratch_scratch_17 = 0;
-    CUdeviceptr profile_scratch_scratch_18 = 0;
+
+
     void* kernel_args_[] = {&var_14, &var_15, &var_16, &global_scratch_scratch_17, &profile_scratch_scratch_18};
     launchKernel(kernels_.spread_kernel_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -293,7 +293,7 @@ static inline void call_triton_poi_fused_addmm_tanh_3(
     @triton_heuristics.pointwise(
         size_hints={'x': 128}, 
         filename=__file__,
-        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_addmm_tanh_3'},
         min_elem_per_thread=0
     )
@@ -334,8 +334,8 @@ static inline void call_triton_poi_fused_addmm_tanh_3(
     }
     CUdeviceptr var_19 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
     int32_t var_20 = xnumel;
-    CUdeviceptr global_scratch_scratch_21 = 0;
-    CUdeviceptr profile_scratch_scratch_22 = 0;
+
+
     void* kernel_args_[] = {&var_19, &var_20, &global_scratch_scratch_21, &profile_scratch_scratch_22};
     launchKernel(kernels_.triton_poi_fused_addmm_tanh_3, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -473,9 +473,9 @@ AOTI_NOINLINE static void check_input_1(
 }
 
 static bool _check_aoti_runtime_check_inputs_env() {
-    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
-    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
-    return result;
+
+
+
 }
 
 AOTI_NOINLINE static void __check_inputs_outputs(
@@ -490,12 +490,12 @@ AOTI_NOINLINE static void __check_inputs_outputs(
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*
-        input_handles, // array of input AtenTensorHandle; handles
-                        // are stolen; the array itself is borrowed
+        input_handles,
+
     AtenTensorHandle*
-        output_handles, // array for writing output AtenTensorHandle; handles
-                        // will be stolen by the caller; the array itself is
-                        // borrowed
+        output_handles,
+
+
     DeviceStreamType stream,
     AOTIProxyExecutorHandle proxy_executor
 ) {
@@ -522,7 +522,7 @@ void AOTInductorModel::run_impl(
     auto arg2_1_size = arg2_1.sizes();
     int64_t s55 = arg2_1_size[0];
     inputs.clear();
-    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
 
     AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
     static constexpr int64_t int_array_0[] = {32L, 16L};
@@ -574,4 +574,4 @@ void AOTInductorModel::run_impl(
     call_triton_poi_fused_addmm_tanh_3(buf5, 128L, this->device_idx_, stream, kernels, this->cubin_dir_);
     output_handles[0] = buf5.release();
 } // AOTInductorModel::run_impl
-} // namespace torch::aot_inductor
+

@@ -78,14 +78,14 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     CUfunction triton_poi_fused_add_1{nullptr};
     CUfunction wide_kernel_0{nullptr};
 };
-}  // namespace
 
 
 
-AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
-                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
-                                   const std::string& device_str,
-                                   std::optional<std::string> cubin_dir)
+
+
+
+
+
     : AOTInductorModelBase(2,
                            1,
                            0,
@@ -94,12 +94,12 @@ AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
                            true) {
     inputs_info_[0].name = "arg0_1";
     inputs_info_[1].name = "arg1_1";
-    update_constants_map(std::move(constants_map));
-    update_constants_array(std::move(constants_array));
+
+
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
     out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
     outputs_info_[0].name = "output0";
-    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
@@ -114,8 +114,8 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
     return {};
 }
-} // namespace torch::aot_inductor
-using namespace torch::aot_inductor;
+
+
 
 template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
 static inline void call_triton_poi_fused_add_0(
@@ -141,7 +141,7 @@ static inline void call_triton_poi_fused_add_0(
     @triton_heuristics.pointwise(
         size_hints={'x': 262144}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i8', 'in_ptr1': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i64', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i8', 'in_ptr1': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i64', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_0'},
         min_elem_per_thread=0
     )
@@ -170,8 +170,8 @@ static inline void call_triton_poi_fused_add_0(
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
     CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int64_t var_3 = xnumel;
-    CUdeviceptr global_scratch_scratch_4 = 0;
-    CUdeviceptr profile_scratch_scratch_5 = 0;
+
+
     void* kernel_args_[] = {&var_0, &var_1, &var_2, &var_3, &global_scratch_scratch_4, &profile_scratch_scratch_5};
     launchKernel(kernels_.triton_poi_fused_add_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -202,7 +202,7 @@ static inline void call_wide_kernel_0(
     @triton_heuristics.user_autotune(
         configs=[],
         inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'wide_kernel_0'},
-        triton_meta={'signature': {'x': '*i8', 'out': '*i8', 'width': 'i32', 'block': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'block': 16}, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'x': '*i8', 'out': '*i8', 'width': 'i32', 'block': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'block': 16}},
         filename=__file__,
         custom_kernel=True,
     )
@@ -223,8 +223,8 @@ static inline void call_wide_kernel_0(
     CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
     CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
     int32_t var_8 = width;
-    CUdeviceptr global_scratch_scratch_9 = 0;
-    CUdeviceptr profile_scratch_scratch_10 = 0;
+
+
     void* kernel_args_[] = {&var_6, &var_7, &var_8, &global_scratch_scratch_9, &profile_scratch_scratch_10};
     launchKernel(kernels_.wide_kernel_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -252,7 +252,7 @@ static inline void call_triton_poi_fused_add_1(
     @triton_heuristics.pointwise(
         size_hints={'x': 128}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*i8', 'out_ptr0': '*i8', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_1'},
         min_elem_per_thread=0
     )
@@ -278,8 +278,8 @@ static inline void call_triton_poi_fused_add_1(
     CUdeviceptr var_11 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_12 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_13 = xnumel;
-    CUdeviceptr global_scratch_scratch_14 = 0;
-    CUdeviceptr profile_scratch_scratch_15 = 0;
+
+
     void* kernel_args_[] = {&var_11, &var_12, &var_13, &global_scratch_scratch_14, &profile_scratch_scratch_15};
     launchKernel(kernels_.triton_poi_fused_add_1, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -425,9 +425,9 @@ AOTI_NOINLINE static void check_input_1(
 }
 
 static bool _check_aoti_runtime_check_inputs_env() {
-    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
-    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
-    return result;
+
+
+
 }
 
 AOTI_NOINLINE static void __check_inputs_outputs(
@@ -442,12 +442,12 @@ AOTI_NOINLINE static void __check_inputs_outputs(
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*
-        input_handles, // array of input AtenTensorHandle; handles
-                        // are stolen; the array itself is borrowed
+        input_handles,
+
     AtenTensorHandle*
-        output_handles, // array for writing output AtenTensorHandle; handles
-                        // will be stolen by the caller; the array itself is
-                        // borrowed
+        output_handles,
+
+
     DeviceStreamType stream,
     AOTIProxyExecutorHandle proxy_executor
 ) {
@@ -473,7 +473,7 @@ void AOTInductorModel::run_impl(
     auto arg0_1_size = arg0_1.sizes();
     int64_t s97 = arg0_1_size[0];
     inputs.clear();
-    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
 
     AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
     const int64_t int_array_0[] = {s97, 16L};
@@ -508,4 +508,4 @@ void AOTInductorModel::run_impl(
     buf0.reset();
     output_handles[0] = buf3.release();
 } // AOTInductorModel::run_impl
-} // namespace torch::aot_inductor
+

@@ -8,14 +8,14 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     CUfunction triton_poi_fused_sin_0{nullptr};
     CUfunction unmasked_kernel_0{nullptr};
 };
-}  // namespace
 
 
 
-AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
-                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
-                                   const std::string& device_str,
-                                   std::optional<std::string> cubin_dir)
+
+
+
+
+
     : AOTInductorModelBase(1,
                            1,
                            0,
@@ -23,12 +23,12 @@ AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
                            std::move(cubin_dir),
                            true) {
     inputs_info_[0].name = "arg0_1";
-    update_constants_map(std::move(constants_map));
-    update_constants_array(std::move(constants_array));
+
+
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
     out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
     outputs_info_[0].name = "output0";
-    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
@@ -43,8 +43,8 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
     return {};
 }
-} // namespace torch::aot_inductor
-using namespace torch::aot_inductor;
+
+
 
 template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
 static inline void call_triton_poi_fused_sin_0(
@@ -69,7 +69,7 @@ static inline void call_triton_poi_fused_sin_0(
     @triton_heuristics.pointwise(
         size_hints={'x': 128}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_sin_0'},
         min_elem_per_thread=0
     )
@@ -94,8 +94,8 @@ static inline void call_triton_poi_fused_sin_0(
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_2 = xnumel;
-    CUdeviceptr global_scratch_scratch_3 = 0;
-    CUdeviceptr profile_scratch_scratch_4 = 0;
+
+
     void* kernel_args_[] = {&var_0, &var_1, &var_2, &global_scratch_scratch_3, &profile_scratch_scratch_4};
     launchKernel(kernels_.triton_poi_fused_sin_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -125,7 +125,7 @@ static inline void call_unmasked_kernel_0(
     @triton_heuristics.user_autotune(
         configs=[],
         inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'unmasked_kernel_0'},
-        triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'block': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'block': 128}, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'block': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'block': 128}},
         filename=__file__,
         custom_kernel=True,
     )
@@ -144,8 +144,8 @@ static inline void call_unmasked_kernel_0(
     }
     CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
     CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
-    CUdeviceptr global_scratch_scratch_7 = 0;
-    CUdeviceptr profile_scratch_scratch_8 = 0;
+
+
     void* kernel_args_[] = {&var_5, &var_6, &global_scratch_scratch_7, &profile_scratch_scratch_8};
     launchKernel(kernels_.unmasked_kernel_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -173,7 +173,7 @@ static inline void call_triton_poi_fused_cos_1(
     @triton_heuristics.pointwise(
         size_hints={'x': 128}, 
         filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_cos_1'},
         min_elem_per_thread=0
     )
@@ -198,8 +198,8 @@ static inline void call_triton_poi_fused_cos_1(
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_11 = xnumel;
-    CUdeviceptr global_scratch_scratch_12 = 0;
-    CUdeviceptr profile_scratch_scratch_13 = 0;
+
+
     void* kernel_args_[] = {&var_9, &var_10, &var_11, &global_scratch_scratch_12, &profile_scratch_scratch_13};
     launchKernel(kernels_.triton_poi_fused_cos_1, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
@@ -283,9 +283,9 @@ void AOTInductorModel::_const_run_impl(
 
 
 static bool _check_aoti_runtime_check_inputs_env() {
-    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
-    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
-    return result;
+
+
+
 }
 
 AOTI_NOINLINE static void __check_inputs_outputs(
@@ -299,12 +299,12 @@ AOTI_NOINLINE static void __check_inputs_outputs(
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*
-        input_handles, // array of input AtenTensorHandle; handles
-                        // are stolen; the array itself is borrowed
+        input_handles,
+
     AtenTensorHandle*
-        output_handles, // array for writing output AtenTensorHandle; handles
-                        // will be stolen by the caller; the array itself is
-                        // borrowed
+        output_handles,
+
+
     DeviceStreamType stream,
     AOTIProxyExecutorHandle proxy_executor
 ) {
@@ -322,7 +322,7 @@ void AOTInductorModel::run_impl(
     auto arg0_1_size = arg0_1.sizes();
     int64_t s77 = arg0_1_size[0];
     inputs.clear();
-    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
 
     AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
     const int64_t int_array_0[] = {s77, 16L};
@@ -351,4 +351,4 @@ void AOTInductorModel::run_impl(
     buf0.reset();
     output_handles[0] = buf3.release();
 } // AOTInductorModel::run_impl
-} // namespace torch::aot_inductor
+
