@@ -36,7 +36,7 @@ class Command:
     device indices that the child may use; None if it uses no GPU. They are leased, so that two jobs never
     share a GPU; children of one job may. `stalled` is called every few seconds. It returns the id of a
     process that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the
-    child is stopped as at its time limit.
+    child is stopped as at its time limit. `tell` gets the seconds since the start, again and again.
     """
 
     argv: tuple[str, ...]
@@ -46,6 +46,7 @@ class Command:
     gpus: tuple[int, ...] | None = None
     unset: tuple[str, ...] = ()
     stalled: Callable[[], int | None] | None = field(default=None, compare=False)
+    tell: Callable[[float], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ def kill_marked(mark: str) -> None:
 TIMEOUT_GRACE_S = 1.0
 CANCEL_GRACE_S = 0.3
 STALL_POLL_S = 3.0  # between checks of whether a child has stalled
+TELL_S = 8.0  # between two messages that a child still runs
 STACKS_S = 1.0  # for a process to print its stacks
 DRAIN_S = 2.0  # for the output left in the pipes after every process has ended
 
@@ -139,7 +140,7 @@ async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: 
         tasks.start_soon(capture.pump)
         try:
             with anyio.move_on_after(command.timeout_s):
-                await _wait_for_end_or_stall(child, command.stalled)
+                await _wait_for_end_or_stall(child, command)
             timed_out = not child.has_ended
         finally:
             with anyio.CancelScope(shield=True):
@@ -153,7 +154,7 @@ async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: 
     return timed_out
 
 
-async def _wait_for_end_or_stall(child: Child, stalled: Callable[[], int | None] | None) -> None:
+async def _wait_for_end_or_stall(child: Child, command: Command) -> None:
     """Wait until the child ends, or until its stalled process has printed its stacks."""
     async with anyio.create_task_group() as tasks:
 
@@ -165,8 +166,16 @@ async def _wait_for_end_or_stall(child: Child, stalled: Callable[[], int | None]
             await anyio.sleep(STACKS_S)
             tasks.cancel_scope.cancel()
 
-        if stalled is not None:
-            tasks.start_soon(watch, stalled)
+        async def repeat(tell: Callable[[float], None]) -> None:
+            began = time.monotonic()
+            while True:
+                await anyio.sleep(TELL_S)
+                tell(time.monotonic() - began)
+
+        if command.stalled is not None:
+            tasks.start_soon(watch, command.stalled)
+        if command.tell is not None:
+            tasks.start_soon(repeat, command.tell)
         await child.ended()
         tasks.cancel_scope.cancel()
 

@@ -97,11 +97,13 @@ class CapturedCompile(Phase):
     """One compile. `configs_exact` is False if an option could not be recorded exactly.
 
     `program` is True if the input was an exported program, even if the program was not kept. `libraries` are
-    the operator libraries loaded before the compile.
+    the operator libraries loaded before the compile. `empty_cache` is True if the environment named a compile
+    cache that was empty.
     """
 
     number: int
     how: str
+    empty_cache: bool = False
     exported: Path | None = None
     program: bool = False
     package: Path | None = None
@@ -190,6 +192,9 @@ class CapturedCall(Phase):
     - `streams`: the program had switched to another CUDA stream before the call.
     - `headroom`: bytes that the process could still map under the limit `headroom_of`; None if unlimited.
     - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
+    - `after`: the calls that had returned, if what the program then held was counted; 0 if it was not. It
+      held `kept_outputs` blocks of memory of outputs (`kept_bytes`), and `loaders`.
+    - `hook_s`: seconds that the hook itself took before and after the call.
     """
 
     number: int
@@ -205,6 +210,11 @@ class CapturedCall(Phase):
     stack_bytes: int | None = None
     current_device: int | None = None
     outputs: list[Leaf] = Field(default_factory=list)
+    after: int = 0
+    kept_outputs: int = 0
+    kept_bytes: int = 0
+    loaders: int = 0
+    hook_s: float = 0.0
 
     @property
     def in_graph(self) -> bool:
@@ -390,7 +400,7 @@ COMPILES = ("compiling", "compile", "compiled", "compile_failed")
 LOADS = ("loading", "load", "loaded", "load_failed")
 UPDATES = ("updating", "update", "updated", "update_failed")
 CALLS = ("calling", "call", "called", "call_failed")
-OF_THE_END = ("outputs", "package", "seconds")
+OF_THE_END = ("outputs", "package", "seconds", "after", "kept_outputs", "kept_bytes", "loaders", "hook_s")
 
 
 def read_capture(directory: Path) -> Captured:
@@ -518,16 +528,26 @@ def _elements(call: CapturedCall) -> int:
     return sum(prod(leaf.shape or ()) for leaf in call.leaves)
 
 
-LAST_BYTES = 2000
+LAST_BYTES = 1 << 16
+# What a process does after an event of the hook or of the worker.
+DOING = {
+    "attempting": "{step}",
+    "calling": "a call is running",
+    "called": "a call has returned",
+    "compiling": "a compile is running",
+    "compiled": "a compile has ended",
+    "loading": "a package is being loaded",
+    "timing": "now {about}",
+}
 
 
-def attempted_step(journal: Path) -> str:
-    """The change that a running program tries on its failed export; empty if it tries none now."""
+def doing(journal: Path) -> str:
+    """What a process does that writes this journal, by its last event; empty if that is not known."""
     with journal.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
         last = file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
     try:
         event = json.loads(last)
-    except json.JSONDecodeError:  # a part of a long line, or half written
+        return DOING.get(event["event"], "").format_map(event)
+    except (ValueError, KeyError, TypeError):  # a part of a long line, or half written, or without this field
         return ""
-    return str(event.get("step", "")) if event.get("event") == "attempting" else ""

@@ -106,7 +106,10 @@ _MESSAGES = (
     re.compile(r"(?:CUDA )?out of memory"),
 )
 _SUFFIX = re.compile(r"(?<=\d)(?:LL|L|UL|ULL)\b")
-_PREFIX = re.compile(r"^\s*(?:what\(\):\s*|(?:\w+\.)*\w*(?:Error|Exception):\s*)")
+# The type of an exception, or the function and the line of a C++ header that raised it.
+_PREFIX = re.compile(
+    r"^\s*(?:what\(\):\s*|(?:\w+\.)*\w*(?:Error|Exception):\s*)?(?:\w+, [^\s,]+\.(?:h|hpp|cpp):\d+, )?"
+)
 _LONGEST_MESSAGE = 160  # characters inside a sentence
 
 

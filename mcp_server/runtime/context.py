@@ -25,6 +25,7 @@ from mcp_server.jobs.gpus import Clock, Lease, Waits
 from mcp_server.jobs.run import run
 from mcp_server.jobs.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import
 from mcp_server.jobs.store import SCHEME, TEMPORARY
+from mcp_server.logs.captured import doing
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.package.exported import exported_device, package_device
 from mcp_server.package.members import refuse_unsafe
@@ -252,11 +253,12 @@ class Context:
         if kept is not None:
             await look_ahead(kept.output)
             return kept
-        self.progress(in_words(directory.name.split("-", 1)[1], command.argv))
+        step = in_words(directory.name.split("-", 1)[1], command.argv)
+        self.progress(step)
         first = () if runs or not self.launcher else ONLY_FIRST
         argv = launched(self.launcher, (*first, *command.argv), directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
-        started = replace(command, argv=argv, env=env)
+        started = replace(command, argv=argv, env=env, tell=partial(self._still, step, directory))
         with self.cost.clock.child():
             starter = await start() if start else Child.start
             holder = self.holder or self.directory.name
@@ -268,6 +270,12 @@ class Context:
         keep(key, directory, finished)
         self.cost.runs += runs
         return finished
+
+    def _still(self, step: str, directory: Path, seconds: float) -> None:
+        """Report that a step still runs, and what its process does if a journal says so."""
+        journals = [(path.stat().st_mtime, path) for path in directory.glob("*.jsonl")]
+        now = doing(max(journals)[1]) if journals else ""
+        self.progress(f"{step}: {seconds:.0f} s so far{f', {now}' if now else ''}")
 
     def fresh(self, name: str) -> Path:
         """Create a new directory `NN-name`."""

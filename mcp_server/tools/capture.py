@@ -14,7 +14,7 @@ from mcp_server import worker
 from mcp_server.errors import ProblemError
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import STACKS_SIGNAL, Command, Finished, child_environment
-from mcp_server.logs.captured import Captured, attempted_step, read_capture, stalled_call
+from mcp_server.logs.captured import Captured, read_capture, stalled_call
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.runtime.context import Context, check_interpreter
 from mcp_server.runtime.failure import RankEnd, read_launcher_output
@@ -74,7 +74,7 @@ async def capture(
         env={CAP_VARIABLE: str(cap), **asked, **hook_environment(directory, asked)},
         timeout_s=workload.timeout_s,
         gpus=gpus,
-        stalled=_watcher(directory, context.progress) if until_stalled else None,
+        stalled=_watcher(directory) if until_stalled else None,
     )
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
@@ -121,21 +121,14 @@ async def capture(
     )
 
 
-def _watcher(directory: Path, progress: Callable[[str], None]) -> Callable[[], int | None]:
-    """Return a function that finds the process of a call that will not return, once journals are quiet.
-
-    It also reports which change of a failed export is being tried.
-    """
-    read, seen, told = 0.0, Captured(), ""  # large journals take seconds to read
+def _watcher(directory: Path) -> Callable[[], int | None]:
+    """Return a function that finds the process of a call that will not return, once journals are quiet."""
+    read, seen = 0.0, Captured()  # large journals take seconds to read
 
     def stalled() -> int | None:
-        nonlocal read, seen, told
+        nonlocal read, seen
         journals = [(path.stat().st_mtime, path) for path in directory.glob("capture-*.jsonl")]
-        newest, journal = max(journals, default=(0.0, directory))
-        step = attempted_step(journal) if newest else ""
-        if step not in ("", told):
-            progress(step)
-            told = step
+        newest, _ = max(journals, default=(0.0, directory))
         now = time.time()
         if not newest or now - newest < STALLED_S:
             return None
