@@ -5,27 +5,41 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 import anyio.to_thread
 
-from mcp_server.cost.signals import LEAST_WIN, Found, Lever, Win, loss, no_loss, signals_of, told
+from mcp_server.cost.signals import (
+    DEFAULTS,
+    LEAST_WIN,
+    PRECOMPUTED,
+    SAME_WORK,
+    Found,
+    Lever,
+    Win,
+    loss,
+    no_loss,
+    signals_of,
+    told,
+)
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command, child_environment
-from mcp_server.model import Component, Evidence, Fix, PackageWorkload, Verdict
+from mcp_server.model import Component, Evidence, Fix, ModelLocation, PackageWorkload, Verdict
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted
 from mcp_server.probes.commands import choose_compiler
 from mcp_server.runtime.context import Context
 from mcp_server.tools.requests import run_request
-from mcp_server.worker.events import LaunchTime, PairsTimed
+from mcp_server.worker.events import LaunchTime, PairsTimed, Phase, ProgramChanged
 
 MOST_SHOWN = 5
 MOST_BUILDS = 2
-ONE_THREAD = "one thread"
-MOST_BUSY = 0.15  # of all processors, used by other processes
+ONE_THREAD, ALL_THREADS = "one thread", "a thread for each processor"
+LEAST_SPUN = 1.5  # for the processor time that several threads take, divided by that of one
 
 
 LEVERS = {
@@ -33,6 +47,12 @@ LEVERS = {
         f"with {ONE_THREAD}",
         "run this model with one thread: its kernels are too small for more",
         "torch.set_num_threads(1)",
+    ),
+    ALL_THREADS: Lever(
+        f"with {ALL_THREADS}",
+        "let this model use more threads: the program allows fewer than there are processors",
+        "torch.set_num_threads(os.cpu_count())",
+        "other work on these processors gets less of them",
     ),
     "flushed denormals": Lever(
         "with flushed denormals",
@@ -51,10 +71,13 @@ class Timed:
     signals: list[Found]
     pairs: list[PairsTimed]
     launches: list[LaunchTime]
+    tried: frozenset[str] = frozenset()  # signals whose build was made, or whose change does not apply
+    died: str = ""  # the build that ended the process
 
     @property
     def plain(self) -> str:
-        return f"A call takes {told(self.pairs[0].plain)}"
+        first = self.pairs[0]
+        return f"A call takes {told(first.plain)}{_of_what(first)}"
 
     @property
     def evidence(self) -> list[Evidence]:
@@ -70,19 +93,32 @@ class Timed:
             for each in self.pairs
             if each.low >= LEAST_WIN and not each.same
         ]
-        busy = [each.others for each in self.pairs if each.name == ONE_THREAD and each.others > MOST_BUSY]
-        said += [f"Threads were not judged: other processes used {each:.0%} of processors." for each in busy]
+        if self.died:
+            said.append(f"{self.died}: this build ends the process that calls it: not a fix.")
+        busy = [each.others for each in self.pairs if each.by_cpu]
+        if busy:
+            said.append(
+                f"Other processes used {max(busy):.0%} of processors: processor time of one thread was "
+                "compared, not the clock. Whether more threads would help is not known."
+            )
         return said
 
     @property
     def winning(self) -> list[PairsTimed]:
-        """Changes that are faster beyond the noise and give the same outputs.
+        """Changes that are faster beyond the noise and give the same outputs, the best first.
 
-        Beside busy processes a single thread never waits, so its gain then says nothing about the package.
+        A single thread never waits for another, so it must save much of the processor time to count. An
+        option of the build comes before a change of the model that saves no more.
         """
-        known = {*LEVERS, *(each.signal.name for each in self.signals)}
-        won = [each for each in self.pairs if each.name in known and each.low >= LEAST_WIN and each.same]
-        return [each for each in won if each.name != ONE_THREAD or each.others <= MOST_BUSY]
+        won = [each for each in self.pairs if each.same and each.low >= self._least(each.name, each.by_cpu)]
+        options = {each.signal.name for each in self.signals if each.signal.configs is not None}
+        return sorted(won, key=lambda each: -each.ratio * (1.1 if each.name in options else 1.0))
+
+    def _least(self, name: str, by_cpu: bool) -> float:
+        if name not in {*LEVERS, *(each.signal.name for each in self.signals)}:
+            return inf
+        spun = {ONE_THREAD: LEAST_SPUN, ALL_THREADS: inf} if by_cpu else {}
+        return spun.get(name, LEAST_WIN)
 
     def share(self, found: Found) -> float:
         """The share of a call's time spent in the launches of a signal; 0 if nothing was timed."""
@@ -90,75 +126,135 @@ class Timed:
         return sum(each.seconds / each.whole for each in self.launches if each.name in names and each.whole)
 
 
+@dataclass(frozen=True)
+class Built:
+    """How the package was built and called: its program, that build's options, and the caller's threads."""
+
+    program: Path | None = None
+    configs: dict[str, object] = field(default_factory=dict)
+    threads: int = 0
+
+
 async def diagnose_call(
-    context: Context, workload: PackageWorkload, program: Path | None, *, budget_s: float
+    context: Context, workload: PackageWorkload, built: Built, *, budget_s: float
 ) -> Verdict:
     """Return a verdict of category `cost`, or `no_fault` with the numbers. May raise `ProblemError`."""
     if workload.inputs is None:
         raise ProblemError("timing a call needs inputs", allowed="inputs=FILE of torch.save, or specs")
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     signals = signals_of(view)
-    others = await _built(context, workload, program, signals) if program is not None else {}
-    library = await build_forwarders(context, view)
-    request: dict[str, object] = {**run_request(workload), "seconds": min(budget_s / 8, 12.0)}
-    request["others"] = {name: str(path) for name, path in others.items()}
-    if library is not None:
-        request["forwarders"] = str(library)
-    env = {"LD_PRELOAD": str(library)} if library is not None else {}
-    run = await context.worker("time_call", request, env=env, workload=workload, alone=True)
-    pairs = run.all(PairsTimed)
+    others: dict[str, Path] = {}
+    tried: set[str] = set()
+    if built.program is not None:
+        signals = _with_program(signals, built)
+        signals, others, tried = await _builds(context, workload, built, signals)
+    request: dict[str, object] = {**run_request(workload), "threads": built.threads}
+    launches = await _launches(context, workload, view, request)
+    request["seconds"] = min(budget_s / 8, 12.0)
+    pairs, died = await _pairs(context, workload, request, others)
+    timed = Timed(view, signals, pairs, launches, frozenset(tried), died)
+    return _verdict(context, timed, built)
+
+
+async def _launches(
+    context: Context, workload: PackageWorkload, view: PackageView, request: dict[str, object]
+) -> list[LaunchTime]:
+    """Time the launches of the package as it is, the slowest first; none on a GPU, whose launches return."""
+    library = await build_forwarders(context, view) if view.package.device_type == "cpu" else None
+    if library is None:
+        return []
+    run = await context.worker(
+        "time_call",
+        {**request, "forwarders": str(library)},
+        name="time_launches",
+        env={"LD_PRELOAD": str(library)},
+        workload=workload,
+        alone=True,
+    )
+    return sorted(run.all(LaunchTime), key=lambda each: -each.seconds)
+
+
+async def _pairs(
+    context: Context, workload: PackageWorkload, request: dict[str, object], others: dict[str, Path]
+) -> tuple[list[PairsTimed], str]:
+    """Time each change; a build that ends the process is left out, and its name returned."""
+    died = ""
+    while True:
+        kept = {name: str(path) for name, path in others.items() if name != died}
+        run = await context.worker("time_call", {**request, "others": kept}, workload=workload, alone=True)
+        pairs, phase = run.all(PairsTimed), run.last(Phase)
+        if run.finished.ok or died or phase is None or phase.about not in kept:
+            break
+        died = phase.about
     if not pairs:
         raise ProblemError(f"the call could not be timed: {run.why}")
-    launches = sorted(run.all(LaunchTime), key=lambda each: -each.seconds)
-    return _verdict(context, Timed(view, signals, pairs, launches), program is not None)
+    return pairs, died
 
 
-async def _built(
-    context: Context, workload: PackageWorkload, program: Path, signals: list[Found]
-) -> dict[str, Path]:
-    """Compile the program again with the options of its signals; leave out what does not compile."""
-    out = context.fresh("others")
-    wanted = [each.signal for each in signals if each.signal.configs is not None][:MOST_BUILDS]
-    built = {}
-    for number, signal in enumerate(wanted):
-        path = out / f"{number}.pt2"
-        request = {
-            "exported": str(program),
-            "package_path": str(path),
-            "inductor_configs": dict(signal.configs or {}),
-        }
-        try:
-            await context.worker("compile", request, workload=workload)
-        except ProblemError:
+def _with_program(signals: list[Found], built: Built) -> list[Found]:
+    """Add what only the program shows: work on constants inside of other kernels, and the build's options."""
+    names = [each.signal.name for each in signals]
+    own = [Found(DEFAULTS)] if built.configs else []
+    more = [Found(PRECOMPUTED)] if PRECOMPUTED.name not in names else []
+    return [*own, *signals, *more]
+
+
+async def _builds(
+    context: Context, workload: PackageWorkload, built: Built, signals: list[Found]
+) -> tuple[list[Found], dict[str, Path], set[str]]:
+    """Compile the program again for its signals, with an option or a change; leave out what does not compile.
+
+    Return the signals with the lines that a change replaced, the packages by the name of the signal, and the
+    signals that are settled by a build or because there was nothing to change.
+    """
+    out, found = context.fresh("others"), []
+    packages: dict[str, Path] = {}
+    settled: set[str] = set()
+    for number, each in enumerate(signals):
+        signal, path = each.signal, out / f"{number}.pt2"
+        if not signal.builds or len(packages) == MOST_BUILDS:
+            found.append(each)
             continue
-        if path.exists():
-            built[signal.name] = path
-    return built
+        own = {} if signal is DEFAULTS else {**built.configs, **(signal.configs or {})}
+        request = {"exported": str(built.program), "package_path": str(path), "inductor_configs": own}
+        how, more = ("compile_changed", {"change": signal.change}) if signal.change else ("compile", {})
+        with suppress(ProblemError):
+            run = await context.worker(how, {**request, **more}, workload=workload)
+            changed = run.last(ProgramChanged)
+            seen = changed.lines if changed is not None else []
+            lines = tuple(ModelLocation(file=x.file, line=x.line, code=x.code) for x in seen)
+            each = replace(each, lines=lines)
+            if path.exists():
+                packages[signal.name] = path
+            if path.exists() or (changed is not None and not changed.nodes):
+                settled.add(signal.name)
+        found.append(each)
+    return found, packages, settled
 
 
-def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
+def _verdict(context: Context, timed: Timed, built: Built) -> Verdict:
     cost = context.cost.cost()
     by_name = {each.signal.name: each for each in timed.signals}
-    left = _left(timed, may_build)
+    left = _left(timed)
+    certain = [each for each in left if each[0].signal.certain]
     if timed.winning:
-        best = max(timed.winning, key=lambda each: each.ratio)
+        best = timed.winning[0]
         verdict = _won(context, best, by_name.get(best.name), timed)
-    elif left:
-        found, share = left[0]
+    elif certain:
+        found, share = certain[0]
         first, signal = found.launches[0], found.signal
         part = f"{counted(len(found.launches), 'launch')} of {_name(first, timed.view)}"
         takes = f"{share:.0%} of it in {part}" if share else f"launch {first.index} in each"
-        buildable = signal.configs is not None
-        how = "a higher --budget-s" if may_build else "the exported program (--exported)"
+        how = "a higher --budget-s" if built.program else "the exported program (--exported)"
         verdict = loss(
             signal.headline,
             f"{timed.plain}, {takes}: {signal.headline}.",
-            _party(first, timed.view),
+            _party(found, timed.view),
             Fix(text=signal.fix, after=signal.code),
             cost,
             timed.evidence,
-            f"give {how}, so that a build with this option can be timed."
-            if buildable
+            f"give {how}, so that a build without this work can be timed."
+            if signal.builds and not built.program
             else "only a change of the model could remove it.",
         )
     else:
@@ -173,20 +269,21 @@ def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
     return verdict.model_copy(update={"remarks": [*verdict.remarks, *timed.remarks, *more]})
 
 
-def _left(timed: Timed, may_build: bool) -> list[tuple[Found, float]]:
-    """List signals not settled by a timed build, with their launches' share of the time, the largest first.
+def _left(timed: Timed) -> list[tuple[Found, float]]:
+    """List signals not settled by a build, with their launches' share of the time, the largest first.
 
     If a build without such work was timed, other builds that avoid the same work are settled, too.
     """
-    built = {each.name for each in timed.pairs}
-    settled = {each.signal.headline for each in timed.signals if may_build and each.signal.name in built}
+    settled = {each.signal.headline for each in timed.signals if each.signal.name in timed.tried}
+    open_ones = [each for each in timed.signals if each.launches and each.signal.headline not in settled]
+    left = [(each, timed.share(each)) for each in open_ones]
+    unknown = not timed.launches
     left = [
-        (each, timed.share(each))
-        for each in timed.signals
-        if each.signal.name not in built and each.signal.headline not in settled
+        (each, share)
+        for each, share in left
+        if share >= each.signal.share or (unknown and each.signal.headline == SAME_WORK)
     ]
-    left = [(each, share) for each, share in left if share >= each.signal.share]
-    return sorted(left, key=lambda each: (each[0].signal.share != 0.0, -each[1]))
+    return sorted(left, key=lambda each: (each[0].signal.headline != SAME_WORK, -each[1]))
 
 
 def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) -> Verdict:
@@ -195,21 +292,32 @@ def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) 
     )
     party, headline = Component(kind="environment", name=best.name), f"the call is slow without {best.name}"
     if found is not None:
-        party, headline = _party(found.launches[0], timed.view), found.signal.headline
+        party, headline = _party(found, timed.view), found.signal.headline
     lever = found.signal.lever if found is not None else LEVERS[best.name]
     same = " and gave the same outputs"
     win = Win(lever, best.plain, best.changed, best.plain, spread, same=same)
-    summary = f"{timed.plain}. With {best.name} it takes {told(best.changed)}: {spread}."
+    before = f"A call takes {told(best.plain)}{_of_what(best)}"
+    summary = f"{before}. With {best.name} it takes {told(best.changed)}: {spread}."
     return loss(headline, summary, party, win, context.cost.cost(), timed.evidence)
 
 
-def _party(launch: Launch, view: PackageView) -> Component:
+def _party(found: Found, view: PackageView) -> Component:
+    """The first launch of a signal, or the lines of the model that a change replaced, or the build."""
+    if not found.launches and not found.lines:
+        return Component(kind="environment", name=found.signal.name)
+    if not found.launches:
+        return Component(kind="op", name=found.lines[0].code, model_locations=list(found.lines))
+    launch = found.launches[0]
     return Component(
         kind="kernel",
         name=_name(launch, view),
         launch_index=launch.index,
-        model_locations=view.locations(launch.index),
+        model_locations=list(found.lines) or view.locations(launch.index),
     )
+
+
+def _of_what(pairs: PairsTimed) -> str:
+    return " of processor time" if pairs.by_cpu else ""
 
 
 def _name(launch: Launch, view: PackageView) -> str:
@@ -219,7 +327,7 @@ def _name(launch: Launch, view: PackageView) -> str:
 
 def _seen(each: PairsTimed) -> Evidence:
     same = "the same outputs" if each.same else "different outputs"
-    times = f"{told(each.plain)} unchanged, {told(each.changed)} with the change"
+    times = f"{told(each.plain)} unchanged, {told(each.changed)} with the change{_of_what(each)}"
     text = f"{each.name}: {times}, ratio {each.ratio:.2f}"
     return Evidence(step="time_call", fact=f"{text} [{each.low:.2f} {each.high:.2f}], {same}")
 

@@ -6,15 +6,18 @@ Of a build, the part that takes the time is found, and the build is made without
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path, PurePath
 
-from mcp_server.cost.call import diagnose_call
+from mcp_server.cost.call import Built, diagnose_call
 from mcp_server.cost.signals import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.diagnosis.causes.wrong_output import LOAD_ONCE, loaded_often
 from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.errors import ProblemError
+from mcp_server.logs.captured import CapturedCall, CapturedLoad
 from mcp_server.model import (
     Component,
     CostSymptom,
@@ -47,8 +50,12 @@ async def diagnose_build(
     configs: dict[str, object],
     *,
     budget_s: float,
+    empty_cache: bool,
 ) -> Verdict:
-    """Build with an empty cache, then without the slowest part. Raise `ProblemError` if the build fails."""
+    """Build with an empty cache, then without the slowest part. Raise `ProblemError` if the build fails.
+
+    `empty_cache`: so was the cache of the user's build. Otherwise it had the results of the tests.
+    """
     build = _Build(context, workload, program, budget_s)
     first = await build.timed(configs)
     cost, lines = context.cost.cost, build.lines
@@ -56,7 +63,7 @@ async def diagnose_build(
     if first is None:
         return _unended(context, build, loops)
     evidence = [*_parts_of(first), *_nodes_of(lines)]
-    changes = _changes(first, configs)
+    changes = _changes(first, configs, empty_cache)
     for change in changes if budget_s > 3 * first.seconds else []:
         win = await build.without(first, configs, change)
         if win is not None:
@@ -73,7 +80,16 @@ async def diagnose_build(
         fix = Fix(text=change.lever.fix, after=change.lever.code)
         summary = f"{_told(first)} {change.why}"
         return loss(change.headline, summary, party, fix, cost(), evidence, why)
-    return no_loss(f"{_told(first)} No change saved time.", cost(), evidence)
+    return no_loss(f"{_told(first)} {_without_loss(first, bool(changes))}", cost(), evidence)
+
+
+def _without_loss(first: BuildTimed, tried: bool) -> str:
+    """Say that nothing saves time in the build; what an empty cache adds is not part of the user's build."""
+    said = "No change saved time." if tried else "No part of it can be left out."
+    if first.testing < LEAST_SHARE * first.seconds:
+        return said
+    tests = f"{told(first.testing)} of it went to tests of the vector instructions"
+    return f"{said} The cache was empty: {tests}, which a kept {CACHE} saves."
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,7 @@ class _Change:
     env: dict[str, str]
 
 
-def _changes(first: BuildTimed, configs: dict[str, object]) -> list[_Change]:
+def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -> list[_Change]:
     """List the changes whose part takes a fifth of the build, the largest first."""
     tuned = [name for name in TUNING if configs.get(name)]
     rows = []
@@ -120,7 +136,8 @@ def _changes(first: BuildTimed, configs: dict[str, object]) -> list[_Change]:
         configs,
         {ISA_OK: "1"},
     )
-    rows.append((first.testing, change))
+    if empty_cache:
+        rows.append((first.testing, change))
     rows.sort(key=lambda each: -each[0])
     return [change for seconds, change in rows if seconds >= LEAST_SHARE * first.seconds]
 
@@ -230,6 +247,7 @@ class _Subject:
     program: Path | None = None
     configs: dict[str, object] = field(default_factory=dict)
     seen: Capture | None = None
+    threads: int = 0
 
 
 async def diagnose_cost(
@@ -240,20 +258,79 @@ async def diagnose_cost(
     if symptom == "slow-build":
         if subject.program is None or workload is None:
             raise ProblemError("timing a build needs the exported program", allowed="exported, or script")
-        return await diagnose_build(context, workload, subject.program, subject.configs, budget_s=budget_s)
+        empty = subject.seen is not None and any(each.empty_cache for each in subject.seen.compiles)
+        return await diagnose_build(
+            context, workload, subject.program, subject.configs, budget_s=budget_s, empty_cache=empty
+        )
     if subject.package is None:
         raise ProblemError("this symptom is about a package", allowed="package with inputs, or script")
     loads, took = loaded_often(subject.seen) if subject.seen is not None else ([], "")
     if symptom == "slow-load":
-        found = await diagnose_load(context, subject.package)
-        shared = [f"{counted(len(loads), 'load')} of one package: {LOAD_ONCE}."] if loads else []
-        return found.model_copy(update={"remarks": [*found.remarks, *shared]})
+        return await diagnose_load(context, subject, loads)
+    unproven = "only a change of the program could remove it."
+    if subject.seen is not None and (again := _compiled_again(subject.seen)):
+        took, line = again
+        party = Component(kind="script", name="compiles", model_locations=[line])
+        words = ("the model is compiled again and again", took, party, Fix(text=COMPILE_ONCE))
+        return loss(*words, context.cost.cost(), (), unproven)
     if took:
         path = str(loads[0].package)
         party = Component(kind="script", name=path, model_locations=loads[-1].stack[:1])
         words = ("the package is loaded again and again", f"{took}.", party, Fix(text=LOAD_ONCE))
-        return loss(*words, context.cost.cost(), (), "only a change of the program could remove it.")
-    return await diagnose_call(context, subject.package, subject.program, budget_s=budget_s)
+        return loss(*words, context.cost.cost(), (), unproven)
+    built = Built(subject.program, subject.configs, subject.threads)
+    found = await diagnose_call(context, subject.package, built, budget_s=budget_s)
+    calls = calls_in_turn(subject.seen.calls if subject.seen is not None else [])
+    own, outside = calls_and_gaps(calls)
+    if outside < LEAST_OUTSIDE * (own + outside):
+        return found
+    fact = (
+        f"{counted(len(calls), 'call')} took {told(own)} in all, and the program {told(outside)} between them"
+    )
+    if found.outcome != "no_fault":
+        return found.model_copy(update={"remarks": [*found.remarks, f"{fact[0].upper()}{fact[1:]}."]})
+    party = Component(kind="script", name="between the calls", model_locations=calls[-1].stack[:1])
+    words = ("the time is spent between the calls", f"{fact[0].upper()}{fact[1:]}.", party, Fix(text=PROFILE))
+    return loss(*words, context.cost.cost(), found.evidence, unproven)
+
+
+LEAST_CALLS = 8
+LEAST_COMPILES = 3
+LEAST_OUTSIDE = 0.8  # of the time from the first call to the last
+PROFILE = "profile the program (python -m cProfile -s cumtime): its own code around this line takes the time"
+COMPILE_ONCE = (
+    "compile once, before the first request, with dynamic_shapes for the sizes that change, "
+    "and keep the package"
+)
+
+
+def _compiled_again(seen: Capture) -> tuple[str, ModelLocation] | None:
+    """The line that compiled several times, with what that took, if it is more than the calls took."""
+    lines = [each.location for each in seen.compiles if each.location is not None]
+    line = max(lines, key=lines.count, default=None)
+    took = sum(each.seconds or 0.0 for each in seen.compiles if each.location == line)
+    calling = sum(each.seconds or 0.0 for each in seen.calls)
+    if line is None or lines.count(line) < LEAST_COMPILES or took < calling:
+        return None
+    calls = counted(len(seen.calls), "call")
+    return f"{lines.count(line)} compiles took {told(took)}, and {calls} {told(calling)}.", line
+
+
+def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
+    """The calls of the thread that made the last one; none if they are few."""
+    last = calls[-1] if calls else None
+    found = [
+        each for each in calls if last is not None and (each.pid, each.thread) == (last.pid, last.thread)
+    ]
+    return found if len(found) >= LEAST_CALLS else []
+
+
+def calls_and_gaps(calls: Sequence[CapturedCall]) -> tuple[float, float]:
+    """The seconds of the calls but the last, and of the program between them, without those of the hook."""
+    pairs = list(pairwise(calls))
+    own = sum(each.seconds or 0.0 for each, _ in pairs)
+    gaps = sum(after.t - before.t for before, after in pairs)
+    return own, max(gaps - own - sum(each.hook_s for each, _ in pairs), 0.0)
 
 
 async def _subject(context: Context, workload: Workload | None, exported: Path | None) -> _Subject:
@@ -277,38 +354,121 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
             allowed="package and inputs",
         )
     exported, configs = (builds[-1].exported, builds[-1].configs) if builds else (None, {})
-    return _Subject(package, exported, configs, seen)
+    threads = next((each.threads for each in reversed(seen.calls)), 0)
+    return _Subject(package, exported, configs, seen, threads)
 
 
-PAIRS = 3
+ROUNDS = 3
+LEAST_TEST_S = (
+    3.0  # of processor time: the test takes 1 to 2 s in every process, and more with an empty cache
+)
+LEAST_SAVED_S = 0.2  # of processor time, by weights outside of the package
+LARGE_WEIGHTS = 64 << 20  # bytes
 WITHOUT_TEST = Lever(
     f"with {ISA_OK}=1",
     "set the variable on machines like the one that the package was built for",
     f"{ISA_OK}=1",
     "the instructions are no longer tested, so a package for others is loaded, too",
 )
+OUTSIDE = {"aot_inductor.package_constants_in_so": False}
+WEIGHTS_OUTSIDE = Lever(
+    "with the weights outside of the package",
+    "compile without the weights, and give the package those that the program has or maps from a file",
+    f"inductor_configs={OUTSIDE}\n"
+    "weights = torch.load(file, mmap=True)\n"
+    "loader.load_constants(weights, check_full_update=True, user_managed=True)",
+    "the weights must live as long as the loader, and are read from the file when a call first uses them",
+)
 
 
-async def diagnose_load(context: Context, workload: PackageWorkload) -> Verdict:
-    """Time loads with and without the test in turn, each in its own process. May raise `ProblemError`."""
-    plain: list[float] = []
-    changed: list[float] = []
-    request = {"package": str(workload.package), "model_name": workload.model_name}
-    for _ in range(PAIRS):
-        for found, value in ((plain, ""), (changed, "1")):
-            env, unset = ({ISA_OK: value}, ()) if value else ({}, (ISA_OK,))
-            run = await context.worker("time_load", request, env=env, unset=unset, workload=workload)
+@dataclass(frozen=True)
+class _Way:
+    """A way to load: its request, and the variables of its process."""
+
+    name: str
+    request: dict[str, object]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+async def diagnose_load(context: Context, subject: _Subject, loads: Sequence[CapturedLoad]) -> Verdict:
+    """Time loads as they are and changed, in turn, each in its own process. May raise `ProblemError`."""
+    workload = subject.package
+    assert workload is not None
+    request: dict[str, object] = {"package": str(workload.package), "model_name": workload.model_name}
+    ways = [_Way("as it is", request), _Way(f"with {ISA_OK}=1", request, {ISA_OK: "1"})]
+    if subject.program is not None and workload.package.stat().st_size >= LARGE_WEIGHTS:
+        ways += await _without_weights(context, workload, subject)
+    times: dict[str, list[LoadedIn]] = {way.name: [] for way in ways}
+    for _ in range(ROUNDS):
+        for way in ways:
+            unset = () if way.env else (ISA_OK,)
+            run = await context.worker("time_load", way.request, env=way.env, unset=unset, workload=workload)
             event = run.last(LoadedIn)
             if event is None:
                 raise ProblemError(f"the package could not be loaded: {run.why}")
-            found.append(event.seconds)
-    ratios = sorted(a / b for a, b in zip(plain, changed, strict=True))
-    usual, quick = (told(sorted(each)[PAIRS // 2]) for each in (plain, changed))
-    middle = f"The load takes {usual}, {quick} with {ISA_OK}=1"
-    if ratios[0] < LEAST_WIN:
-        return no_loss(f"{middle}: no change saved time.", context.cost.cost())
-    faster = f"{ratios[PAIRS // 2]:.1f} times as fast"
-    win = Win(WITHOUT_TEST, plain[0], changed[0], plain[1], faster, "load")
-    summary = f"{middle}: torch compiles a test of the vector instructions when it loads a package."
-    party = Component(kind="environment", name=ISA_OK)
-    return loss("the load compiles a test of the processor", summary, party, win, context.cost.cost())
+            times[way.name].append(event)
+    return _of_loads(context, list(times.values()), loads)
+
+
+async def _without_weights(context: Context, workload: PackageWorkload, subject: _Subject) -> list[_Way]:
+    """Build the package without its weights; nothing if that does not compile."""
+    out = context.fresh("without-weights")
+    package, weights = out / "model.pt2", out / "weights.pt"
+    request = {
+        "exported": str(subject.program),
+        "package_path": str(package),
+        "weights_file": str(weights),
+        "inductor_configs": {**subject.configs, **OUTSIDE},
+    }
+    with suppress(ProblemError):
+        await context.worker("compile_changed", request, workload=workload)
+    given: dict[str, object] = {"package": str(package), "weights": str(weights)}
+    return [_Way(WEIGHTS_OUTSIDE.what, given, {ISA_OK: "1"})] if package.exists() else []
+
+
+def _of_loads(context: Context, times: list[list[LoadedIn]], loads: Sequence[CapturedLoad]) -> Verdict:
+    """The largest loss: loads of one package again and again, the test of the processor, or the weights."""
+    plain, quick, *rest = times
+    usual, without = (told(_middle(each)) for each in (plain, quick))
+    said = f"The load takes {usual} of processor time, {without} with {ISA_OK}=1"
+    cost, found = context.cost.cost(), []
+    test = _middle(plain) - _middle(quick)
+    if test >= LEAST_TEST_S and _ratio(plain, quick) >= LEAST_WIN:
+        summary = f"{said}: torch compiles a test of the vector instructions when it loads a package."
+        win = Win(WITHOUT_TEST, plain[0].cpu, quick[0].cpu, plain[1].cpu, _faster(plain, quick), "load")
+        party = Component(kind="environment", name=ISA_OK)
+        found.append((test, loss("the load compiles a test of the processor", summary, party, win, cost)))
+    for outside in rest:
+        saved = _middle(quick) - _middle(outside)
+        if saved >= LEAST_SAVED_S and _ratio(quick, outside) >= LEAST_WIN:
+            summary = f"{said}, and {told(_middle(outside))} {WEIGHTS_OUTSIDE.what}: a load copies them."
+            faster = _faster(quick, outside)
+            win = Win(WEIGHTS_OUTSIDE, quick[0].cpu, outside[0].cpu, quick[1].cpu, faster, "load")
+            party = Component(kind="package", name="weights")
+            found.append((saved, loss("each load copies the weights", summary, party, win, cost)))
+    again = sum(load.seconds or 0.0 for load in loads[1:])
+    if again:
+        summary = f"The program loads one package {len(loads)} times: {told(again)} after the first load. "
+        party = Component(kind="script", name=loads[-1].package.name, model_locations=loads[-1].stack[:1])
+        words = ("the package is loaded several times", summary + f"{said}.", party, Fix(text=LOAD_ONCE))
+        found.append((again, loss(*words, cost, (), "only a change of the program could remove it.")))
+    if not found:
+        return no_loss(f"{said}: no change saved much time.", cost)
+    found.sort(key=lambda each: -each[0])
+    best, others = found[0][1], [each for _, each in found[1:]]
+    fixes = [(each.headline, each.fix.text) for each in others if each.fix is not None]
+    more = [f"Also: {headline}. {fix[:1].upper()}{fix[1:]}." for headline, fix in fixes]
+    return best.model_copy(update={"remarks": [*best.remarks, *more]})
+
+
+def _middle(times: Sequence[LoadedIn]) -> float:
+    return sorted(each.cpu for each in times)[ROUNDS // 2]
+
+
+def _ratio(before: Sequence[LoadedIn], after: Sequence[LoadedIn]) -> float:
+    """The smallest ratio of a pair."""
+    return min(a.cpu / max(b.cpu, 1e-3) for a, b in zip(before, after, strict=True))
+
+
+def _faster(before: Sequence[LoadedIn], after: Sequence[LoadedIn]) -> str:
+    return f"{_middle(before) / max(_middle(after), 1e-3):.1f} times as fast"

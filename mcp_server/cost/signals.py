@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mcp_server.model import Component, Confirmed, Cost, Evidence, Fix, FixRun, Outcome, Verdict
+from mcp_server.model import (
+    Component,
+    Confirmed,
+    Cost,
+    Evidence,
+    Fix,
+    FixRun,
+    ModelLocation,
+    Outcome,
+    Verdict,
+)
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
@@ -102,6 +112,8 @@ MANY = 48  # launches of one operator, whose work one launch can do
 _NO_VECTORS = "INVALID_VEC_ISA"
 _SORTS = re.compile(r"_(?:sort|argsort|sort_stable|topk|kthvalue)(?:_|$)")
 _PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")
+_FUSED = re.compile(r"(?<=_)[a-z]+(?=_)")  # the operators in the name of a kernel, cpp_fused_clone_permute_0
+_MOVES = frozenset({"clone", "permute", "transpose", "view", "unsafe", "copy", "contiguous", "t"})
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,8 @@ class Signal:
     """A kind of work that a package shows.
 
     `find` returns its launches. `configs` are the options of a build that may avoid the work; None if no
-    option does. Without such a build, the signal is reported if its launches take `share` of a call.
+    option does. `change` names a change of the program that avoids it (worker/timing.py). Without a timed
+    build, the signal is reported if its launches take `share` of a call; as a remark if it is not `certain`.
     """
 
     name: str
@@ -118,39 +131,63 @@ class Signal:
     fix: str
     code: str = ""
     configs: dict[str, object] | None = None
+    change: str = ""
     share: float = 0.3
+    certain: bool = True
+    note: str = ""
+
+    @property
+    def builds(self) -> bool:
+        return self.configs is not None or bool(self.change)
 
     @property
     def lever(self) -> Lever:
-        """The build with these options."""
-        return Lever(f"with {self.name}", self.fix, self.code)
+        """The build with these options, or of the changed program."""
+        return Lever(f"with {self.name}", self.fix, self.code, self.note)
 
 
 @dataclass(frozen=True)
 class Found:
+    """A signal, its launches, and the lines of the program that a change replaced."""
+
     signal: Signal
     launches: list[Launch] = field(default_factory=list)
+    lines: tuple[ModelLocation, ...] = ()
 
 
 def work_on_constants(view: PackageView) -> list[Launch]:
-    """Launches that depend on no input: every call computes the same from weights again."""
+    """Launches that depend on no input, such as a mask, positions, or weights that are converted.
+
+    A kernel that also reads an input is not seen here: the program shows such work.
+    """
     large = {each.name for each in view.package.constants if math.prod(each.shape) > LARGE}
-    return [each for each in _without_inputs(view) if large.intersection(each.reads)]
-
-
-def made_in_each_call(view: PackageView) -> list[Launch]:
-    """Launches that create a large tensor from nothing, such as a mask or positions."""
-    constants = {each.name for each in view.package.constants}
+    alone = (each for each in view.wrapper.launches if not view.flow.backward_from(each.index).inputs)
     return [
         each
-        for each in _without_inputs(view)
-        if not constants.intersection(each.reads)
-        and any(_elements(view, name) > LARGE for name in each.writes)
+        for each in alone
+        if large.intersection(each.reads) or any(_elements(view, name) > LARGE for name in each.writes)
     ]
 
 
-def _without_inputs(view: PackageView) -> Iterable[Launch]:
-    return (each for each in view.wrapper.launches if not view.flow.backward_from(each.index).inputs)
+def _copies(view: PackageView) -> list[Launch]:
+    """Kernels that only move elements to another place."""
+    kernels = [
+        (x, set(_FUSED.findall(x.kernel)) - {"fused"}) for x in view.wrapper.launches if x.kind == "cpp"
+    ]
+    return [launch for launch, fused in kernels if fused and fused <= _MOVES]
+
+
+def _own_operators(view: PackageView) -> list[Launch]:
+    """Calls of operators that are not torch's."""
+    called = [(each, view.package.proxy_target(each.proxy_index)) for each in view.wrapper.launches]
+    return [each for each, name in called if name and not name.startswith("aten::")]
+
+
+def _double(view: PackageView) -> list[Launch]:
+    """Kernels in double precision, unless an input is double: then the caller asks for it."""
+    inputs = view.package.signature.inputs
+    wide = any(each.dtype == "float64" for each in inputs)
+    return [] if wide else _in_source(r"\bdouble\s*\*")(view)
 
 
 def _elements(view: PackageView, name: str) -> int:
@@ -187,25 +224,35 @@ def _called(pattern: re.Pattern[str], least: int = 1) -> Callable[[PackageView],
     return find
 
 
+SAME_WORK = "the same work in every call, from weights alone"
+PRECOMPUTED = Signal(
+    "that work done once",
+    SAME_WORK,
+    work_on_constants,
+    "compute it once, in __init__, and keep the result as a buffer",
+    'self.register_buffer("done", value)  # and use self.done in forward',
+    change="precomputed",
+    share=0.15,
+    note="the package then has the results among its weights",
+)
+DEFAULTS = Signal(
+    "the default options",
+    "options of the build make the call slow",
+    lambda _view: [],
+    "leave out the options of this build, or find the one that costs the time",
+    configs={},
+)
 SIGNALS = (
     Signal(
         "folded constants",
-        "work on constants in every call",
+        SAME_WORK,
         work_on_constants,
         "compile with folding of constants: a launch computes from weights alone in every call",
         'inductor_configs={"aot_inductor.use_runtime_constant_folding": True}',
         {"aot_inductor.use_runtime_constant_folding": True},
-        share=0.0,
+        share=0.15,
     ),
-    Signal(
-        "frozen weights",
-        "work on constants in every call",
-        work_on_constants,
-        "compile with frozen weights: a launch computes from weights alone in every call",
-        'inductor_configs={"freezing": True}',
-        {"freezing": True},
-        share=0.0,
-    ),
+    PRECOMPUTED,
     Signal(
         "vector instructions",
         "kernels without vector instructions",
@@ -223,33 +270,36 @@ SIGNALS = (
         share=0.6,
     ),
     Signal(
-        "a tensor made in each call",
-        "a tensor made again in every call",
-        made_in_each_call,
-        "make the tensor once, in __init__, and keep it as a buffer",
-        'self.register_buffer("mask", mask)',
-        share=0.15,
-    ),
-    Signal(
-        "custom operators",
+        "plain operators",
         "an operator that cannot be fused",
-        lambda view: [each for each in view.wrapper.launches if each.proxy_index is not None],
+        _own_operators,
         "write the operator with plain torch operators, which the compiler fuses",
+        change="inlined",
     ),
     Signal(
-        "sorting",
+        "topk instead of the sort",
         "a sort takes most of the call",
         _called(_SORTS),
         "if only the largest or smallest values are used, ask for those alone",
-        "x.amax(dim)  # or x.topk(k, dim)",
+        "x.topk(k, dim)  # or x.amax(dim)",
+        change="topk",
+        certain=False,
     ),
     Signal(
-        "double precision",
+        "single precision",
         "kernels compute in double precision",
-        _in_source(r"\bdouble\s*\*"),
+        _double,
         "keep buffers and numbers in float32: one float64 tensor makes what follows double",
         "tensor.float()",
+        change="float32",
         share=0.4,
+        note="the results have the precision of float32",
+    ),
+    Signal(
+        "one layout",
+        "copies from one layout to another",
+        _copies,
+        "keep one layout from operator to operator: leave out permute(...).contiguous() where it is undone",
     ),
     Signal(
         "many small products",

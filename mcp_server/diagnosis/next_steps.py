@@ -425,6 +425,8 @@ def unseen_symptom(case: DiagnosisState) -> str:
         return "Outputs of this call are infinite or NaN, as expected: there is no failure to explain."
     if seen == "wrong-output" and known_right:
         return ""
+    if seen == "memory" and any(call.after for call in case.captured.calls):
+        return ""  # what the program held was counted
     own = case.by_source.own_source if case.by_source is not None else ""
     return f"{own} {UNSEEN[seen]}".strip()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.compiler import as_rounding, is_rounding, may_be_decided
+from mcp_server.diagnosis.causes.out_of_memory import memory_facts, no_use_of_memory
 from mcp_server.diagnosis.components import operators_from, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
     Effect,
@@ -225,6 +226,8 @@ def health_summary(case: DiagnosisState) -> str:
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
     sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
+    if memory := no_use_of_memory(case):
+        return memory
     if case.otherwise_alone is not None:
         sentences[0] += " Repeated outside of the program, the call gives different numbers."
     if case.plain_run is not None and case.plain_run.as_expected:
@@ -273,7 +276,8 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
         "filled": "the call returns the same outputs when fresh memory is filled with different bytes",
     }
     same = [fact for run, fact in repeats.items() if case.differs_in(run) is False]
-    return found + [seen("repeat_call", fact) for fact in same]
+    of_memory = memory_facts(case) if case.symptom.seen == "memory" else []
+    return [*of_memory, *found, *(seen("repeat_call", fact) for fact in same)]
 
 
 def compared(case: DiagnosisState) -> bool:
@@ -429,6 +433,8 @@ def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
     lines, places = case.call_locations, [each.path or "" for each in case.compiled_inputs]
     if fix is None:
         return None
+    if case.host is not None and (fix.after or "").startswith("assert "):
+        return fix.model_copy(update={"after": None})  # the host is no Python program
     if lines and all(path == f"args[{n}]" for n, path in enumerate(places)):
         fix = at_call_site(fix, lines[0].code, len(places))
     again = fix.before is not None and (fix.after or "").startswith(f"{fix.before} = ")

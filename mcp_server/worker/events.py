@@ -753,7 +753,7 @@ class PairsTimed(Event):
     """Alternating unchanged and changed calls: median seconds, and quartiles of the ratios of the pairs.
 
     `same`: the changed call gave the same outputs. `others` is the share of all processors that other
-    processes used meanwhile.
+    processes used meanwhile. `by_cpu`: all seconds are of processors, since the clock would say little.
     """
 
     name: str
@@ -765,6 +765,7 @@ class PairsTimed(Event):
     pairs: int
     same: bool
     others: float = 0.0
+    by_cpu: bool = False
 
 
 @dataclass
@@ -778,10 +779,28 @@ class LaunchTime(Event):
 
 
 @dataclass
+class SizeCompared(Event):
+    """Whether the outputs for inputs of a shape equal eager mode's, "before" or "after" a change."""
+
+    when: str
+    shape: list[list[int]]
+    equal: bool
+
+
+@dataclass
+class ProgramChanged(Event):
+    """The nodes of a program that a change replaced, and their lines; empty if it does not apply."""
+
+    nodes: list[str]
+    lines: list[TracedLine]
+
+
+@dataclass
 class LoadedIn(Event):
-    """How long the usual loading function took, in seconds."""
+    """How long the usual loading function took: seconds by the clock, and of processors with its children."""
 
     seconds: float
+    cpu: float
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ OPERATIONS = {
     "trial": Operation("reduction.attempt.operate_trial", compiles=True, leases=True, **READING),
     "schemas": Operation("decompiled.operate_schemas", **READING),
     "time_build": Operation("timing.operate_build", compiles=True),
+    "compile_changed": Operation("timing.operate_changed", compiles=True),
+    "try_sizes": Operation("capture.attempts.operate_sizes", compiles=True),
     "time_call": Operation("timing.operate", runs=True, loads=True, leases=True),
     "time_load": Operation("timing.operate_load", loads=True, leases=True),
     "verify": Operation("decompiled.operate_verify", **RUNNING),

@@ -287,6 +287,24 @@ class CompileRequest(ExportedRequest, total=False):
     inductor_configs: Configs
 
 
+class ChangedRequest(CompileRequest, total=False):
+    """`change` names a change of the program's graph; `weights_file` is where to write the weights."""
+
+    change: str
+    weights_file: str
+
+
+class SizesRequest(CompileRequest, total=False):
+    """`before` is the package as it was compiled, `code` runs before the next compile.
+
+    `shapes` are those of the inputs at each size.
+    """
+
+    before: str
+    code: str
+    shapes: list[list[list[int]]]
+
+
 class Workaround(TypedDict, total=False):
     """What to set before a compile: options, and operators to fall back to eager or not to decompose."""
 
@@ -484,8 +502,14 @@ class VerifyRequest(RunRequest, EditedProgram, total=False):
 
 
 class TimingRequest(RunRequest, total=False):
-    """`seconds` is the time for all pairs, `others` more builds by name, `forwarders` a library to load."""
+    """`seconds` is the time for all pairs, `others` more builds by name, `forwarders` a library to load.
+
+    `threads` is the number of threads that the program used; 0 if unknown. `weights` is a file of weights
+    that the package does not have.
+    """
 
     seconds: float
+    threads: int
+    weights: str
     others: dict[str, str]
     forwarders: str

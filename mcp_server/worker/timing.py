@@ -1,5 +1,7 @@
 """Times a call unchanged and with one thing changed, a load, and a build of an exported program.
 
+`operate_changed` compiles a program with less work: one change of its graph that keeps what it computes.
+
 Calls are timed in pairs, in turns, within one process. Other processes and clocks differ by more than most
 changes save (seen: medians of 1.2 and 1.6 ms for the same program).
 
@@ -13,13 +15,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import math
+import operator
 import os
 import statistics
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Iterator
 
 import torch
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.fx.node import map_aggregate, map_arg
 
 from . import events
 from .compare import compare_all
@@ -27,13 +34,14 @@ from .inputs import flatten, read
 from .interpret import FRAME
 from .loading import compiled, load, load_exported
 from .process import synchronize
-from .protocol import CompileRequest, TimingRequest
+from .protocol import ChangedRequest, CompileRequest, TimingRequest
 from .report import Report
 from .tensors import only_tensors
 
 LEAST, MOST = 5, 60  # pairs
 WARM = 3  # calls before the first pair
 BLOCK_S = 0.02  # shorter calls are timed several at a time
+MOST_BUSY = 0.15  # of all processors, used by other processes: above it, the clock says little
 UNCHANGED = "the same call again"  # used if no change applies, so that there is a pair to time
 
 
@@ -48,7 +56,12 @@ def setting(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[N
 
 
 def operate(request: TimingRequest, report: Report) -> None:
-    """Event `launch_time` for each symbol of the forwarders, `pairs_timed` for each change that applies."""
+    """Event `launch_time` for each symbol of the forwarders; without them `pairs_timed` for each change.
+
+    A forwarder knows only the first package that calls it: other builds have kernels of the same names.
+    """
+    if request.get("threads"):
+        torch.set_num_threads(request["threads"])
     loader = load(request, report)
     flat = flatten(read(request["inputs"]), loader.get_call_spec()[0])
 
@@ -62,25 +75,32 @@ def operate(request: TimingRequest, report: Report) -> None:
     for _ in range(WARM):
         as_it_is()
     synchronize()
+    if request.get("forwarders"):
+        launches(request, as_it_is, report)
+        return
     changes: list[tuple[str, Any, Callable[[], Any]]] = [
         (name, contextlib.nullcontext, rebuilt(request, package, flat, report))
         for name, package in request.get("others", {}).items()
     ]  # first, since something in the package speaks for them
     on_cuda = any(each.is_cuda for each in expected)
+    threads, processors = torch.get_num_threads(), os.cpu_count() or 1
+    # Beside busy processes the clock says little, and threads that wait for each other use processor time.
+    busy = not on_cuda and others_share() > MOST_BUSY
+    alone = partial(setting, torch.set_num_threads, 1, threads) if busy else contextlib.nullcontext
     if not on_cuda:
-        if (threads := torch.get_num_threads()) > 1:
-            changes.append(("one thread", partial(setting, torch.set_num_threads, 1, threads), as_it_is))
+        other = 1 if threads > 1 else processors
+        if other != threads:
+            name = "one thread" if other == 1 else "a thread for each processor"
+            changes.append((name, partial(setting, torch.set_num_threads, other, threads), as_it_is))
         flushed = partial(setting, torch.set_flush_denormal, True, False)
         changes.append(("flushed denormals", flushed, as_it_is))
     if on_cuda:
-        # The host only puts its launches in a queue, so forwarders would time the host.
         changes = changes or [(UNCHANGED, contextlib.nullcontext, as_it_is)]
-    else:
-        launches(request, as_it_is, report)
     for name, around, changed in changes:
         report.phase("timing", name)
         budget = request.get("seconds", 5.0) / len(changes)
-        report.event(pairs(name, around, as_it_is, changed, expected, budget))
+        with contextlib.nullcontext() if name.endswith(("thread", "processor")) else alone():
+            report.event(pairs(name, around, as_it_is, changed, expected, budget, by_cpu=busy))
 
 
 def rebuilt(request: TimingRequest, package: str, flat: list[Any], report: Report) -> Callable[[], Any]:
@@ -103,26 +123,45 @@ def pairs(
     changed: Callable[[], Any],
     expected: list[torch.Tensor],
     budget_s: float,
+    *,
+    by_cpu: bool,
 ) -> events.PairsTimed:
-    """Return the medians of both, and the quartiles of the ratios of pairs."""
+    """Return the medians of both, and the quartiles of the ratios of pairs, by the clock or by processors."""
     with around():
-        same = compare_all(expected, only_tensors(changed())).equal
+        same = compare_all(*_in_one_precision(expected, only_tensors(changed()))).equal
         changed()
-    often = max(int(BLOCK_S / max(timed(plain, 1), 1e-6)), 1)
-    firsts: list[float] = []
-    seconds: list[float] = []
+    often = max(int(BLOCK_S / max(timed(plain, 1).wall, 1e-6)), 1)
+    firsts: list[Took] = []
+    seconds: list[Took] = []
     others = busy_of_others()
     began = time.monotonic()
     while len(firsts) < LEAST or (len(firsts) < MOST and time.monotonic() - began < budget_s):
         firsts.append(timed(plain, often))
         with around():
             seconds.append(timed(changed, often))
-    ratios = sorted(first / second for first, second in zip(firsts, seconds))
-    low, _, high = statistics.quantiles(ratios, n=4)
-    middle = statistics.median(ratios)
-    medians = statistics.median(firsts), statistics.median(seconds)
-    busy = (busy_of_others() - others) / (time.monotonic() - began) / (os.cpu_count() or 1)
-    return events.PairsTimed(name, *medians, middle, low, high, len(ratios), same, max(busy, 0.0))
+    busy = max((busy_of_others() - others) / (time.monotonic() - began) / (os.cpu_count() or 1), 0.0)
+    before, after = ([each.cpu if by_cpu else each.wall for each in both] for both in (firsts, seconds))
+    ratios = sorted(first / max(second, 1e-9) for first, second in zip(before, after))
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    medians = statistics.median(before), statistics.median(after)
+    return events.PairsTimed(name, *medians, middle, low, high, len(ratios), same, busy, by_cpu)
+
+
+def _in_one_precision(
+    expected: list[torch.Tensor], got: list[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Round expected double precision where the changed program computes in single precision."""
+    single = [each.dtype is torch.float32 for each in got]
+    wide = [each.dtype is torch.float64 for each in expected]
+    rounded = [each.float() if w and s else each for each, w, s in zip(expected, wide, single)]
+    return rounded if len(expected) == len(got) else expected, got
+
+
+def others_share(seconds: float = 0.5) -> float:
+    """Return the share of all processors that other processes use now."""
+    before = busy_of_others()
+    time.sleep(seconds)
+    return (busy_of_others() - before) / seconds / (os.cpu_count() or 1)
 
 
 def busy_of_others() -> float:
@@ -136,27 +175,32 @@ def busy_of_others() -> float:
     return (user + nice + system) / os.sysconf("SC_CLK_TCK") - own.user - own.system
 
 
-def timed(call: Callable[[], Any], often: int) -> float:
+@dataclass(frozen=True)
+class Took:
+    """Seconds of a call by the clock, and of all processors of this process."""
+
+    wall: float
+    cpu: float
+
+
+def timed(call: Callable[[], Any], often: int) -> Took:
     """Return the seconds of one call."""
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     for _ in range(often):
         call()
     synchronize()
-    return (time.perf_counter() - begin) / often
+    return Took((time.perf_counter() - begin) / often, (time.process_time() - cpu) / often)
 
 
 def launches(request: TimingRequest, call: Callable[[], Any], report: Report) -> None:
-    """Time each kernel and operator of the package, if forwarders are loaded before it."""
-    path = request.get("forwarders")
-    if not path:
-        return
-    library = ctypes.CDLL(path)
+    """Time each kernel and operator of the package; the forwarders are loaded before it."""
+    library = ctypes.CDLL(request["forwarders"])
     count = ctypes.c_int.in_dll(library, "aoti_debug_count").value
     times = (ctypes.c_longlong * count).in_dll(library, "aoti_debug_ns")
     calls = (ctypes.c_longlong * count).in_dll(library, "aoti_debug_calls")
     names = (ctypes.c_char_p * count).in_dll(library, "aoti_debug_names")
     is_on = ctypes.c_int.in_dll(library, "aoti_debug_on")
-    rounds = max(min(int(0.5 / max(timed(call, 1), 1e-6)), 200), 3)
+    rounds = max(min(int(0.5 / max(timed(call, 1).wall, 1e-6)), 200), 3)
     is_on.value = 1
     begin = time.perf_counter()
     for _ in range(rounds):
@@ -171,13 +215,21 @@ def launches(request: TimingRequest, call: Callable[[], Any], report: Report) ->
 
 
 def operate_load(request: TimingRequest, report: Report) -> None:
-    """Event `loaded_in`: how long the usual loading function takes, which looks at the machine as well."""
+    """Event `loaded_in`: how long the usual loading function takes, which looks at the machine as well.
+
+    With `weights`, the package has none, and reads those of this file where they are.
+    """
     report.phase("loading", request["package"])
     from torch._inductor.package import load_package
 
-    begin = time.perf_counter()
-    load_package(request["package"], request.get("model_name", "model"))
-    report.event(events.LoadedIn(time.perf_counter() - begin))
+    begin, cpu = time.perf_counter(), sum(os.times()[:4])
+    model: Any = load_package(request["package"], request.get("model_name", "model"))
+    if request.get("weights"):
+        weights = torch.load(request["weights"], mmap=True, weights_only=True)
+        known = set(model.loader.get_constant_fqns())
+        given = {name: value for name, value in weights.items() if name in known}
+        model.loader.load_constants(given, False, True, True)
+    report.event(events.LoadedIn(time.perf_counter() - begin, sum(os.times()[:4]) - cpu))
 
 
 PARTS = {
@@ -242,3 +294,216 @@ def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:
             seconds.append(time.monotonic() - begin)
 
     setattr(owner, name, timed)
+
+
+MOST_BYTES = 1 << 30  # of the values that are computed before the compile
+PLACES = 4096  # elements; to compute fewer in each call costs nothing
+WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def operate_changed(request: ChangedRequest, report: Report) -> None:
+    """Change a program and compile it; event `program_changed`, empty if there is nothing to change.
+
+    With `weights_file`, the program stays as it is, and its weights are written to this file.
+    """
+    program = load_exported(request, report)
+    if request.get("weights_file"):
+        held = {**program.state_dict, **program.constants}
+        tensors = {name: value.detach() for name, value in held.items() if isinstance(value, torch.Tensor)}
+        torch.save(tensors, request["weights_file"])
+        compiled(program, request, report)
+        return
+    with torch.no_grad():
+        program, nodes = CHANGES[request["change"]](program)
+    report.event(events.ProgramChanged(list(map(str, nodes)), _lines_of(nodes)))
+    if nodes:
+        compiled(program, request, report)
+
+
+def precomputed(program: Any) -> tuple[Any, list[Any]]:
+    """Compute what depends on no input once, and keep it as buffers, as `__init__` could."""
+    weights = weights_of(program)
+    fixed: dict[Any, int] = {}  # the largest value behind a node that depends on no input
+    for node in program.graph.nodes:
+        inner = node.all_input_nodes
+        if node.op == "placeholder" and node.name in weights:
+            fixed[node] = 0
+        elif is_pure(node) and all(each in fixed for each in inner):
+            sizes = (each.numel() for each in only_tensors(node.meta.get("val")))
+            fixed[node] = max([*sizes, *(fixed[each] for each in inner)], default=0)
+    values: dict[Any, Any] = {node: weights[node.name] for node in fixed if node.op == "placeholder"}
+    room = MOST_BYTES
+    kept: list[Any] = []
+    for node in [each for each in fixed if ends_here(each, fixed) and fixed[each] > PLACES]:
+        value = value_of(node, values)
+        if value.nbytes <= room and not (is_view(node) and value.is_contiguous()):
+            room -= value.nbytes
+            kept.append(node)
+    for node in [each for each in program.graph.nodes if is_assertion(each, fixed)]:
+        program.graph.erase_node(node)
+    for number, node in enumerate(kept):
+        keep(program, node, values[node].clone(), "precomputed_{}".format(number))
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program, kept
+
+
+def weights_of(program: Any) -> dict[str, torch.Tensor]:
+    """Return the weights that the program does not write, by placeholder."""
+    state, signature = {**program.constants, **program.state_dict}, program.graph_signature
+    written = set(signature.buffers_to_mutate.values())
+    return {
+        spec.arg.name: state[spec.target].detach()
+        for spec in signature.input_specs
+        if spec.kind in WEIGHTS and spec.target not in written
+    }
+
+
+def is_pure(node: Any) -> bool:
+    """Whether the node gives the same values for the same arguments, and does nothing else."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return node.op == "call_function" and node.target is operator.getitem
+    seeded = torch.Tag.nondeterministic_seeded in node.target.tags
+    own = node.target.namespace in ("aten", "prims")
+    return own and not seeded and not schema.is_mutable and bool(only_tensors(node.meta.get("val")))
+
+
+def ends_here(node: Any, fixed: dict[Any, int]) -> bool:
+    """Whether a tensor that depends on no input is used by something that depends on one."""
+    if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    users = (user for user in node.users if user.op != "output" and not is_assertion(user, fixed))
+    return any(user not in fixed for user in users)
+
+
+def is_assertion(node: Any, fixed: dict[Any, int]) -> bool:
+    """Whether the node only checks something that depends on no input."""
+    name = getattr(node.target, "_opname", "")
+    return bool(name.startswith("_assert")) and all(each in fixed for each in node.all_input_nodes)
+
+
+def is_view(node: Any) -> bool:
+    """Whether the node and those before it only look at the same memory in other ways."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op == "placeholder":
+        return True
+    looks = schema is not None and any(each.alias_info is not None for each in schema.arguments)
+    return looks and all(is_view(each) for each in node.all_input_nodes)
+
+
+def value_of(node: Any, values: dict[Any, Any]) -> Any:
+    if node not in values:
+        for each in node.all_input_nodes:
+            value_of(each, values)
+        args, kwargs = map_arg((node.args, node.kwargs), values.get)
+        values[node] = node.target(*args, **kwargs)
+    return values[node]
+
+
+def keep(program: Any, node: Any, value: torch.Tensor, name: str) -> None:
+    """Replace a node by a buffer of the program."""
+    specs = program.graph_signature.input_specs
+    place = next((n for n, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT), len(specs))
+    after = [each for each in program.graph.nodes if each.op == "placeholder"][place - 1 : place]
+    with program.graph.inserting_after(*after) if after else program.graph.inserting_before():
+        new = program.graph.placeholder(name)
+    new.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(new)
+    specs.insert(place, InputSpec(InputKind.BUFFER, TensorArgument(name), name, persistent=True))
+    program.state_dict[name] = value
+
+
+def in_float32(program: Any) -> tuple[Any, list[Any]]:
+    """Make weights of double precision, and what is converted to it, single; not if an input is double."""
+    nodes = list(program.graph.nodes)
+    given = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind not in WEIGHTS}
+    wide = [n for n in nodes if n.op == "placeholder" and _is_double(n)]
+    if any(node.name in given for node in wide):
+        return program, []
+    for held in (program.state_dict, program.constants):
+        for name, value in held.items():
+            if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+                held[name] = _like(value, value.detach().float())
+    changed = [node for node in nodes if node.op == "call_function" and _is_double(node)]
+    for node in changed:
+        args, kwargs = map_aggregate((node.args, node.kwargs), _single)
+        node.args, node.kwargs = args, kwargs
+    return program, changed
+
+
+def _is_double(node: Any) -> bool:
+    return any(each.dtype is torch.float64 for each in only_tensors(node.meta.get("val")))
+
+
+def _single(argument: Any) -> Any:
+    return torch.float32 if argument is torch.float64 else argument
+
+
+def _like(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    return torch.nn.Parameter(new, requires_grad=False) if isinstance(old, torch.nn.Parameter) else new
+
+
+def inlined(program: Any) -> tuple[Any, list[Any]]:
+    """Put the Python code of custom operators into the program, so that the compiler can fuse it."""
+    table, nodes = {}, []
+    for node in program.graph.nodes:
+        name = getattr(getattr(node.target, "_schema", None), "name", "")
+        made = torch._library.custom_ops._maybe_get_opdef(name) if "::" in name else None
+        if made is not None:
+            table[node.target] = made._init_fn
+            nodes.append(node)
+    return (program.run_decompositions(table) if table else program), nodes
+
+
+def ranked(program: Any) -> tuple[Any, list[Any]]:
+    """Find the first or last values of a sort with `topk`, if the program uses no others."""
+    changed = []
+    for node in list(program.graph.nodes):
+        if getattr(node.target, "_opname", "") != "sort" or len(node.meta["val"][0].shape) == 0:
+            continue
+        given = {argument.name: argument.default_value for argument in node.target._schema.arguments}
+        given.update(zip(given, node.args), **node.kwargs)
+        length = node.meta["val"][0].shape[given["dim"]]
+        uses = {_taken(use, given["dim"]) for pick in node.users for use in pick.users}
+        ends, most = {math.copysign(1, each) for each in uses}, max(map(abs, uses), default=0)
+        if len(ends) == 1 and most and isinstance(length, int) and 4 * most <= length:
+            largest = bool(given["descending"]) is (ends == {1})
+            with program.graph.inserting_before(node):
+                args = (given["self"], most, given["dim"], largest, True)
+                new = program.graph.call_function(torch.ops.aten.topk.default, args)
+            new.meta.update(node.meta)
+            node.replace_all_uses_with(new)
+            changed.append(node)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program, changed
+
+
+def _taken(use: Any, dim: int) -> int:
+    """Return how many of the first elements of a sorted tensor are used; -1: the last one; 0: others."""
+    name, args = getattr(use.target, "_opname", ""), list(use.args[1:])
+    rank = len(use.args[0].meta["val"].shape) if args else 0
+    if not rank or args[0] % rank != dim % rank:
+        return 0
+    if name == "select" and args[1] in (0, -1):
+        return 1 if args[1] == 0 else -1
+    from_start = name == "slice" and len(args) == 3 and args[1] in (0, None)
+    return max(args[2], 0) if from_start and isinstance(args[2], int) else 0
+
+
+CHANGES: dict[str, Callable[[Any], tuple[Any, list[Any]]]] = {
+    "precomputed": precomputed,
+    "float32": in_float32,
+    "inlined": inlined,
+    "topk": ranked,
+}
+
+
+def _lines_of(nodes: list[Any]) -> list[events.TracedLine]:
+    """Return the lines of the model behind nodes, without repetition."""
+    lines = []
+    for node in nodes:
+        frames = FRAME.findall(node.meta.get("stack_trace") or "")
+        lines += [(file, int(line), code.strip()) for file, line, _function, code in frames[-1:]]
+    return [events.TracedLine(*each, lines.count(each), 0.0) for each in dict.fromkeys(lines)]

@@ -7,7 +7,7 @@ A tensor in such a place, for example a mask where the export had None, is one i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,9 +15,9 @@ from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.interventions.source import action_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, Fix, PackageWorkload
+from mcp_server.model import Category, Component, ComponentKind, Fix, PackageWorkload
 from mcp_server.package.kernels import CodeNumber, literals_of, same
-from mcp_server.worker.report import TensorFacts
+from mcp_server.worker.report import Attempt, TensorFacts
 
 _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
 
@@ -43,22 +43,68 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         yield from _other_value(place, fixed, case)
 
 
-def detect_fixed_sizes(case: DiagnosisState) -> Iterator[Suspect]:
-    """A size that the compile read as a number, and that is another one in the last call."""
+@dataclass(frozen=True)
+class _Fixed:
+    """What the stage of a build fixed without a word: a category, the component, and sentences about it."""
+
+    category: Category
+    kind: ComponentKind
+    fact: str
+    summary: str
+    holds: Callable[[DiagnosisState], bool] = lambda case: case.failed
+
+
+def _kept_right(case: DiagnosisState) -> bool:
+    """Whether the package gives what its program gives, and what the user expects is something else."""
+    return case.failed and bool(case.equals_eager) and all(call.outcome == "ok" for call in case.calls)
+
+
+_FIXED = {
+    "sizes": _Fixed(
+        "shape_out_of_range",
+        "op",
+        "the compile of {name} assumed {what}, which was so in the example",
+        "The package computes with sizes of the example: {fact}, and the call has other sizes. The export "
+        "allows them, and nothing checks them.",
+    ),
+    "state": _Fixed(
+        "wrong_output",
+        "constant",
+        "forward changes {what}, which is no tensor",
+        "The model keeps state in Python that a package does not have: {fact}. Each call of the package "
+        "computes with the state that the export began with.",
+        _kept_right,
+    ),
+}
+
+
+def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
+    """What the build fixed, and what is different in the call: a size, or Python state."""
     for tried in case.captured.attempts:
-        for each in tried.attempts if tried.stage == "sizes" else ():
-            operator = each.action.split()[1]
-            fact = f"the compile of {operator} assumed {each.reached_code}, which was so in the example"
+        row = _FIXED.get(tried.stage)
+        for each in tried.attempts if row is not None else ():
+            assert row is not None
+            name = each.action.split()[1]
+            fact = row.fact.format(name=name, what=each.reached_code)
+            trial = case.trials.get(f"source:{each.name}")
             yield Suspect(
-                category="shape_out_of_range",
+                category=row.category,
                 level=CausalLevel.BUILD,
-                guilty=component("op", operator, tried.stack, value=each.reached_code),
-                summary=f"The package computes with sizes of the example: {fact}, and the call has other "
-                "sizes. The export allows them, and nothing checks them.",
+                guilty=component(row.kind, name, tried.stack, value=each.reached_code),
+                summary=row.summary.format(fact=fact),
                 evidence=(seen("capture", fact),),
-                fix=Fix(text=action_of(each), after=each.after),
-                harmful=case.failed,
+                fix=Fix(text=f"{action_of(each)}{_tried(each)}", after=each.after or None),
+                intervention=trial.intervention if trial is not None else None,
+                harmful=row.holds(case),
             )
+
+
+def _tried(attempt: Attempt) -> str:
+    """What is known of a change that has not passed; empty if it did."""
+    if attempt.outcome == "passes":
+        return ""
+    why = f": {attempt.error}" if attempt.error else ""
+    return " (tried: outputs still differ)" if attempt.outcome == "differs" else f" (not tried{why})"
 
 
 def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from mcp_server.diagnosis.components import confirming, launch_component, reported, seen
+from mcp_server.diagnosis.components import component, confirming, launch_component, reported, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Evidence, Fix
+from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.launches import Buffer
 from mcp_server.package.symbols import names_in
 from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.terms.term import itemsize_of
+from mcp_server.plurals import counted, was
 from mcp_server.worker.protocol import Change
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -63,12 +65,91 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
                 return
 
 
-LARGE = 32 << 20  # bytes of a buffer that is worth a change
+LARGE = 32 << 20  # bytes that are worth a change
+SEVERAL = 3  # loaders of packages: more than a program needs
+GROWS = 1.5  # times as many blocks after twice as many calls
 
 
-def detect_largest_buffer(case: DiagnosisState) -> Iterator[Suspect]:
-    """The largest buffer of a call that returns, if memory is what the user asks about."""
-    if case.symptom.seen != "memory" or not case.healthy or case.view is None or case.given is None:
+def held(case: DiagnosisState) -> list[CapturedCall]:
+    """The calls after which the hook counted what the program holds."""
+    return [call for call in case.captured.calls if call.after]
+
+
+def memory_facts(case: DiagnosisState) -> list[Evidence]:
+    """What the program held while it made its calls."""
+    return [
+        seen(
+            "capture",
+            f"after {counted(each.after, 'call')}, {counted(each.kept_outputs, 'block')} of memory "
+            f"of outputs {was(each.kept_outputs)} in use ({each.kept_bytes / 1e6:.3g} MB), "
+            f"and {counted(each.loaders, 'loader')}",
+        )
+        for each in held(case)[-2:]
+    ]
+
+
+def no_use_of_memory(case: DiagnosisState) -> str:
+    """That the program holds little, or not more with more calls; empty if that was not counted."""
+    if case.symptom.seen != "memory" or not held(case):
+        return ""
+    fact = memory_facts(case)[-1].fact
+    little = max(call.kept_bytes for call in held(case)) < LARGE
+    what = "the outputs of calls hold little memory" if little else "the memory of outputs stops growing"
+    return f"No fault found: {what}. {fact[0].upper()}{fact[1:]}."
+
+
+def detect_use_of_memory(case: DiagnosisState) -> Iterator[Suspect]:
+    """The largest use of memory in a program that ends well, if memory is what the user asks about."""
+    if case.symptom.seen != "memory" or not case.healthy:
+        return
+    found = [*_kept_outputs(case), *_loaders(case), *_largest_buffer(case)]
+    if found:
+        yield max(found, key=lambda each: each[0])[1]
+
+
+def _uses(party: Component, summary: str, evidence: list[Evidence], fix: str) -> Suspect:
+    return Suspect(
+        category="cost",
+        guilty=party,
+        summary=summary,
+        level=CausalLevel.CALL,
+        evidence=tuple(evidence),
+        fix=Fix(text=fix),
+        settle="A run of the changed program shows what it saves.",
+    )
+
+
+def _kept_outputs(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
+    """Outputs of earlier calls, if more of them are in use after more calls."""
+    counts = held(case)[-2:]
+    if len(counts) < 2 or counts[1].kept_outputs < GROWS * counts[0].kept_outputs:
+        return
+    last, size = counts[1], counts[1].kept_bytes
+    if size >= LARGE:
+        party = component("script", "outputs of calls", last.stack[:1], value=f"{size} bytes")
+        summary = f"The program keeps the memory of {counted(last.kept_outputs, 'output')} after "
+        summary += f"{counted(last.after, 'call')}, {size / 1e6:.4g} MB, and more with each call."
+        fix = "keep no view of an output longer than needed: copy the part with .clone(), or keep a number"
+        yield size, _uses(party, summary, memory_facts(case), fix)
+
+
+def _loaders(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
+    """Several loaders in use at the same time: each has its own weights."""
+    loads, count = case.captured.loads, max((each.loaders for each in held(case)), default=0)
+    size = sum(sorted(load.bytes for load in loads)[-count:]) if count else 0
+    if count >= SEVERAL and size >= LARGE:
+        party = component("script", loads[-1].package.name, loads[-1].stack[:1], value=f"{size} bytes")
+        summary = (
+            f"{count} loaders are in use at the same time. Their packages have {size / 1e6:.4g} MB in all, "
+        )
+        summary += "and each loader has its own copy of the weights."
+        fix = "load the package once, and share the loader: num_runners allows calls side by side"
+        yield size, _uses(party, summary, memory_facts(case), fix)
+
+
+def _largest_buffer(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
+    """The largest buffer that the package allocates in a call."""
+    if case.view is None or case.given is None:
         return
     allocated = [b for b in case.view.wrapper.buffers.values() if b.kind == "allocated" and b.sizes]
     known = [(size, b) for b in allocated if (size := _bytes(b, case.sizes)) is not None]
@@ -82,17 +163,16 @@ def detect_largest_buffer(case: DiagnosisState) -> Iterator[Suspect]:
     shape = " x ".join(str(evaluate(each, case.sizes)) for each in buffer.sizes or ())
     total = sum(each for each, _ in known) / 1e6
     fact = f"{buffer.name}, which launch {launch} writes, is {shape} of {buffer.dtype}: {size / 1e6:.4g} MB"
-    yield Suspect(
-        category="cost",
-        guilty=party.model_copy(update={"value": f"{size} bytes"}),
-        summary=f"The largest buffer that the package allocates in a call is {fact}. All its buffers add up "
-        f"to {total:.4g} MB, not all in use at the same time. An operator may allocate more for its result.",
-        level=CausalLevel.CALL,
-        evidence=(seen("inspect_package", fact),),
-        fix=Fix(
-            text="compute this in parts, over chunks of one dimension, or without the intermediate result"
+    summary = f"The largest buffer that the package allocates in a call is {fact}. All its buffers add up to "
+    summary += (
+        f"{total:.4g} MB, not all in use at the same time. An operator may allocate more for its result."
+    )
+    fix = "compute this in parts, over chunks of one dimension, or without the intermediate result"
+    yield (
+        size,
+        _uses(
+            party.model_copy(update={"value": f"{size} bytes"}), summary, [seen("inspect_package", fact)], fix
         ),
-        settle="A run of the changed model shows what it saves.",
     )
 
 

@@ -53,6 +53,8 @@ def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
     call = case.suspect_call
     if call is None or (call.pid, call.load) != (event.pid, event.load) or case.failure_of("plain") != "none":
         return False
+    if any((e.storage, e.interval) == ("constant", "call") for e in case.captured.memory):
+        return False  # another thread writes them: that explains more
     at_call = event.call == call.number or (event.call is None and event.n > call.n)
     return at_call and bool(_names(event, case))
 
@@ -161,6 +163,18 @@ ROWS = (
         fix="use a separate tensor for each thread or call, or hold one lock from the write to the end of "
         "the call; a copy that is made at the call comes too late",
         holds=lambda event, case: case.failed and _by_others(event, case),
+    ),
+    _Row(
+        ("constant", "written", "call"),
+        summary="{names} was written while a call that reads it ran: the package reads the program's own "
+        "tensors (user_managed=True), and another thread changes them. A call then computes with some old "
+        "and some new values.",
+        fact="in-place writes to {count} ({names}) between the start and the end of a call in {thread}",
+        fix="let load_constants copy the new values, or hold one lock for each write and each call",
+        before="user_managed=True",
+        after="user_managed=False",
+        value="written by another thread during a call",
+        holds=lambda event, case: case.failed and bool(_names(event, case)),
     ),
     _Row(
         ("input", "written", "stream"),

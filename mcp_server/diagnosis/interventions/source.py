@@ -22,12 +22,13 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import CapturedAttempts
 from mcp_server.model import PackageWorkload
 from mcp_server.package.pytorch.program import PytorchProgram
-from mcp_server.plurals import counted
 from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context
 from mcp_server.tools.decompile import WEIGHTS, asked, write
 from mcp_server.worker.protocol import EditedProgram, LaunchAlone
 from mcp_server.worker.report import Attempt
+
+WRONG = ("sizes", "state")  # stages at which nothing is raised, and outputs are wrong
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
@@ -46,9 +47,12 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
         after_code=found.after,
         action=action_of(found),
     )
-    passed = f"the {tried.stage} passed and gave the outputs of eager mode"
-    at_sizes = f" at {counted(found.sizes, 'size')}" if found.sizes > 1 else ""
-    trial = judged_elsewhere(change, Effect.GONE, Seen("raised", text=found.again))
+    stage = "compile" if tried.stage in WRONG else tried.stage
+    passed = f"the {stage} passed and gave the outputs of eager mode"
+    at = "in {} calls in turn" if tried.stage == "state" else "at {} sizes"
+    at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""
+    failing = Seen("ok", differs=found.again) if tried.stage in WRONG else Seen("raised", text=found.again)
+    trial = judged_elsewhere(change, Effect.GONE, failing)
     return replace(trial, reason=passed + at_sizes)
 
 

@@ -20,7 +20,8 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError, argument, here
 from mcp_server.jobs.child import Command, Finished
-from mcp_server.logs.captured import CapturedCall, CapturedOverwriting
+from mcp_server.logs.captured import CapturedAttempts, CapturedCall, CapturedCompile, CapturedOverwriting
+from mcp_server.logs.text import short_message
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.recorder.package import recording_environment, recordings_of
 from mcp_server.recorder.replay import take_call
@@ -29,6 +30,7 @@ from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture, workload_argv
 from mcp_server.tools.requests import failing_phase, plan_replay, run_request
 from mcp_server.tools.running_process import look_at_process
+from mcp_server.worker.events import SizeCompared
 from mcp_server.worker.protocol import ReplayRequest
 
 # Shares of the remaining budget.
@@ -133,6 +135,69 @@ def suspect_call(seen: Capture) -> CallSpec | None:
         request["actual"] = str(file)
     call = phase if isinstance(phase, CapturedCall) else None
     return CallSpec("replay", request, Path(request["package"]), call.file if call else None)
+
+
+class TrySizes(Observation):
+    """Compile without the operator that fixed a size, and compare at sizes that worked and that failed."""
+
+    name = "try_sizes"
+    seconds = 40.0
+    best = DECIDES
+    alone = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        return self.best if _fixed_size(case) is not None else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        found = _fixed_size(case)
+        assert found is not None and case.call is not None
+        tried, compile_ = found
+        attempt = tried.attempts[0]
+        request = {
+            "exported": str(compile_.exported),
+            "before": str(case.call.package),
+            "package_path": str(context.fresh("sizes") / "model.pt2"),
+            "inductor_configs": compile_.configs,
+            "code": attempt.after,
+            "shapes": _shapes(case),
+        }
+        try:
+            run = await context.worker("try_sizes", request, **case.surroundings)
+        except ProblemError as problem:
+            case.notes.append(f"the change was not tried: {problem}")
+            return
+        sizes = run.all(SizeCompared)
+        before, after = ([each for each in sizes if each.when == when] for when in ("before", "after"))
+        attempt.error = "" if len(after) == len(before) else short_message(run.why)
+        wrong = [each.shape for each in before if not each.equal]
+        attempt.outcome = "differs" if any(not each.equal for each in after) else "fails"
+        if wrong and after and len(after) == len(before) and attempt.outcome == "fails":
+            attempt.outcome, attempt.sizes = "passes", len(after)
+            attempt.again = f"other outputs than eager mode at {wrong[0]}"
+        trial = source.trial_of(tried)
+        if trial is not None:
+            case.trials[trial.intervention.key] = trial
+
+
+def _fixed_size(case: DiagnosisState) -> tuple[CapturedAttempts, CapturedCompile] | None:
+    """The size that a compile fixed, and that compile, if no change of it was tried yet."""
+    tried = [each for each in case.captured.attempts if each.stage == "sizes" and each.attempts]
+    compiles = [each for each in case.captured.compiles if each.exported is not None]
+    if not tried or not compiles or case.call is None or tried[0].attempts[0].outcome != "untried":
+        return None
+    return tried[0], compiles[-1]
+
+
+def _shapes(case: DiagnosisState) -> list[list[list[int]]]:
+    """The shapes of the first call and of the last one, and one between them."""
+    calls = [case.calls[0], case.calls[-1]]
+    first, last = ([list(leaf.shape or ()) for leaf in call.leaves] for call in calls)
+    between = [
+        [(a + b) // 2 for a, b in zip(one, other, strict=True)]
+        for one, other in zip(first, last, strict=True)
+    ]
+    found = [first, between, last]
+    return [each for number, each in enumerate(found) if each not in found[:number]]
 
 
 class RunAlone(Observation):

@@ -394,7 +394,7 @@ def explained(expression: Expression) -> str:
     last = found.args[-1]
     operator = last.kind if isinstance(last, Fold) else last.op if isinstance(last, Apply) else ""
     if given == [-math.inf, -math.inf] and operator in ("max", "maximum"):
-        text = f"{text}: all that the maximum is taken of is -inf"
+        text = f"{text}: every element is -inf, and so is their maximum"
     return f"{text}; {masked}" if (masked := _masked(expression, found)) else text
 
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import importlib
+import inspect
 import itertools
 import linecache
 import logging
 import os
 import re
 import tempfile
+import textwrap
 import time
 import warnings
+from collections import deque
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
@@ -25,13 +29,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..compare import compare_all
-from ..report import Attempt
+from ..events import SizeCompared
+from ..loading import compiled, load, load_exported
+from ..protocol import SizesRequest
+from ..report import Attempt, Report
 from ..tensors import only_tensors
 from .changes import (
     Change,
     Failing,
     Place,
     changes,
+    compiled_function,
     declared_dims,
     functions,
     holds,
@@ -40,6 +48,7 @@ from .changes import (
     with_dims,
     words,
 )
+from .rewrites import CAPACITY, Buffered
 
 BUDGET_S = 60.0
 MOST = 14
@@ -474,3 +483,151 @@ def _declared_in(file: str, name: str) -> Iterator[Any]:
         first: Any = node.args[0] if called == "Dim" and node.args else None  # type: ignore[attr-defined]
         if isinstance(first, ast.Constant) and first.value == name:
             yield node
+
+
+CALLS = 3  # calls in turn, in which state is compared with that of eager mode
+
+
+def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
+    """Return the Python state that a call in eager mode changes, by module and attribute; it is put back."""
+    before = python_state(failing.module)
+    kept = {key: copy.copy(_attribute(failing, key)) for key in before}
+    with _put_back(failing.module), torch.no_grad():
+        failing.module(*failing.args, **failing.kwargs)
+    changed = [key for key, value in python_state(failing.module).items() if before.get(key) != value]
+    for path, name in changed:
+        setattr(failing.module.get_submodule(path), name, kept.get((path, name)))
+    return changed
+
+
+def _attribute(failing: Failing, key: Tuple[str, str]) -> Any:
+    return getattr(failing.module.get_submodule(key[0]), key[1])
+
+
+def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], Any]:
+    """Return what forward may change and a package cannot: numbers, texts, and sizes of containers."""
+    found: Dict[Tuple[str, str], Any] = {}
+    for path, each in module.named_modules():
+        for name, value in vars(each).items():
+            if name.startswith("_") or name == "training":
+                continue
+            if isinstance(value, (list, dict, set, deque)):
+                found[path, name] = len(value)
+            elif isinstance(value, (bool, int, float, str)):
+                found[path, name] = value
+    return found
+
+
+def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
+    """Try to keep the tensors of a list attribute in a buffer, and tell what was tried and how it ended."""
+    owner = failing.module.get_submodule(path)
+    state = getattr(owner, name)
+    found = _with_buffer(owner, name) if isinstance(state, list) else None
+    if found is None:
+        return
+    change, told.before, told.after = found
+    with _put_back(failing.module):
+        try:
+            setattr(owner, name, [])
+            with torch.no_grad():
+                wanted = [_tensors(failing.module(*given[0], **given[1])) for given in _varied(failing)]
+            like = getattr(owner, name)[0]
+            owner.register_buffer(f"{name}_kept", like.new_zeros((CAPACITY, *like.shape)))
+            # Two elements: a compile takes a buffer of one for a constant (torch 2.13).
+            owner.register_buffer(f"{name}_count", torch.zeros(2, dtype=torch.int64, device=like.device))
+            with _changed(change):
+                told.outcome = _in_turn(failing, wanted)
+            setattr(owner, name, [])
+            if _in_turn(replace(failing, compile=None), wanted) == "differs":
+                told.sizes, told.again = (
+                    CALLS,
+                    f"other outputs than eager mode in one of {CALLS} calls in turn",
+                )
+        except Exception as error:
+            told.outcome, told.error = "fails", f"{type(error).__name__}: {error}"[:300]
+        finally:
+            setattr(owner, name, state)
+            for buffer in (f"{name}_kept", f"{name}_count"):
+                owner._buffers.pop(buffer, None)
+
+
+def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
+    """Yield the inputs of each call in turn: the example's, then with other floating-point values."""
+    for turn in range(CALLS):
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor,
+            lambda leaf, turn=turn: leaf * (1 + turn / 2) if leaf.is_floating_point() else leaf.clone(),
+            (failing.args, failing.kwargs),
+        )
+        yield args, kwargs
+
+
+def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> str:
+    """Export and compile, and compare the exported program with eager mode in calls in turn."""
+    program = exported(failing, failing.options)
+    if failing.compile is not None:
+        failing.compile(program)
+    module = program.module()
+    with torch.no_grad():
+        got = [_tensors(module(*given[0], **given[1])) for given in _varied(failing)]
+    return "passes" if all(compare_all(a, b).equal for a, b in zip(wanted, got)) else "differs"
+
+
+def _with_buffer(owner: torch.nn.Module, name: str) -> Optional[Tuple[Change, str, str]]:
+    """Return the change of the method that uses a list, and its code before and after; None without one."""
+    for kind, method, function in functions(owner):
+        try:
+            lines, first = inspect.getsourcelines(function)
+        except (OSError, TypeError):
+            continue
+        tree: Any = ast.parse(textwrap.dedent("".join(lines)))
+        ast.increment_lineno(tree, first - 1)
+        rewrite = Buffered(name)
+        tree = ast.fix_missing_locations(rewrite.visit(tree))
+        left = any(isinstance(each, ast.Attribute) and each.attr == name for each in ast.walk(tree))
+        if method == "__init__" or not rewrite.lines or left:
+            continue
+        new = compiled_function(tree, function)
+        if new is None:
+            continue
+        old = (lines[line - first].strip() for line in rewrite.lines)
+        after = (line.strip() for line in ast.unparse(tree).splitlines() if f"{name}_" in line)
+        made = (
+            f'self.register_buffer("{name}_kept", torch.zeros({CAPACITY}, *shape))  # in __init__',
+            f'self.register_buffer("{name}_count", torch.zeros(2, dtype=torch.int64))',
+        )
+        change = Change(Attempt("state", ""), {}, owner=kind, attribute=method, function=new, tree=tree)
+        return change, "\n".join(old), "\n".join((*made, *after))
+    return None
+
+
+def operate_sizes(request: SizesRequest, report: Report) -> None:
+    """Run `code`, compile, and compare with eager mode at each size; event `size_compared` for each.
+
+    The first events are of the package as it was, which must fail for the change to explain anything.
+    """
+    program = load_exported(request, report)
+    before = load({"package": request["before"]}, report)
+    args, kwargs = program.example_inputs
+    failing = Failing(program.module(), args, kwargs, {}, None)
+    for shape in request["shapes"]:
+        _compare(before, failing, shape, "before", report)
+    exec(request["code"], {})
+    package, _ = compiled(program, request, report)
+    after = load({"package": package}, report)
+    for shape in request["shapes"]:
+        _compare(after, failing, shape, "after", report)
+
+
+def _compare(loader: Any, failing: Failing, shape: List[List[int]], when: str, report: Report) -> None:
+    """Report whether a call with the example inputs, repeated to this shape, equals eager mode."""
+    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    tensors = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    sizes = {(n, dim): size for n, given in zip(tensors, shape) for dim, size in enumerate(given)}
+    given = with_sizes(failing, sizes)
+    same = False
+    with torch.no_grad():
+        wanted = only_tensors(failing.module(*given[0], **given[1])) if given is not None else []
+        with contextlib.suppress(RuntimeError):  # of an operator that was compiled for other sizes
+            same = compare_all(wanted, only_tensors(loader.run(only_tensors(given)))).equal
+    report.event(SizeCompared(when, shape, same))

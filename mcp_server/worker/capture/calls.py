@@ -67,6 +67,7 @@ class Entered:
     load: int
     path: Optional[str]
     watched: Watched
+    began: float  # with what the hook did before the call
     start: float
 
 
@@ -82,6 +83,7 @@ class Calls:
         self.memory = MemoryLog(journal)
         self.outputs = Outputs()
         self.shapes: Optional[dict[tuple[Any, ...], None]] = None  # of the inputs of calls, after an export
+        self.returned = 0  # calls
 
     def starting(self, _process: Any, argv: Any, *_args: Any, **options: Any) -> None:
         """Keep the package among the arguments of a new child process: a C++ host is not watched."""
@@ -208,7 +210,7 @@ class Calls:
         self._called(entered, result, error)
 
     def _entered(self, loader: Any, inputs: Any) -> Entered:
-        number = next(self.numbers)
+        number, began = next(self.numbers), time.monotonic()
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
         left, limit = headroom()
@@ -240,7 +242,7 @@ class Calls:
             notice=notice,
             frames=frames(),
         )
-        return Entered(number, load, path, watched, time.monotonic())
+        return Entered(number, load, path, watched, began, time.monotonic())
 
     def saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
         """Save a record. Return (path, "") or (None, why not)."""
@@ -252,7 +254,8 @@ class Calls:
             return None, "{}: {}".format(type(error).__name__, error)[:500]
 
     def _called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
-        seconds = time.monotonic() - state.start
+        ended = time.monotonic()
+        seconds = ended - state.start
         if error is not None:
             self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
             if not (capturing() or device_error()):
@@ -272,8 +275,23 @@ class Calls:
             call=state.number,
             seconds=seconds,
             outputs=encode_all([output.text for output in outputs]),
+            hook_s=state.start - state.began + time.monotonic() - ended,
+            **self._held(),
         )
         self.store.evict(state.path, state.load, any(output.odd for output in outputs))
+
+    def _held(self) -> dict[str, int]:
+        """Count what the program holds, after the first call, the second, the fourth and so on."""
+        self.returned += 1
+        if self.returned & (self.returned - 1):
+            return {}
+        blocks, size = self.outputs.kept()
+        return {
+            "after": self.returned,
+            "kept_outputs": blocks,
+            "kept_bytes": size,
+            "loaders": len(self.loads),
+        }
 
 
 def device_error() -> str:

@@ -106,6 +106,37 @@ def holds(function: Any, place: Place) -> bool:
     return bool(place[0] == code.co_filename and code.co_firstlineno <= place[1] <= last)
 
 
+def changing(module: torch.nn.Module, name: str) -> Tuple[str, List[Place]]:
+    """Return the type of an attribute, and the first line of `forward` or its helpers that changes it."""
+    kind = type(getattr(module, name, None)).__name__
+    for _, method, function in functions(module):
+        if method == "__init__":
+            continue
+        try:
+            lines, first = inspect.getsourcelines(function)
+        except (OSError, TypeError):
+            continue
+        for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+            if _changes(node, name):
+                return kind, [(function.__code__.co_filename, first + node.lineno - 1)]  # type: ignore[attr-defined]
+    return kind, []
+
+
+def _changes(node: Any, name: str) -> bool:
+    """Whether the node assigns `self.name`, or an element of it, or calls a method that changes it."""
+    changed: List[Any] = getattr(node, "targets", []) if isinstance(node, ast.Assign) else []
+    if isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        changed = [node.target]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+        changed = [node.func.value]
+    parts = [each.value if isinstance(each, ast.Subscript) else each for each in changed]
+    return any(isinstance(each, ast.Attribute) and ast.unparse(each) == f"self.{name}" for each in parts)
+
+
+CHANGING = frozenset(
+    {"append", "appendleft", "extend", "insert", "pop", "popleft", "clear", "remove", "update", "add"}
+    | {"setdefault", "popitem", "discard"}
+)
 UNKNOWN_TYPE = r"Unsupported input type|pytree|namedtuple|not a known type|Encountered unrecognized type"
 DEFERRED = "prefer_deferred_runtime_asserts_over_guards"
 _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_\w+|[A-Za-z_]\w*)\s*$", re.M)
@@ -358,7 +389,7 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
         if getattr(node, "lineno", 0) < tree.body[0].lineno and "lineno" in node._attributes:
             ast.copy_location(node, statement)  # a node of a template
     told.after = "\n".join(ast.unparse(each) for each in made[: max(len(made) - len(after), 1)])
-    new = _compiled(tree, function)
+    new = compiled_function(tree, function)
     lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
     return Change(told, failing.options, function=new, tree=tree, lines=lines) if new is not None else None
 
@@ -373,7 +404,7 @@ def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
     return None
 
 
-def _compiled(tree: Any, function: Any) -> Any:
+def compiled_function(tree: Any, function: Any) -> Any:
     """Compile a changed tree into a function that replaces the old one; None if it does not compile."""
     definition = tree.body[0]
     definition.decorator_list = []

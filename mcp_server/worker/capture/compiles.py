@@ -23,7 +23,7 @@ from typing import Any, Iterator, Optional
 import torch
 
 from ..encode import OURS, TORCH, TooLarge, callers, encode, frames, is_ours, raised_in
-from ..report import Encoded, encode_frames, identity
+from ..report import Attempt, Encoded, encode_frames, identity
 from ..tensors import is_plain, only_tensors, storage_bytes
 from .calls import Calls, failure
 from .journal import Ending
@@ -180,6 +180,7 @@ class Compiles:
             "compiling",
             compile=number,
             how=how,
+            empty_cache=own_cache_is_empty(),
             exported=path,
             program=exported,
             notice=notice,
@@ -248,11 +249,13 @@ class Compiles:
         shapes = list(self.calls.shapes or ())
         self.attempt(error)
         self.tell_fixed(shapes)
+        self.tell_state()
 
     def exiting(self, status: Any = None) -> None:
         """Journal a `sys.exit` with a failure status, which may be a check, too."""
         if self.compiles and status:
             self._program_failed(SystemExit(status), frames())
+            self.tell_state()
 
     def _program_failed(self, error: BaseException, shown: object) -> None:
         self.calls.memory.failed()
@@ -324,6 +327,27 @@ class Compiles:
         for told, lines in fixed_sizes(program, guards, shapes):
             self.journal.event("attempted", stage="sizes", attempts=[told], frames=lines)
 
+    def tell_state(self) -> None:
+        """Journal Python state that a call in eager mode changes: a package has that of the export."""
+        if self.last_export is None or self.last_export[4] is not None:
+            return
+        from .attempts import changed_by_a_call, compile_with, in_a_buffer
+        from .changes import Failing, changing
+
+        module, args, kwargs, options, _, sources = self.last_export
+        failing = Failing(module, args, kwargs, options, None, compile_with({}), sources=sources)
+        for path, name in changed_by_a_call(failing):
+            kind, place = changing(module.get_submodule(path), name)
+            told = Attempt(
+                "state", STATE.format(name=name), reached_code=f"{name} ({kind})", outcome="untried"
+            )
+            lines: list[Any] = [
+                {"file": f, "line": n, "code": linecache.getline(f, n).strip()} for f, n in place
+            ]
+            self.journal.event("attempting", step=f"trying to keep {name} in a buffer")
+            in_a_buffer(failing, path, name, told)
+            self.journal.event("attempted", stage="state", attempts=[told], frames=lines)
+
     def widen(self) -> None:
         """Export again, at the end of the program, with a range that includes the sizes of its calls.
 
@@ -345,6 +369,18 @@ class Compiles:
         """Handle a program that packages files itself; a stream has no path."""
         if not getattr(self.thread, "inside", False):
             self._keep_before(path_of(archive))
+
+
+def own_cache_is_empty() -> bool:
+    """Whether a variable names the compile cache, and nothing is in it: a build then starts from nothing."""
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return bool(folder) and not any(files for _, _, files in os.walk(str(folder)))
+
+
+STATE = (
+    "keep {name} in a registered buffer of a fixed size that forward changes in place (index_copy_, add_), "
+    "or pass it to forward and return it"
+)
 
 
 def weights_of(module: Any) -> Iterator[tuple[str, torch.Tensor]]:

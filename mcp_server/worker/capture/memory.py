@@ -268,6 +268,11 @@ class Managed:
         known = [(name, memory) for name, each in last if (memory := each.memory()) is not None]
         return [known[place][0] for place in unmapped([memory for _, memory in known])]
 
+    def counts(self, load: int) -> dict[str, int]:
+        """Return the counts of in-place writes, by constant."""
+        known = self.known.get(load, {}).items()
+        return {name: constant.count._version for name, constant in known if constant.count is not None}
+
     def counted(self, load: int) -> list[str]:
         """List constants mutated since the update, by the count that all views of a block share."""
         return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
@@ -289,11 +294,15 @@ class Managed:
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """The memory of the inputs of a call that has begun. `gone` means that some of it cannot be read."""
+    """The memory of the inputs of a call that has begun. `gone` means that some of it cannot be read.
+
+    `versions` and `constants` hold counts of writes, if another thread may write during the call.
+    """
 
     gone: bool
     snapshot: Optional[Snapshot]
     versions: list[tuple[torch.Tensor, int]]
+    constants: tuple[int, dict[str, int]]  # the load, and the counts
     inputs: list[Optional[InputMemory]]
 
 
@@ -338,7 +347,8 @@ class MemoryLog:
             self.streams.watch_graph(call, inputs)
         several = threading.active_count() > 1  # another thread may write the inputs during the call
         versions = [(leaf, version_of(leaf)) for leaf in inputs] if several else []
-        return Watched(bool(gone), snapshot, versions, self.aliases.inputs(inputs))
+        constants = load, self.managed.counts(load) if several else {}
+        return Watched(bool(gone), snapshot, versions, constants, self.aliases.inputs(inputs))
 
     def returned(self, call: int, watched: Watched, outputs: Any, readable: bool) -> None:
         """Handle the return of `outputs`, whose device is `readable`: report what happened to the inputs."""
@@ -350,6 +360,10 @@ class MemoryLog:
         for place, (leaf, count) in enumerate(watched.versions):
             if version_of(leaf) != count:
                 self.tell("input", "written", "call", call, input=place)
+        load, counts = watched.constants
+        now = self.managed.counts(load) if counts else {}
+        if names := [name for name, count in counts.items() if now.get(name, count) != count]:
+            self.tell("constant", "written", "call", call, load=load, names=names)
 
     def failed(self, load: Optional[int] = None, call: Optional[int] = None) -> None:
         """Look more closely at constants, because a call of `load`, or a check of the program, failed."""

@@ -443,6 +443,49 @@ def one_hot(node: Node, module: Any) -> Optional[Node]:
     return parsed(f"F(X, self.{names[0]})", F=node.func, X=node.args[0]) if names else None
 
 
+CAPACITY = 64  # elements of a list that is kept in a buffer
+
+
+class Buffered(ast.NodeTransformer):
+    """Keeps the tensors of a list attribute in a buffer: `append`, `stack`, `cat` and `len` are rewritten."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: List[int] = []
+
+    def _is_list(self, node: Node) -> bool:
+        return isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{self.name}"
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        call: Any = node.value
+        if not calls_method(call, "append") or not self._is_list(call.func.value) or len(call.args) != 1:
+            return self.generic_visit(node)
+        self.lines.append(node.lineno)
+        text = "self.L_kept.index_copy_(0, self.L_count[:1], E.unsqueeze(0)); self.L_count.add_(1); "
+        text += "L_now = self.L_count[0].item(); torch._check(L_now >= 1); torch._check(L_now <= N)"
+        tree = ast.parse(text.replace("L_", f"{self.name}_").replace("N)", f"{CAPACITY})"))
+        element = call.args[0]
+
+        class Fill(ast.NodeTransformer):
+            def visit_Name(self, each: ast.Name) -> Node:
+                return copy.deepcopy(element) if each.id == "E" else each
+
+        return [ast.copy_location(Fill().visit(each), node) for each in tree.body]
+
+    def visit_Call(self, node: ast.Call) -> Node:
+        joins = calls_method(node, "stack", "cat") and bool(node.args) and self._is_list(node.args[0])
+        if calls(node, "len") and self._is_list(node.args[0]):
+            return ast.Name(f"{self.name}_now", ast.Load())
+        if not joins:
+            return self.generic_visit(node)
+        self.lines.append(node.lineno)
+        named = next((each.value for each in node.keywords), ast.Constant(0))
+        given = node.args[1] if len(node.args) > 1 else named
+        text = f"self.{self.name}_kept[0:{self.name}_now].movedim(0, D)"
+        flat = calls_method(node, "cat")
+        return parsed(f"{text}.flatten(D, D + 1)" if flat else text, D=given)
+
+
 BOTH = "both sides are computed"
 ANY = f"{VALUE}|{SIZE}"
 REWRITES = [

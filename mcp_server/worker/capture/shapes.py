@@ -197,7 +197,7 @@ def fixed_sizes(
 ) -> Iterator[Tuple[Attempt, List[Dict[str, Any]]]]:
     """Yield how to leave the operator to eager mode, with its line, if only the last sizes break a guard.
 
-    It is not tried here: a process that has compiled the operator once keeps its decomposition (torch 2.13).
+    `attempts.operate_sizes` tries it: a process that compiled the operator keeps its decomposition (2.13).
     """
     known, restrictions = places(program), restrictions_of(program, guards)
     against = broken(restrictions, known, shapes[-1]) if shapes else []

@@ -93,7 +93,7 @@ ORIGINS: dict[str, dict[str, object]] = {
     # A softmax over nothing: the operation that made the NaN, and the mask of the row.
     "masked": {
         "kernel": "softmax",
-        "explanation": "-inf - -inf is nan: all that the maximum is taken of is -inf; "
+        "explanation": "-inf - -inf is nan: every element is -inf, and so is their maximum; "
         "args[1][2, 0] to [2, 5], all 6 that decide it, are False",
         "elements": [f"args[1][2, {column}] = False" for column in range(6)],
     },
@@ -148,7 +148,7 @@ ORIGINS: dict[str, dict[str, object]] = {
     },
     "windows": {
         "layer": "layers.2",
-        "explanation": "-inf - -inf is nan: all that the maximum is taken of is -inf",
+        "explanation": "-inf - -inf is nan: every element is -inf, and so is their maximum",
     },
 }
 
