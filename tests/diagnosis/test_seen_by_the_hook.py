@@ -100,6 +100,17 @@ def test_an_input_that_was_written_through_an_output(compared: tuple[int, ...], 
     assert all("output.clone()" in each.fix.text for each in suspects if each.fix is not None)
 
 
+def test_constants_that_are_written_while_a_call_runs() -> None:
+    """A write during a call is by another thread: a race, also where a later call saw the new values."""
+    case = aliasing("ok")
+    told = {"storage": "constant", "act": "written", "call": 3, "load": 1, "names": ["a.weight"]}
+    events = [phase(5, interval=each, counted=True, **told) for each in ("update", "call")]
+    case.capture = capture(calls=case.calls, memory=events)
+    case.runs |= {"script": run("script", OWN_CHECK), "plain": run("plain")}
+    (found,) = by("shared_memory.detect_memory_log", case)
+    assert (found.category, found.guilty.kind, found.guilty.name) == ("concurrency", "constant", "a.weight")
+
+
 @pytest.mark.parametrize(
     ("threads", "category"), [((1, 2, 1, 2), "concurrency"), ((1, 1, 2, 2), "wrong_output")]
 )

@@ -285,12 +285,46 @@ for count in (12, 24):
 """
 
 
+KEEPING = """
+import torch
+
+class Keeping(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(x * 2)
+        return torch.stack(self.seen).sum(0)
+
+model, given = Keeping().eval(), torch.rand(4)
+program = torch.export.export(model, (given,))
+package = torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(program))
+for _ in range(2):
+    given = torch.rand(4)
+    torch.testing.assert_close(package(given), model(given))
+"""
+
+
+@thorough
+def test_a_list_that_forward_changes_is_tried_in_a_buffer(tmp_path: Path) -> None:
+    """The line that changes it is named, and the buffer gives eager mode's numbers in calls in turn."""
+    script = tmp_path / "keeping.py"
+    script.write_text(KEEPING)
+    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    assert (verdict["category"], verdict["confidence"]) == ("wrong_output", "proven"), verdict
+    assert (verdict["guilty"]["name"], verdict["guilty"]["model_locations"][0]["line"]) == ("seen", 10)
+    assert "self.seen_kept.index_copy_" in verdict["fix"]["after"]
+    assert "in 3 calls in turn" in verdict["confirmed"]["after"]
+
+
 @thorough
 def test_a_size_that_the_compile_fixed_is_explained(tmp_path: Path) -> None:
-    """The operator's line, the sizes that its compile assumed, and how to leave it to eager mode."""
+    """The operator and its line, the sizes that its compile assumed, and that it was left to eager mode."""
     script = tmp_path / "pooled.py"
     script.write_text(POOLED)
     verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
-    assert (verdict["category"], verdict["confidence"]) == ("shape_out_of_range", "likely"), verdict
+    assert (verdict["category"], verdict["confidence"]) == ("shape_out_of_range", "proven"), verdict
+    assert "at 3 sizes" in verdict["confirmed"]["after"]
     assert verdict["guilty"]["model_locations"][0]["line"] == 6
     assert "x.shape[2]" in verdict["guilty"]["value"] and "lowerings" in verdict["fix"]["after"]

@@ -363,7 +363,7 @@ class MemoryLog:
         load, counts = watched.constants
         now = self.managed.counts(load) if counts else {}
         if names := [name for name, count in counts.items() if now.get(name, count) != count]:
-            self.tell("constant", "written", "call", call, load=load, names=names)
+            self.tell("constant", "written", "call", call, load=load, names=names, counted=True)
 
     def failed(self, load: Optional[int] = None, call: Optional[int] = None) -> None:
         """Look more closely at constants, because a call of `load`, or a check of the program, failed."""
