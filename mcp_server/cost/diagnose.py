@@ -284,9 +284,8 @@ async def diagnose_cost(
     own, outside = calls_and_gaps(calls)
     if outside < LEAST_OUTSIDE * (own + outside):
         return found
-    fact = (
-        f"{counted(len(calls), 'call')} took {told(own)} in all, and the program {told(outside)} between them"
-    )
+    took = f"{counted(len(calls), 'call')} took {told(own)} of processor time in all"
+    fact = f"{took}, and the program {told(outside)} between them"
     if found.outcome != "no_fault":
         return found.model_copy(update={"remarks": [*found.remarks, f"{fact[0].upper()}{fact[1:]}."]})
     party = Component(kind="script", name="between the calls", model_locations=calls[-1].stack[:1])
@@ -326,11 +325,10 @@ def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
 
 
 def calls_and_gaps(calls: Sequence[CapturedCall]) -> tuple[float, float]:
-    """The seconds of the calls but the last, and of the program between them, without those of the hook."""
+    """The processor seconds of the thread in its calls but the last, and between them, without the hook's."""
     pairs = list(pairwise(calls))
-    own = sum(each.seconds or 0.0 for each, _ in pairs)
-    gaps = sum(after.t - before.t for before, after in pairs)
-    return own, max(gaps - own - sum(each.hook_s for each, _ in pairs), 0.0)
+    gaps = sum(after.began_cpu - before.ended_cpu for before, after in pairs)
+    return sum(each.cpu_s for each, _ in pairs), max(gaps, 0.0)
 
 
 async def _subject(context: Context, workload: Workload | None, exported: Path | None) -> _Subject:

@@ -194,7 +194,8 @@ class CapturedCall(Phase):
     - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
     - `after`: the calls that had returned, if what the program then held was counted; 0 if it was not. It
       held `kept_outputs` blocks of memory of outputs (`kept_bytes`), and `loaders`.
-    - `hook_s`: seconds that the hook itself took before and after the call.
+    - `cpu_s`: processor seconds of the calling thread in the call. `began_cpu` and `ended_cpu`: those of the
+      thread until the hook began to look at the call, and until it had done so.
     """
 
     number: int
@@ -214,7 +215,9 @@ class CapturedCall(Phase):
     kept_outputs: int = 0
     kept_bytes: int = 0
     loaders: int = 0
-    hook_s: float = 0.0
+    cpu_s: float = 0.0
+    began_cpu: float = 0.0
+    ended_cpu: float = 0.0
 
     @property
     def in_graph(self) -> bool:
@@ -400,7 +403,17 @@ COMPILES = ("compiling", "compile", "compiled", "compile_failed")
 LOADS = ("loading", "load", "loaded", "load_failed")
 UPDATES = ("updating", "update", "updated", "update_failed")
 CALLS = ("calling", "call", "called", "call_failed")
-OF_THE_END = ("outputs", "package", "seconds", "after", "kept_outputs", "kept_bytes", "loaders", "hook_s")
+OF_THE_END = (
+    "outputs",
+    "package",
+    "seconds",
+    "after",
+    "kept_outputs",
+    "kept_bytes",
+    "loaders",
+    "cpu_s",
+    "ended_cpu",
+)
 
 
 def read_capture(directory: Path) -> Captured:

@@ -67,8 +67,8 @@ class Entered:
     load: int
     path: Optional[str]
     watched: Watched
-    began: float  # with what the hook did before the call
     start: float
+    cpu: float  # seconds of this thread, which other processes do not lengthen
 
 
 class Calls:
@@ -210,7 +210,7 @@ class Calls:
         self._called(entered, result, error)
 
     def _entered(self, loader: Any, inputs: Any) -> Entered:
-        number, began = next(self.numbers), time.monotonic()
+        number, began = next(self.numbers), time.thread_time()
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
         left, limit = headroom()
@@ -240,9 +240,10 @@ class Calls:
             current_device=current_device(),
             file=path,
             notice=notice,
+            began_cpu=began,
             frames=frames(),
         )
-        return Entered(number, load, path, watched, began, time.monotonic())
+        return Entered(number, load, path, watched, time.monotonic(), time.thread_time())
 
     def saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
         """Save a record. Return (path, "") or (None, why not)."""
@@ -254,8 +255,7 @@ class Calls:
             return None, "{}: {}".format(type(error).__name__, error)[:500]
 
     def _called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
-        ended = time.monotonic()
-        seconds = ended - state.start
+        seconds, cpu = time.monotonic() - state.start, time.thread_time() - state.cpu
         if error is not None:
             self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
             if not (capturing() or device_error()):
@@ -275,7 +275,8 @@ class Calls:
             call=state.number,
             seconds=seconds,
             outputs=encode_all([output.text for output in outputs]),
-            hook_s=state.start - state.began + time.monotonic() - ended,
+            cpu_s=cpu,
+            ended_cpu=time.thread_time(),
             **self._held(),
         )
         self.store.evict(state.path, state.load, any(output.odd for output in outputs))
