@@ -57,6 +57,13 @@ def test_an_output_that_takes_nothing(tmp_path: Path, redirection: str, said: st
     assert (code, err.startswith(said), "Traceback" in err) == (2, True, False)
 
 
+def test_a_step_that_takes_long_is_reported_while_it_runs(tmp_path: Path) -> None:
+    """Every eight seconds a line says what still runs, and for how long."""
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(10)\n")
+    _, _, err = shell(tmp_path, "", [*CLI, "diagnose", "slow.py"])
+    assert "running slow.py" in err and ": 8 s so far" in err
+
+
 @pytest.mark.parametrize("option", ["--help", *nightly("--version")])
 def test_help_on_a_full_disk(tmp_path: Path, option: str) -> None:
     """The same for what our own code does not print."""
