@@ -113,13 +113,13 @@ def _print_stopped(state: JobState) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[JobState], None]]:
-    """Show a live line on a terminal; in a pipe, print each message once."""
+    """Show a live line on a terminal; in a pipe, print each message that follows another one."""
     console = Console(stderr=True, highlight=False)
-    printed = set[str]()
+    printed: list[str] = []
 
     def print_new(state: JobState) -> None:
         new = [line for line in state.progress[-1:] if line not in printed]
-        printed.update(new)
+        printed[:] = state.progress[-1:]
         for line in new:
             console.print(plain(f"[{state.wall_s:.1f} s] {line}"), soft_wrap=True)
 
