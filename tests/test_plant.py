@@ -71,6 +71,8 @@ def test_a_right_verdict_gets_every_point() -> None:
         (guilty(kind="input", input_index=0, model_locations=[], elements=[]), False, False, False),
         (guilty(kind="input", input_index=1, model_locations=[], elements=[]), True, False, False),
         (guilty(kind="constant", name="w_weight", model_locations=[]), False, True, False),
+        (guilty(kind="call", value="args[1] exchanged", model_locations=[]), True, True, False),
+        (guilty(kind="call", value="args[0] and args[1] exchanged", model_locations=[]), False, True, False),
         ({**VERDICT, "outcome": "inconclusive"}, False, False, False),
     ],
 )

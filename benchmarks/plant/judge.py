@@ -86,9 +86,14 @@ def judge(answer: Answer, verdict: Data, value_at: ValueAt | None = None) -> Sco
 
 
 def component_right(answer: Answer, party: Data) -> bool:
-    """The strict rule: an input of the answer, its constant, its kind, or a line of at most two listed."""
+    """The strict rule: an input of the answer, the call with exactly its inputs, its constant, its kind, or
+    a line of at most two listed.
+    """
     kind = party.get("kind")
     if kind == "input" and party.get("input_index") in answer.inputs:
+        return True
+    named = {int(number) for number in re.findall(r"\bargs\[(\d+)\]", party.get("value") or "")}
+    if kind == "call" and answer.inputs and named == set(answer.inputs):  # exchanged, for example
         return True
     if kind == "constant" and same_name(answer.constant, party.get("name") or ""):
         return True

@@ -17,8 +17,8 @@ class Input:
     """One argument of `forward`.
 
     `shape` has numbers and names of dynamic dimensions. Values are drawn from `low` to `high`, without it;
-    for an index these are its bounds. A count is compared with positions, not looked up, so any value is
-    allowed. The other fields say which values the model cannot bear.
+    for an index these are its bounds. A count is compared with positions or hashed, not looked up, so any
+    value is allowed. The other fields say which values the model cannot bear.
     """
 
     name: str
@@ -44,11 +44,15 @@ class Dimension:
     usual: tuple[int, int]
 
 
+EVERY_DEVICE = ("cpu", "cuda")
+
+
 @dataclass(frozen=True)
 class Edit:
     """A mistake in the source: `old` becomes `new`, and the failure starts in a line with one of `lines`.
 
-    `shows` names the change of good inputs under which the mistake shows (`faults.models.SHOWING`).
+    `shows` names the change of good inputs under which the mistake shows (`faults.models.SHOWING`). `devices`
+    are those for which torch compiles it.
     """
 
     fault: str
@@ -60,17 +64,19 @@ class Edit:
         0,
         0,
     )  # an input, and the value in it under which it shows
+    devices: tuple[str, ...] = EVERY_DEVICE
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its inputs, and the mistakes that its source can have."""
+    """A model with its inputs, the mistakes that its source can have, and where torch compiles it."""
 
     name: str
     source: str
     inputs: tuple[Input, ...]
     dimensions: dict[str, Dimension]
     edits: tuple[Edit, ...] = ()
+    devices: tuple[str, ...] = EVERY_DEVICE
 
     @property
     def text(self) -> str:
@@ -215,6 +221,7 @@ class Model(nn.Module):
             ("slot = ", "self.bucket(slot)"),
         ),
     ),
+    ("cpu",),  # torch 2.11 does not export a GRU cell on CUDA (aten._thnn_fused_gru_cell)
 )
 
 RECOMMENDER = Model(
@@ -300,6 +307,7 @@ class Model(nn.Module):
             ("level = ", "self.level(level)"),
             "high",
             (1, 0),
+            ("cpu",),  # on CUDA the compile itself meets the kernel's assertion (torch 2.11)
         ),
         Edit(
             "softmax_of_nothing",
@@ -645,7 +653,7 @@ class Model(nn.Module):
         return self.head((self.buckets(slot) * shares[..., None]).sum(1))
 """,
     (
-        index("characters", ("B", 14), 0, 256),
+        Input("characters", ("B", 14), "count", 0, 256),
         Input("weights", ("B", 14), "uniform", 0.1, 1),
     ),
     BATCH,

@@ -127,13 +127,13 @@ def plant(asked: Asked, number: int) -> Planted:
     """Draws until a program fails as planted and passes without the fault."""
     chance = random.Random(f"{asked.seed}/{number}")
     form = chance.choice(asked.forms)
-    faults = {name: row for name, row in fault_rows().items() if form in row.forms}
+    faults = {n: row for n, row in fault_rows().items() if form in row.forms and places(row, asked.device)}
     healthy = number % HEALTHY_SHARE == HEALTHY_SHARE - 1
     kind = chance.choice(list(HEALTHY)) if healthy else chance.choice(list(faults))
     if asked.only:
         kind = chance.choice([name for name in asked.only if name in faults or name in HEALTHY])
     planted = Planted(number, kind, "", form, asked.folder / f"{asked.seed}-{number:04}")
-    hosts = places(faults.get(kind))
+    hosts = places(faults.get(kind), asked.device)
     chance.shuffle(hosts)
     for model, edit in hosts:
         problem = attempt(asked, planted, faults.get(kind), model, edit, chance)
@@ -146,11 +146,13 @@ def plant(asked: Asked, number: int) -> Planted:
     return replace(planted, arguments=[])
 
 
-def places(fault: Fault | None) -> list[tuple[Model, Edit | None]]:
-    """The models, each with an edit of its source where the fault is one."""
+def places(fault: Fault | None, device: str) -> list[tuple[Model, Edit | None]]:
+    """The models that torch compiles there, each with an edit of its source where the fault is one."""
+    models = [model for model in MODELS.values() if device in model.devices]
     if fault is None or not fault.edits:
-        return [(model, None) for model in MODELS.values()]
-    return [(model, edit) for model in MODELS.values() for edit in model.edits if edit.fault == fault.edits]
+        return [(model, None) for model in models]
+    edits = [(model, edit) for model in models for edit in model.edits if edit.fault == fault.edits]
+    return [(model, edit) for model, edit in edits if device in edit.devices]
 
 
 def attempt(
@@ -390,7 +392,7 @@ def packages_folder() -> Path:
 
 
 class NotCompiledError(Exception):
-    """A model that torch does not compile for the device, as a GRU cell for CUDA in 2.11."""
+    """A model that torch does not compile for the device."""
 
 
 def compiled(model: Model, text: str, device: str) -> Path:
