@@ -144,9 +144,12 @@ _INDICES = frozenset({"indices", "index", "target"})
 _INDEXED = ("weight", "self", "out")
 
 
+OF_ATEN = ("aten_index", "aten_assert")
+
+
 def refused_index(case: DiagnosisState) -> ErrorFact | None:
-    """The text with which an operator of the call rejected an index."""
-    return next((root for _, root in case.roots if root.family.id == "aten_index"), None)
+    """The text with which an operator of the call, or a kernel of ATen on the device, rejected an index."""
+    return next((root for _, root in case.roots if root.family.id in OF_ATEN), None)
 
 
 def operator_indices(case: DiagnosisState) -> list[Index]:
@@ -154,8 +157,10 @@ def operator_indices(case: DiagnosisState) -> list[Index]:
     error, view = refused_index(case), case.view
     if error is None or view is None:
         return []
-    # The operator calls of the generated code that reported an error.
-    names = {each.fields["call"] for _, each in case.errors if each.family.id == "shim_call"}
+    # The operator calls of the generated code that reported an error. An error of the device comes late, in
+    # any later call.
+    shims = (each for _, each in case.errors if each.family.id == "shim_call" and not error.family.late)
+    names = {each.fields["call"] for each in shims}
     inputs = {item.name: item.index for item in case.compiled_inputs}
     found = []
     for launch in view.wrapper.launches:

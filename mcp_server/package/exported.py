@@ -212,7 +212,7 @@ _PARAMETERS = frozenset({"weight", "bias"})
 
 
 def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenance:
-    """Sort stacks: lines that name the indexed constant's module first, then lines that index. Stable.
+    """Return the stacks that name the indexed constant's module; without any, those that index come first.
 
     `indexed` lists constants of the model, such as `encoder.tokens.weight`, which code calls `tokens`.
     """
@@ -221,12 +221,13 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
         names = [part for part in constant.split(".") if not part.isdigit() and part not in _PARAMETERS]
         modules += names[-1:]
 
-    def distance(stack: tuple[Frame, ...]) -> int:
+    def is_named(stack: tuple[Frame, ...]) -> bool:
         own = [frame.code for frame in stack if frame.user]
-        named = any(re.search(rf"\.{re.escape(name)}\b", code) for name in modules for code in own)
-        return -2 * named - bool(stack and INDEXES.search(stack[-1].code))
+        return any(re.search(rf"\.{re.escape(name)}\b", code) for name in modules for code in own)
 
-    return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=distance)))
+    named = tuple(stack for stack in provenance.stacks if is_named(stack))
+    rest = sorted(provenance.stacks, key=lambda stack: not (stack and INDEXES.search(stack[-1].code)))
+    return replace(provenance, stacks=named or tuple(rest))
 
 
 def unbounded_first(provenance: Provenance) -> Provenance:

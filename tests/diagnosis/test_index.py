@@ -115,6 +115,26 @@ def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
     assert all(each.intervention and each.intervention.changes[0].value == 0.0 for each in found)
 
 
+OF_ATEN = (
+    "/pytorch/aten/src/ATen/native/cuda/EmbeddingBag.cu:94: EmbeddingBag_updateOutputKernel_sum_mean: "
+    "block: [0,0,0], thread: [3,0,0] Assertion `0 <= input_idx && input_idx < numRows` failed."
+)
+
+
+def test_a_kernel_of_aten_on_the_device_names_the_element_of_its_operator(zoo: ZooPackage) -> None:
+    """The assertion names no launch: the operator that takes an index has the limit. Good values clear it."""
+    given = GivenTensor("int64", (12,)), GivenTensor("int64", (4,))
+    case = failing(package_case(zoo("bags"), *given), OF_ATEN)
+    part = InputSlice(0, 0, 1, 0, 49)
+    case.index_values[part] = outside(part, -50, index=[5])
+    (found,) = by("index_out_of_bounds.detect_operator_index", case)
+    assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
+    assert found.guilty.elements == ["args[0][5] = -50"] and "0 to 49 are allowed" in found.summary
+    assert found.intervention is not None and found.crashing is not None
+    case.index_values[part] = outside(part, 3, count=0)
+    assert not by("index_out_of_bounds.detect_operator_index", case)
+
+
 SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
 LAUNCH = Launch(2, "cpp_fused", "cpp_fused", "cpp", "cpp_fused", (), 1, 0, 0)
 SOURCE = IndexSource(

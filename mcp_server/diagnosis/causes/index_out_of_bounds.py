@@ -99,8 +99,11 @@ def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
     read = name if flat == EVERYWHERE else f"{name}.flatten(){slice_text(flat)}"
     table = _short_name(index.indexed)
     missing, outside = (facts.max or 0) - high, share(facts.outside, facts.elements, "value")
-    larger = (
-        f"; if they are real ids, {table} needs at least {high + 1 + missing} rows" if missing > 0 else ""
+    rows = high + 1 + missing
+    larger = f"; if they are real ids, {table} needs at least {rows} rows" if missing > 0 else ""
+    # Nothing in a package tells a value that is too high from a table that is too short.
+    either = (
+        f" If the value is right, {table} is too short: it needs {rows} rows." if 0 < missing <= high else ""
     )
     at = f" at {candidate.location}" if candidate is not None else ""
     own = _lines(candidate) if candidate is not None else launch_lines(launch.index, case)
@@ -110,7 +113,7 @@ def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
     return _Index(
         guilty=guilty.model_copy(update={"elements": elements}),
         summary=f"{where[:1].upper()}{where[1:]}. This value indexes {', '.join(index.indexed) or 'a tensor'}"
-        f", where {low} to {high} are allowed.",
+        f", where {low} to {high} are allowed.{either}",
         evidence=(
             said(error),
             seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
@@ -124,6 +127,9 @@ def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
         ),
         intervention=_replaced(part, table, case),
     )
+
+
+JUST_PAST = 0.01  # of a table's rows: as far behind the end, the table may be what is wrong
 
 
 def _short_name(indexed: Sequence[str]) -> str:
@@ -247,7 +253,8 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
     for index in found:
         if error is not None and _outside(index.part, case):
             yield _by_input(index, error, case)
-    if error is not None and len(found) == 1 and found[0].maker is not None:
+    # An assertion of the device may be of an operator that the program itself calls.
+    if error is not None and not error.family.late and len(found) == 1 and found[0].maker is not None:
         suspect = _by_maker(found[0], said(error), raising_lines(case), case)
         yield with_origin(suspect, case, found[0].launch.index)
 
