@@ -272,7 +272,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     if change is None or not change.changes:
         return None
     if condition is None or condition.good is None:
-        return Fix(text=OPEN_MASK)
+        masked = any(each.value in ("True", "False") for each in origin.elements)
+        return Fix(text=OPEN_MASK) if masked else None
     limit, bound = _limit(condition)
     places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]

@@ -208,6 +208,7 @@ async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisStat
 
 MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
 MOST_USUAL = 3  # elements that are replaced by a usual value, each in a trial of its own
+LEAST_VARIED = 2  # elements of a line in which a deviation is computed
 MOST_COUNTED = 1 << 16  # elements of a tensor that are looked at
 _BOOLEAN = {"True": True, "False": False}
 
@@ -252,7 +253,9 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     elements = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
     if condition is None or condition.good is None:
         masked = [e for e in elements if e.value in _BOOLEAN]
-        blamed = [e for e in masked if (e.label, e.value) == (masked[0].label, masked[0].value)]
+        blamed = [e for e in masked if e.label == masked[0].label]
+        if len({e.value for e in blamed}) > 1:  # a mask that is open somewhere masks no whole row
+            return None
     else:
         blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
     place = blamed[0].input_index if blamed else None
@@ -289,9 +292,10 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
 
 
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
-    """Each offending element set to the median of its input, the oddest element first.
+    """Each offending element set to the median of its input, the oddest element first; then in all lines.
 
-    The nearest good value can be too extreme for other parts of the model, as 1e-38 is for a reciprocal.
+    The nearest good value can be too extreme for other parts of the model, as 1e-38 is for a reciprocal. A
+    deviation of 0 may have its reason in several lines of the input that do not vary.
     """
     found: dict[str, tuple[float, Intervention]] = {}
     for each in origin.elements[:MOST_USUAL]:
@@ -310,7 +314,24 @@ def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> lis
         spread = others[-1 - len(others) // 10] - others[len(others) // 10] or 1
         made = replace_element(leaves[place], tuple(each.index), usual)
         found[made.key] = abs(value - usual) / spread, made
+        varied = _varied(leaves[place], tuple(each.index), tensor, usual)
+        if varied is not None:
+            found[varied.key] = -1.0, varied
     return [made for _, made in sorted(found.values(), key=lambda pair: -pair[0])]
+
+
+def _varied(leaf: Leaf, at: tuple[int, ...], tensor: Tensor, usual: float) -> Intervention | None:
+    """Set one element of each line of an input that does not vary; None if the line of `at` varies."""
+
+    def constant(index: tuple[int, ...], axis: int) -> bool:
+        return len({tensor.value(each) for each in _line(tensor, index, axis)}) == 1
+
+    axes = [axis for axis, size in enumerate(tensor.shape) if size > LEAST_VARIED and constant(at, axis)]
+    if not axes:
+        return None
+    rows = [each for each in tensor.indices() if each[axes[-1]] == 0 and constant(each, axes[-1])]
+    parts = tuple(replace_element(leaf, row, usual) for row in rows)
+    return _joined(leaf, parts, f"set to {usual}") if 1 < len(parts) <= MOST_CHANGED else None
 
 
 def _number(text: str) -> float | None:
