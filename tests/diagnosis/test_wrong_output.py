@@ -15,11 +15,13 @@ from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
 from mcp_server.model import ScriptWorkload, Verdict
+from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.runtime.context import decode
 from mcp_server.tools.failing import FailureShown
 from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import (
     OTHER_WEIGHTS,
+    by,
     called,
     capture,
     diverged,
@@ -44,8 +46,37 @@ def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     assert "3 of 64" in best.summary and confidence(best, case) == "likely"
 
 
-@pytest.mark.parametrize(("by", "weak"), [(0.12, True), (0.5, False)])
-def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, by: float, weak: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape", "others", "told"),
+    [
+        ("norm.weight", (8,), {}, True),
+        ("table", (4, 2), {}, True),
+        ("head.bias", (8,), {"a.bias": 1, "b.bias": 1}, True),
+        ("head.bias", (8,), {"a.bias": 1, "norm.bias": 0}, False),  # of an untrained model
+        ("head.bias", (8,), {"a.bias": 1}, False),
+        ("h.1.out.bias", (8,), {"h.0.out.bias": 1, "h.0.norm.bias": 0, "h.1.norm.bias": 0}, True),
+        ("h.1.norm.bias", (8,), {"h.0.norm.bias": 0, "h.0.out.bias": 1}, False),
+    ],
+)
+def test_zeros_are_remarked_where_constants_of_that_name_have_none(
+    zoo: ZooPackage, name: str, shape: tuple[int, ...], others: dict[str, int], told: bool
+) -> None:
+    """A matrix or a weight of zeros is odd; a bias only if those of other layers, or all, hold something."""
+    case = package_case(zoo("ranker"))
+    case.runs["plain"] = run("plain", "", called(), {"event": "compared_expected", "equal": False})
+    assert case.package is not None
+    known = case.package.constants[0]
+    named = [(name, shape, 8), *((fqn, (8,), 8 - 8 * some) for fqn, some in others.items())]
+    case.constants_read = tuple(
+        ConstantValues(replace(known, fqn=fqn, shape=sizes), Path("0.bin"), 8, zeros, 1.0)
+        for fqn, sizes, zeros in named
+    )
+    found = [each.guilty.name for each in by("constants.detect", case)]
+    assert (name in found) == told
+
+
+@pytest.mark.parametrize(("off", "weak"), [(0.12, True), (0.5, False)])
+def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, off: float, weak: bool) -> None:
     """In bfloat16 one step is 1/256 of a number; the package has no more digits than that."""
     case = package_case(zoo("ranker"))
     assert case.package is not None
@@ -55,7 +86,7 @@ def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, by: flo
     first = {"index": [0, 0], "before": "16.0", "after": "16.12"}
     output = {"output": 0, "elements": 8, "changed": 3, "first": [first]}
     event = {"event": "compared_expected", "given": True, "equal": False}
-    outputs = [{**output, "by": by, "reach": 16.0}]
+    outputs = [{**output, "by": off, "reach": 16.0}]
     case.runs["plain"] = run("plain", "", called(), {**event, "outputs": outputs})
     (found,) = detect(case)
     assert found.weak == weak and ("bfloat16" in found.summary) == weak

@@ -6,6 +6,7 @@ another shape gives wrong numbers or overruns the constant's memory.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,16 +55,36 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
     for each in read:
         if each.bad is not None and case.outputs_nonfinite:
             yield _of_package(each, f"{each.bad_value} at {list(each.bad)}", [_changed(each, None)], case)
-        elif not case.plain_diverges or len(each.constant.shape) < 2:
-            continue  # a bias may well be zero
+        elif not case.plain_diverges:
+            continue
         elif each.zeros == each.elements:
-            yield _of_package(each, "only zeros", [], case)
+            if _odd_as_zero(each, read):
+                yield _of_package(each, "only zeros", [], case)
         elif each.largest > LARGE and each.largest > LARGE * usual:
             power = round(log10(each.largest / max(usual, 1e-3)))
             factors = [10.0**-k for k in (power, power + 1, power - 1) if k > 0]
             yield _of_package(
                 each, f"values up to {each.largest:.3g}", [_changed(each, f) for f in factors], case
             )
+
+
+def _odd_as_zero(zero: ConstantValues, read: Sequence[ConstantValues]) -> bool:
+    """Whether zeros are odd: in a matrix or a weight, or where none of the constants like it has them.
+
+    Biases, running means and the like start as zeros. Like it are those of other layers, else of its name.
+    """
+    name, others = zero.constant.fqn, [each for each in read if each is not zero]
+    last = name.rpartition(".")[2]
+    if len(zero.constant.shape) > 1 or last == "weight":
+        return True
+    layers = [each for each in others if _in_any_layer(each.constant.fqn) == _in_any_layer(name)]
+    named = [each for each in others if each.constant.fqn.rpartition(".")[2] == last]
+    alike = layers or (named if len(named) > 1 else [])
+    return bool(alike) and all(each.zeros < each.elements for each in alike)
+
+
+def _in_any_layer(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
 
 
 def _of_package(
@@ -110,6 +131,7 @@ def _changed(read: ConstantValues, factor: float | None) -> Intervention:
     constant = read.constant
     own: OwnConstant = {
         "name": constant.fqn,
+        "device": constant.device_type,
         "dtype": constant.dtype,
         "shape": list(constant.shape),
         "stride": list(constant.stride),
@@ -396,14 +418,20 @@ def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     call = case.suspect_call
     if update.outcome == "ok" and call is not None and (update.pid != call.pid or update.n > call.n):
         return
-    shown, view = ", ".join(update.views[:4]), f"{update.views[0]!r}: view"
-    fact = f"{len(update.views)} constants given to {update.how} are parts of larger storages: {shown}"
+    # A copy of another shape would be as wrong, so its trial would clear that shape.
+    wanted = {name: constant.shape for name, constant in _compiled(case).items()}
+    shapes = {name: tuple(leaf.shape or ()) for name, leaf in update.constants.items()}
+    views = [name for name in update.views if shapes.get(name) == wanted.get(name, shapes.get(name))]
+    if not views:
+        return
+    shown, view = ", ".join(views[:4]), f"{views[0]!r}: view"
+    fact = f"{len(views)} constants given to {update.how} are parts of larger storages: {shown}"
     yield _OfUpdate(
-        guilty=_updated(update.views[0], update, "a view of a larger block of memory"),
+        guilty=_updated(views[0], update, "a view of a larger block of memory"),
         summary=f"{update.how} was given views of a larger block of memory. From the start of each view, it "
         f"copies as many bytes as the whole block has: {shown}.",
         evidence=(seen("capture", fact, str(update.file or "")),),
         fix=Fix(text="give each constant its own memory", before=view, after=f"{view}.clone()"),
-        intervention=constant_own_memory(update.views),
+        intervention=constant_own_memory(views),
         observed=False,
     )
