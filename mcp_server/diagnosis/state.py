@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.call_seen import CallSeen
-from mcp_server.diagnosis.interventions.base import Intervention, Trial
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
 from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.suspect import Suspect
@@ -28,6 +28,19 @@ from mcp_server.worker import events
 if TYPE_CHECKING:  # `bisect` has heavy imports that few need
     from mcp_server.tools.switches import Bisected
     from mcp_server.worker.protocol import InputSlice
+
+
+def explained_by_rounding(run: WorkerRun | None) -> events.Rounding | None:
+    """How the outputs of a run compare with the program in float64, if rounding explains the differences."""
+    found = run.last(events.Rounding) if run is not None else None
+    return found if found and all(each.within for each in found.outputs) else None
+
+
+def equal_to_program(run: WorkerRun | None) -> bool | None:
+    """Whether package and exported program gave the same in a run; None if it did not compare them."""
+    compared = run.last(events.Compared) if run is not None else None
+    return compared.equal or explained_by_rounding(run) is not None if compared is not None else None
+
 
 HANGING_S = 45.0  # long enough to call it a hang, for a call that did not end in the program either
 
@@ -126,8 +139,7 @@ class DiagnosisState(CallSeen):
     @property
     def rounding(self) -> events.Rounding | None:
         """How the outputs compare with the program in float64, if rounding explains the differences."""
-        found = self.interpreted.last(events.Rounding) if self.interpreted is not None else None
-        return found if found and all(each.within for each in found.outputs) else None
+        return explained_by_rounding(self.interpreted)
 
     @property
     def equals_eager(self) -> bool | None:
@@ -135,16 +147,31 @@ class DiagnosisState(CallSeen):
 
         None if they were not compared.
         """
-        compared = self.compared_with_program
-        return compared.equal or self.rounding is not None if compared is not None else None
+        return equal_to_program(self.interpreted)
 
     @property
     def nan_accepted(self) -> bool:
-        """Whether NaN is expected, or eager mode gives it and the program accepted it; never as a symptom."""
+        """Whether NaN is expected, or the program accepted what eager mode gives, or what it gave itself.
+
+        Never if NaN is the symptom.
+        """
         if self.symptom.seen == "nan" or not self.outputs_nonfinite:
             return False
-        plain = self.plain_run
-        return (plain is not None and plain.as_expected) or (self.ended_well and bool(self.equals_eager))
+        plain, meant = self.plain_run, self.equals_eager
+        if meant is None:
+            meant = self.nan_given is not None
+        return (plain is not None and plain.as_expected) or (self.ended_well and meant)
+
+    @property
+    def nan_given(self) -> str | None:
+        """The input whose NaN is the first bad value, if the outputs are finite without what it holds."""
+        first = self.kernel_io.first_bad if self.kernel_io is not None else None
+        if first is None or first.kind != "input" or first.element.value != "nan":
+            return None
+        filled = (t for t in self.trials.values() if t.effect is Effect.GONE and t.proves)
+        changes = (each.intervention.changes for each in filled)
+        finite = (all(c.where is not None and c.where.non_finite for c in each) for each in changes if each)
+        return first.name if any(finite) else None
 
     @property
     def handled(self) -> bool:

@@ -128,7 +128,10 @@ def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:
 
 def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the call fails in the same way without it."""
-    if any(trial.effect is Effect.SAME for trial in trials_of(suspect, case)):
+    alike = [trial.effect is Effect.SAME for trial in trials_of(suspect, case)]
+    # One part of a call has the same wrong values also where the rest should have changed them, and did not.
+    by_part = suspect.leaves_out and case.failure_of("plain") == "differs"
+    if any(alike) and not (by_part and (untried(suspect, case) or not all(alike))):
         return True
     script, plain = case.script_run, case.plain_run
     if not suspect.only_in_program or script is None or plain is None or script.failure != plain.failure:
@@ -213,6 +216,8 @@ def health_summary(case: DiagnosisState) -> str:
     outputs = "finite outputs"
     if case.outputs_nan and case.equals_eager:
         outputs = "NaN in its outputs, as in those of its exported program,"
+    elif case.outputs_nan and case.nan_given is not None:
+        outputs = f"NaN in its outputs, all from the NaN in {case.nan_given},"
     elif case.outputs_nan:
         outputs = "NaN in its outputs"
     elif case.outputs_nonfinite:
@@ -225,7 +230,7 @@ def health_summary(case: DiagnosisState) -> str:
         fit = f". One thing does not fit{more}, and {refused}: {first}"
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
-    sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
+    sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}.".replace(",,", ",")]
     if memory := no_use_of_memory(case):
         return memory
     if case.otherwise_alone is not None:
@@ -235,6 +240,8 @@ def health_summary(case: DiagnosisState) -> str:
     if compared(case):
         agrees = " Its outputs equal those of the exported program." if case.equals_eager else ""
         return f"{sentences[0]}{agrees}"
+    if case.nan_given is not None:
+        sentences.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
     # What is known of outputs without a reference, and what cannot be known.
     if case.differs_in("second"):
         sentences.append("It returns different outputs each time because it draws random numbers.")

@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from .encode import decode
 from .events import Compiled, NotApplied
 from .imports import module_of, run
-from .inputs import load_file, read
+from .inputs import apply, load_file, read
 from .protocol import (
     CompileRequest,
     Configs,
@@ -122,9 +122,9 @@ def given_constants(step: Step) -> dict[str, torch.Tensor]:
         flat = torch.from_file(step["file"], shared=False, size=size, dtype=dtype)
         value = flat.as_strided(own["shape"], own["stride"])
         factor = own["factor"]
-        return {
-            own["name"]: torch.nan_to_num(value, 0.0, 0.0, -math.inf) if factor is None else value * factor
-        }
+        made = torch.nan_to_num(value, 0.0, 0.0, -math.inf) if factor is None else value * factor
+        # An update with a tensor on another device is rejected (model_container.h of aoti_runtime, 2.13).
+        return {own["name"]: made.to(own["device"])}
     if step.get("program"):
         program = torch.export.load(step["file"])
         held = {**program.constants, **program.state_dict}
@@ -273,6 +273,17 @@ def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tup
 
 
 def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], Any]:
+    """Return the requested (args, kwargs) with the requested changes."""
+    given = _given_arguments(program, request)
+    leaves, tree = _pytree.tree_flatten(given)
+    tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    for place, tensor in zip(tensors, apply([leaves[n] for n in tensors], request.get("changes") or ())):
+        leaves[place] = tensor
+    args, kwargs = _pytree.tree_unflatten(leaves, tree)
+    return args, kwargs
+
+
+def _given_arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], Any]:
     """Return the requested (args, kwargs), or the program's own example inputs if none are requested."""
     if request.get("inputs") is None:
         args, kwargs = program.example_inputs

@@ -85,12 +85,13 @@ class Change:
 
 
 class OwnConstant(TypedDict):
-    """A constant of the package whose bytes a file has, and its change.
+    """A constant of the package whose bytes a file has, its change, and the device where the package has it.
 
     Without a `factor`, NaN and infinity become 0.
     """
 
     name: str
+    device: str
     dtype: str
     shape: list[int]
     stride: list[int]
@@ -269,10 +270,12 @@ class MadeBy(TypedDict, total=False):
 class ExportedRequest(LoadRequest, total=False):
     """An exported program, from its file or the script that exports it, with inputs and expected outputs.
 
-    `weights` is a file of the model's weights, by name, that changed after the export.
+    `weights` is a file of the model's weights, by name, that changed after the export. `changes` are made to
+    the inputs.
     """
 
     exported: Optional[str]
+    changes: list[dict[str, Any]]
     expect: Optional[str]
     made_by: Optional[MadeBy]
     inputs: Union[str, list[TensorSpec], None]

@@ -11,6 +11,7 @@ from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.launches import silent_suspicion
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument, Suspect
 from mcp_server.diagnosis.verdict import confidence, health_summary, is_bystander
@@ -157,6 +158,20 @@ def test_nan_in_a_program_that_ended_well(
     (found,) = by("nan_or_inf.detect_bad_values", case)
     assert (found.weak, found.harmful, case.healthy) == (weak, harmful, healthy)
     assert not healthy or "NaN in its outputs" in health_summary(case)
+
+
+def test_a_program_that_ended_well_accepts_the_nan_of_its_input(zoo: ZooPackage) -> None:
+    """Only once the call without that NaN returned finite outputs, and never where NaN is the symptom."""
+    case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
+    case.runs["script"] = run("script")
+    case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
+    (found,) = by("nan_or_inf.detect_bad_values", case)
+    assert (found.weak, case.healthy) == (True, False) and found.intervention is not None
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
+    summary = health_summary(case)
+    assert [case.healthy, "all from the NaN in input 1 (args[1]), and" in summary] == [True, True]
+    case.symptom = Symptom(seen="nan")
+    assert not case.nan_accepted
 
 
 def located(name: str, directory: Path, *, with_values: bool = True) -> Suspect:

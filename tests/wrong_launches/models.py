@@ -5,7 +5,8 @@ graph that Inductor gets, so that chosen kernels compute something else than the
 
 `one`: layer 1 scales by 0.25 in place of 0.5. `two`: layers 0 and 2 do. `clean`: none does. `nan`: layer 1
 takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`. `wrapped`
-computes an index of its C++ kernel in 32 bits, which has more.
+computes an index of its C++ kernel in 32 bits, which has more. `sized` leaves out all rows behind the 100
+for which it was compiled, and is called with 103.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import nn
 from torch._inductor.codegen import cpp
 
 SCALE, WRONG_SCALE = 0.5, 0.25
+LIMIT, WRONG_LIMIT = 1000, 100
 
 
 class Scaled(nn.Module):  # type: ignore[misc]
@@ -59,6 +61,18 @@ class Offset(nn.Module):  # type: ignore[misc]
         return torch.tanh(x + self.table[4:]) * SCALE
 
 
+class Coupled(nn.Module):  # type: ignore[misc]
+    """Each output depends on all rows, up to a limit."""
+
+    def __init__(self, d: int = 16) -> None:
+        super().__init__()
+        self.lin = nn.Linear(d, d)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.lin(x))
+        return (torch.sigmoid(y @ y.t()) * (torch.arange(x.shape[0], device=x.device) < LIMIT)).sum(-1)
+
+
 def wrapped(expression: sympy.Expr) -> str:
     """The C++ of an index, with a product of 32 bits in that of the last rows; it stays within the table."""
     first, rest = sympy.sympify(expression).as_coeff_Add()
@@ -80,13 +94,14 @@ def changing(target: object, places: set[int], old: float, new: float) -> Callab
     return run
 
 
-MUL, ADD = torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor
+MUL, ADD, LT = torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor, torch.ops.aten.lt.Scalar
 MODELS: dict[str, tuple[Callable[[], nn.Module], torch.dtype, Callable[[torch.fx.Graph], None] | None]] = {
     "clean": (Scaled, torch.float32, None),
     "one": (Scaled, torch.float32, changing(MUL, {1}, SCALE, WRONG_SCALE)),
     "two": (Scaled, torch.float32, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
     "nan": (Rooted, torch.float32, changing(ADD, {0}, 1.0, -1.0)),
     "wrapped": (Offset, torch.float32, None),
+    "sized": (Coupled, torch.float32, changing(LT, {0}, LIMIT, WRONG_LIMIT)),
     "half": (Scaled, torch.bfloat16, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
 }
 
@@ -96,7 +111,11 @@ def main(name: str, directory: str, device: str = "cpu") -> None:
     where = Path(directory)
     build, dtype, wrong = MODELS[name]
     model, x = build().to(device, dtype), torch.randn(8, 16).to(device, dtype)
-    exported = torch.export.export(model, (x,))
+    rows = torch.export.Dim("rows", max=WRONG_LIMIT) if name == "sized" else None
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: rows},) if rows is not None else None)
+    if rows is not None:
+        x = torch.randn(WRONG_LIMIT + 3, 16).to(device, dtype)
+        torch.save([model(x)], where / f"{name}.expected.pt")
     torch.export.save(exported, where / f"{name}.exported.pt2")
     torch.save([x], where / f"{name}.inputs.pt")
     partial = where / f"{name}.partial.pt2"

@@ -57,6 +57,25 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
 
 
 @thorough
+@pytest.mark.parametrize(("program", "confidence"), [(True, "proven"), (False, "likely")])
+def test_a_size_outside_its_range_comes_before_the_launch_that_it_breaks(
+    wrong: Wrong, tmp_path: Path, program: bool, confidence: str
+) -> None:
+    """Rows behind the compiled range are left out of sums. A part of the batch returns the same values.
+
+    With the program, sizes in the range are tried: the package then gives what the program gives.
+    """
+    package = wrong("sized")
+    given = package.with_name("sized.exported.pt2") if program else None
+    symptom = Symptom(seen="wrong-output", expect=package.with_name("sized.expected.pt"), program=given)
+    found = served(diagnose, context_in(tmp_path), call_of(package), symptom=symptom)
+    assert (found.category, found.confidence) == ("shape_out_of_range", confidence), found.summary
+    assert found.guilty is not None and (found.guilty.input_index, found.guilty.dim) == (0, 0)
+    assert found.fix is not None and "parts of 2 to 100" in found.fix.text
+    assert not program or "resized to 100" in found.confirmed.what  # type: ignore[union-attr]
+
+
+@thorough
 def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path) -> None:
     """A product that wraps: the verdict names it with sizes and limit; without it the call is right."""
     found = verdict(tmp_path, wrong("wrapped"))

@@ -218,6 +218,17 @@ def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
     return upper if above else None
 
 
+def size_is_open(case: DiagnosisState) -> bool:
+    """Whether a size outside its range may explain what launches compute: no trial has cleared it."""
+    for mismatch in case.mismatches:
+        if mismatch.aspect == "range" and mismatch.severity == "fatal":
+            tests = (_intervention(mismatch, case), *_last_part(mismatch, case))
+            trials = [case.trials.get(test.key) for test in tests if test is not None]
+            if not trials or any(trial is None or trial.effect is not Effect.SAME for trial in trials):
+                return True
+    return False
+
+
 _ON_ALL = {"dtype": cast, "device": move, "device_index": move}
 
 

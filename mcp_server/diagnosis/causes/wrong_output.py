@@ -9,6 +9,7 @@ from functools import partial
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.constants import programs_values
+from mcp_server.diagnosis.causes.input_mismatch import size_is_open
 from mcp_server.diagnosis.components import (
     component,
     input_component,
@@ -223,8 +224,9 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
     for each in every.wrong:
         if bad is not None and bad.launch == each.launch:
             continue  # it makes the first NaN: a suspect of category nan_or_inf
-        # A launch that may only have had wrong inputs is not tried alone.
-        tried = eager_key(each.launch) in case.trials
+        # A launch that may only have had wrong inputs is not tried alone, and one that was compiled for
+        # other sizes is right in eager mode whatever is wrong with it.
+        tried = eager_key(each.launch) in case.trials and not size_is_open(case)
         lines = each.locations[:3] or case.call_locations
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),

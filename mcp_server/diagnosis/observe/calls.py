@@ -153,7 +153,7 @@ class Interpret(Observation):
         case.trials |= {trial.intervention.key: trial for trial in form_trials(case)}
 
 
-async def interpret(case: DiagnosisState, context: Context, **more: str) -> WorkerRun:
+async def interpret(case: DiagnosisState, context: Context, **more: object) -> WorkerRun:
     """Run the exported program on that call in the worker. `more` is added to the request."""
     assert case.call is not None
     request = case.call.request

@@ -17,7 +17,7 @@ from mcp_server.diagnosis.next_steps import call_arguments, package_words
 from mcp_server.diagnosis.observe import LOCATES, REMOVES, Observation, limit_of
 from mcp_server.diagnosis.observe.calls import interpret, run_call
 from mcp_server.diagnosis.program_seen import RunSeen
-from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState, equal_to_program
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import is_cause, ranked, untried
 from mcp_server.plurals import listed
@@ -65,7 +65,7 @@ class TryInterventions(Observation):
             trials = [by_changed_input(tried, case.runs["plain"], after, again)]
         else:
             seen = await try_interventions(context, tried_call(case), wanted)
-            trials = [judged(trial) for trial in seen]
+            trials = [await against_program(judged(trial), case, context) for trial in seen]
         case.trials |= {trial.intervention.key: trial for trial in trials}
 
 
@@ -99,7 +99,10 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
     for suspect in ranked(suspects, case):
         if is_cause(suspect, case) and not suspect.leaves_out:
             break
-        found |= {each.key: each for each in untried(suspect, case) if each.keeps_values or not ends_well}
+        # A call that returns is tried if it should give the same, or if the program says what it should give.
+        told = case.equals_eager is False
+        left = (each for each in untried(suspect, case) if each.keeps_values or (told and each.leaves_out))
+        found |= {each.key: each for each in (left if ends_well else untried(suspect, case))}
     if not found and not ends_well:
         found = {each.key: each for each in combined(suspects, case)}
     return list(found.values())[:MAX_TOGETHER]
@@ -164,6 +167,30 @@ def judged(trial: Trial) -> Trial:
     return replace(
         trial, effect=Effect.GONE, reason="the call returns different values", calls=2, failed=2, chance=0.0
     )
+
+
+async def against_program(trial: Trial, case: DiagnosisState, context: Context) -> Trial:
+    """Judge a call of another size, for which nothing is expected, by what the exported program gives for it.
+
+    The trial stays as it is if the unchanged call, too, gives what the program gives.
+    """
+    tried = trial.intervention
+    if case.program_path is None or trial.before.failure not in ("none", "differs") or not tried.leaves_out:
+        return trial
+    facts, unchanged = trial.after.facts, trial.again.facts
+    if trial.after.ended != "ok" or facts is None or unchanged is None:
+        return trial
+    if equal_to_program(case.interpreted or await interpret(case, context)) is not False:
+        return trial
+    agrees = equal_to_program(await interpret(case, context, changes=tried.changes))
+    same = unchanged.compared is not None and unchanged.compared.equal
+    if agrees is None or not same:
+        return trial
+    unlike = "other values than the exported program"
+    before, again = (replace(seen, differs=unlike) for seen in (trial.before, trial.again))
+    after = replace(trial.after, facts=replace(facts, expected=None), differs="" if agrees else unlike)
+    effect = Effect.GONE if agrees else Effect.SAME
+    return replace(trial, effect=effect, before=before, after=after, again=again, reason="")
 
 
 def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
