@@ -33,8 +33,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Runs a command line in a pipe, with a state directory of its own."""
-    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
-    env.pop("FORCE_COLOR", None)
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         env = {**environment(tmp_path), **variables}
@@ -190,7 +188,7 @@ def test_doctor_says_first_what_to_do_without_torch() -> None:
 
 README = (ROOT / "README.md").read_text()
 TEXTS = [README, *(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))]
-README_COMMANDS = sorted(
+SHOWN_COMMANDS = sorted(
     {line for text in TEXTS for line in re.findall(r"^ *\$ (aoti-debug .+)$", text, re.MULTILINE)}
 )
 
@@ -201,7 +199,7 @@ def options_of(words: list[str]) -> set[str]:
     return {word for word in ours if word.startswith("-")}
 
 
-@pytest.mark.parametrize("line", README_COMMANDS)
+@pytest.mark.parametrize("line", SHOWN_COMMANDS)
 def test_a_shown_command_exists(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The command and each of its options are in the command's own help."""
     _, name, *rest = shlex.split(line)

@@ -26,11 +26,10 @@ from mcp_server.runtime.context import Context
 from mcp_server.runtime.steps import StepCache, in_words
 from mcp_server.server.running import answered
 from tests.conftest import ZooPackage
+from tests.support.command import CLI
 from tests.zoo.names import THOROUGH, thorough
 
 # A stopped diagnosis says what it knows, and is taken up again where it was.
-
-CLI = [sys.executable, "-c", "from mcp_server.cli.main import main; main()"]
 
 
 def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:

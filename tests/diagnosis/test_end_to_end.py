@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import struct
 import subprocess
 import sys
@@ -40,25 +39,6 @@ def test_a_bad_index_is_put_on_the_input(
     assert (found.guilty.kind, found.guilty.input_index, found.guilty.value) == ("input", place, value)
     assert found.crashing.launch_index == launch
     assert code in found.guilty.model_locations[0].code
-
-
-def test_a_healthy_call_has_no_fault(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Good inputs are run, and nobody is accused."""
-    found = of_package(zoo, tmp_path, "ranker", "inputs")
-    assert (found.outcome, found.category, found.guilty) == ("no_fault", None, None), found.summary
-    assert found.cost.runs >= 1
-
-
-def test_a_truncated_package(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package cut in the middle is invalid, as the file itself and a load of it say."""
-    package = tmp_path / "cut.pt2"
-    shutil.copyfile(zoo("ranker"), package)
-    with package.open("r+b") as file:
-        file.truncate(package.stat().st_size // 2)
-    inputs = zoo("ranker").with_name("ranker.inputs.pt")
-    found = verdict(tmp_path, PackageWorkload(package=package, inputs=inputs))
-    assert (found.category, found.guilty and found.guilty.value) == ("invalid_package", "truncated_zip")
-    assert found.confidence == "proven"
 
 
 def test_a_weight_that_is_nan_is_proven_from_the_package_alone(zoo: ZooPackage, tmp_path: Path) -> None:

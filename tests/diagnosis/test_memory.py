@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, by, capture, finished, look, package_case, phase, run, trial
-from tests.support.command import typed
+from tests.support.command import answered
 from tests.zoo.names import thorough
 
 # What the interpreter prints when a signal ends it (CPython 3.11, Python/pylifecycle.c and traceback.c).
@@ -113,8 +112,8 @@ def test_a_call_that_the_budget_cuts_ends_in_a_verdict(zoo: ZooPackage, tmp_path
     slow = tmp_path / "slow.py"
     slow.write_text("import time\n\ntime.sleep(60)\n")
     package, inputs = zoo("ranker"), zoo("ranker").with_name("ranker.inputs.pt")
-    words = (str(package), "--inputs", str(inputs), "--extra-imports", str(slow), "--budget-s", "8", "--json")
-    found = json.loads(typed("diagnose", *words).stdout)
+    words = (str(package), "--inputs", str(inputs), "--extra-imports", str(slow), "--budget-s", "8")
+    found = answered("diagnose", *words)
     assert found["outcome"] == "inconclusive"
     assert re.search("the budget left for it|The budget of 8 s ended", found["summary"])
 

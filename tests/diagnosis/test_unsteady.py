@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from tests.diagnosis.support import (
     traced,
     worker_run,
 )
-from tests.support.command import typed
+from tests.support.command import answered
 
 
 def repeated(second: bool, filled: bool) -> tuple[Line, ...]:
@@ -280,7 +279,6 @@ def test_a_buffer_that_each_call_changes_is_named(zoo: ZooPackage, tmp_path: Pat
     torch.save([torch.full((4, 8), 3.0)], names["first"])
     script = tmp_path / "serve.py"
     script.write_text(STATEFUL.format(package=str(zoo("counter")), **names))
-    words = ("--symptom", "wrong-output", "--expect", names["first"], "--json")
-    found = json.loads(typed("diagnose", str(script), *words).stdout)
+    found = answered("diagnose", script, "--symptom", "wrong-output", "--expect", names["first"])
     assert (found["outcome"], found["category"], found["confidence"]) == ("fault", "wrong_output", "likely")
     assert found["guilty"]["name"] == "seen" and "each call changes" in found["summary"]

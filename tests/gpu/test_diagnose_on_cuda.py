@@ -51,7 +51,7 @@ def test_an_index_of_32_bits_is_proven_by_one_of_64(answers: Answers) -> None:
     """The address is 2**32 elements away from its tensor: the code says so, and a wider index removes it."""
     seen = verdict(answers, "bad-wide")
     assert (seen.category, seen.confidence) == ("illegal_memory_access", "proven"), seen.summary
-    assert seen.guilty is not None and seen.guilty.name == "first_kernel"
+    assert seen.guilty is not None and seen.guilty.name == "wide_kernel"
     assert seen.intervention is not None and "64-bit indices" in seen.intervention.what
     assert any("2**32" in each.fact for each in seen.evidence)
 

@@ -23,7 +23,7 @@ from mcp_server.recorder.core_file import open_core
 from mcp_server.recorder.ring import read_recording
 from mcp_server.recorder.unwind import Unwinder
 from tests.conftest import ROOT, ZooPackage, builder, example, torch_environment
-from tests.support.command import CLI, typed
+from tests.support.command import CLI, answered, typed
 from tests.zoo.names import nightly, thorough
 from tools.made import MADE
 
@@ -71,15 +71,6 @@ def host() -> Path:
     )
 
 
-def tool(*words: str | Path) -> dict[str, Any]:
-    """What the command prints as JSON."""
-    run = typed(str(words[0]), "--json", *map(str, words[1:]))
-    assert run.stdout, run.stderr
-    found = json.loads(run.stdout)
-    assert isinstance(found, dict)
-    return found
-
-
 def refused(*words: str | Path) -> str:
     """What the command says on stderr where it cannot do its job."""
     run = typed(*map(str, words))
@@ -92,7 +83,7 @@ def recorded(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with the recorder in it, with `good.pt` and `bad.pt` beside it."""
     folder = tmp_path_factory.mktemp("recorded")
     target = folder / "recorded.pt2"
-    tool("record", package, "--out", target, "--directory", folder / "elsewhere")
+    answered("record", package, "--out", target, "--directory", folder / "elsewhere")
     for name in ("good.pt", "bad.pt"):
         shutil.copy(package.with_name(name), folder)
     return target
@@ -134,7 +125,7 @@ def test_the_failing_call_is_diagnosed_from_the_recording(
 ) -> None:
     """The element and its limit, proven, without the host."""
     end_of([str(host), str(recorded), "16", "100", "--break", "index"], tmp_path / "kept")
-    verdict = tool("diagnose", package, "--recording", tmp_path / "kept")
+    verdict = answered("diagnose", package, "--recording", tmp_path / "kept")
     assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
     assert verdict["guilty"]["input_index"] == 1 and "1024 at [3, 5]" in json.dumps(verdict["guilty"])
     assert any("its thread got the fatal signal" in each for each in verdict["remarks"])
@@ -142,7 +133,7 @@ def test_the_failing_call_is_diagnosed_from_the_recording(
 
 def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
     """`diagnose ./host model.pt2` names element, call and the host's own line."""
-    verdict = tool("diagnose", "--", host, package, "4", "40", "--break", "index")
+    verdict = answered("diagnose", "--", host, package, "4", "40", "--break", "index")
     assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
     assert "1024 at [3, 5]" in json.dumps(verdict["guilty"])
     assert verdict["call"]["number"] == 21, "the call in the middle of 40"
@@ -154,7 +145,7 @@ def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
 def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: Path) -> None:
     """`--remove` gives back every member as it was."""
     plain = tmp_path / "plain.pt2"
-    tool("record", recorded, "--remove", "--out", plain)
+    answered("record", recorded, "--remove", "--out", plain)
     before, after = zipfile.ZipFile(package), zipfile.ZipFile(plain)
     assert {n: before.read(n) for n in before.namelist()} == {n: after.read(n) for n in after.namelist()}
 
@@ -175,7 +166,7 @@ def core(host: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -> None:
     """Signal, launch and the generated line that ended the host, through libraries without frame pointers."""
-    found = tool("post-mortem", core, "--package", package)
+    found = answered("post-mortem", core, "--package", package)
     thread = found["threads"][0]
     assert found["signal"] == "SIGABRT" and found["summary"].startswith("SIGABRT in thread")
     assert thread["launch"] == 0 and "index out of bounds: 0 <= " in thread["generated"]
@@ -185,10 +176,10 @@ def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -
 
 def test_the_inputs_in_a_core_file_are_diagnosed(core: Path, package: Path) -> None:
     """Without a recorder: the element and its limit, proven, and the host's line that makes the call."""
-    found = tool("post-mortem", core, "--package", package)
+    found = answered("post-mortem", core, "--package", package)
     assert found["inputs"] == ["int64[8]", "int64[8, 20]"]
     assert f"--recording {core}" in found["remarks"][-1]
-    verdict = tool("diagnose", package, "--recording", core)
+    verdict = answered("diagnose", package, "--recording", core)
     assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
     assert "1024 at [3, 5]" in json.dumps(verdict["guilty"])
     assert any("the host calls the package at" in each and "main.cpp:" in each for each in verdict["remarks"])
@@ -200,7 +191,7 @@ def test_core_files_of_one_fault_are_one_group(core: Path, package: Path, tmp_pa
         os.link(core, tmp_path / name)
     (tmp_path / "core.3").write_bytes(core.read_bytes()[:5000])
     (tmp_path / "notes.txt").write_text("no core file")
-    found = tool("post-mortem", tmp_path, "--package", package)
+    found = answered("post-mortem", tmp_path, "--package", package)
     (group,) = found["groups"]
     assert group["count"] == 2 and group["signature"].startswith("SIGABRT in cpp_fused")
     assert "index out of bounds: 0 <= " in group["signature"]
@@ -213,7 +204,7 @@ def test_a_core_file_that_is_cut_off_accuses_nobody(core: Path, package: Path, t
     """Half of it has no stack, which is said; of a few pages the notes are missing, which is an error."""
     cut = tmp_path / "cut"
     cut.write_bytes(core.read_bytes()[: core.stat().st_size // 2])
-    found = tool("post-mortem", cut, "--package", package)
+    found = answered("post-mortem", cut, "--package", package)
     assert "cut off" in found["summary"] and found["threads"] == []
     cut.write_bytes(core.read_bytes()[:5000])
     assert "cut off" in refused("post-mortem", cut, "--package", package)
@@ -305,7 +296,7 @@ def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path
         try:
             assert process.stdout is not None and "ready" in process.stdout.readline()
             time.sleep(2)  # the other thread reaches its call
-            found = tool("diagnose", "--pid", str(process.pid))
+            found = answered("diagnose", "--pid", str(process.pid))
             before = processor_time(process.pid)
             time.sleep(1)
             assert process.poll() is None

@@ -247,7 +247,7 @@ def told(verdict: Verdict, zoo: ZooPackage, folder: Path) -> str:
     return re.sub(r"(?:/\S*/)(?=proof\.py|instrumented)", "", text)
 
 
-RUN_AT_NIGHT = ("nan_or_inf", "input_mismatch", "invalid_package")
+RUN_AT_NIGHT = ("nan_or_inf", "input_mismatch")
 
 
 @pytest.mark.parametrize(

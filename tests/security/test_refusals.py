@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import ZooPackage, torch_environment
 from tests.package.archives import Members, changed, name_ending
-from tests.support.command import typed
+from tests.support.command import answered
 from tests.zoo.names import nightly, thorough
 
 pytestmark = pytest.mark.slow
@@ -97,18 +95,12 @@ def loads(package: Path) -> bool:
     return subprocess.run(argv, env=torch_environment(), capture_output=True, check=False).returncode == 0
 
 
-def verdict(package: Path, inputs: Path) -> dict[str, Any]:
-    found = json.loads(typed("diagnose", "--json", str(package), "--inputs", str(inputs)).stdout)
-    assert isinstance(found, dict)
-    return found
-
-
 @pytest.mark.parametrize("damage", [*TRIED, *nightly(*(each for each in DAMAGES if each not in TRIED))])
 def test_a_refusal_is_proven_where_the_loader_refused(zoo: ZooPackage, tmp_path: Path, damage: str) -> None:
     """Else the cause is what the call shows: here an index, with the damage as a remark."""
     package = tmp_path / "damaged.pt2"
     DAMAGES[damage](zoo("ranker"), package)
-    found = verdict(package, zoo("ranker").with_name("ranker.bad-index.pt"))
+    found = answered("diagnose", package, "-i", zoo("ranker").with_name("ranker.bad-index.pt"))
     refused = found["category"] == "invalid_package" and found["confidence"] == "proven"
     if loads(package):
         assert not refused
@@ -125,6 +117,6 @@ def test_damage_that_does_no_harm_is_a_remark(zoo: ZooPackage, tmp_path: Path) -
     """With good inputs the verdict stays `no_fault`, and names the damaged member."""
     package = tmp_path / "damaged.pt2"
     DAMAGES["a bit of kernel_information.json"](zoo("ranker"), package)
-    found = verdict(package, zoo("ranker").with_name("ranker.inputs.pt"))
+    found = answered("diagnose", package, "-i", zoo("ranker").with_name("ranker.inputs.pt"))
     assert found["outcome"] == "no_fault"
     assert any("kernel_information.json is damaged" in remark for remark in found["remarks"])

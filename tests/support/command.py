@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from mcp_server.cli import main
 from tests.conftest import ROOT
@@ -26,3 +28,12 @@ def typed(*words: str) -> subprocess.CompletedProcess[str]:
     with redirect_stdout(out), redirect_stderr(err):
         code = main.run(list(words))
     return subprocess.CompletedProcess(["aoti-debug", *words], code, out.getvalue(), err.getvalue())
+
+
+def answered(*words: str | Path) -> dict[str, Any]:
+    """What the command prints as JSON."""
+    done = typed(str(words[0]), "--json", *map(str, words[1:]))
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found

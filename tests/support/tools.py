@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.operations.arguments import validated
 from mcp_server.operations.table import OPERATIONS
@@ -37,17 +38,22 @@ def tool(name: str, directory: Path, workload: Workload | None = None, /, **opti
     return served(lambda context: asked(name, context, workload, **options), context)
 
 
-def verdict(directory: Path, workload: Workload | None, log: Path | None = None) -> Verdict:
+def verdict(
+    directory: Path, workload: Workload | None, log: Path | None = None, *, symptom: Symptom | None = None
+) -> Verdict:
     job = directory / "job"
     job.mkdir()
     context = Context(directory=job, python=Path(sys.executable))
-    found = served(diagnose, context, workload, log=log, budget_s=120)
+    found = served(diagnose, context, workload, log=log, symptom=symptom)
     assert tokens(found.model_dump(mode="json")) <= MOST_TOKENS, "an agent reads this"
     return found
 
 
 def of_package(zoo: ZooPackage, directory: Path, name: str, inputs: str) -> Verdict:
-    package = zoo(name)
-    return verdict(
-        directory, PackageWorkload(package=package, inputs=package.with_name(f"{name}.{inputs}.pt"))
-    )
+    return of_call(directory, zoo(name), inputs)
+
+
+def of_call(directory: Path, package: Path, inputs: str, symptom: Symptom | None = None) -> Verdict:
+    """The verdict on a package called with the inputs of that name, which lie beside it."""
+    given = package.with_name(f"{package.stem}.{inputs}.pt")
+    return verdict(directory, PackageWorkload(package=package, inputs=given), symptom=symptom)

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.program_seen import Symptom
-from mcp_server.model import PackageWorkload, Verdict
-from mcp_server.runtime.context import Context
+from mcp_server.model import PackageWorkload
 from tests.conftest import CACHE, ROOT, compiled_once, torch_environment
-from tests.served import served
-from tests.support.tools import tool
+from tests.support.tools import of_call, tool
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
@@ -42,17 +39,9 @@ def beside(package: Path, name: str) -> Path:
     return package.with_name(f"silent.{name}.pt")
 
 
-def verdict(directory: Path, package: Path, inputs: str, symptom: Symptom) -> Verdict:
-    job = directory / "job"
-    job.mkdir()
-    context = Context(directory=job, python=Path(sys.executable))
-    workload = PackageWorkload(package=package, inputs=beside(package, inputs))
-    return served(diagnose, context, workload, budget_s=240, symptom=symptom)
-
-
 def test_a_product_that_does_not_fit_is_proven_by_64_bits(silent: Path, tmp_path: Path) -> None:
     """It is taken modulo a size, so that every index is within its bound."""
-    found = verdict(tmp_path, silent, "far", Symptom(expect=beside(silent, "far-right")))
+    found = of_call(tmp_path, silent, "far", Symptom(expect=beside(silent, "far-right")))
     assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "proven")
     assert "args[0] * 46021" in found.summary and "32 bits" in found.summary
     assert found.fix is not None and ".long()" in found.fix.text and found.confirmed is not None
@@ -68,7 +57,7 @@ def test_a_check_command_takes_part_in_the_trials(silent: Path, tmp_path: Path) 
         f"given, right = (torch.load(each, weights_only=True)[0] for each in (sys.argv[1], {right!r}))\n"
         "sys.exit(not torch.allclose(given.cpu(), right.cpu(), atol=1e-4))\n"
     )
-    found = verdict(tmp_path, silent, "far", Symptom(check=(sys.executable, str(script))))
+    found = of_call(tmp_path, silent, "far", Symptom(check=(sys.executable, str(script))))
     assert (found.category, found.confidence) == ("wrong_output", "proven")
     assert found.intervention is not None and "check command" in found.intervention.before
 
@@ -76,7 +65,7 @@ def test_a_check_command_takes_part_in_the_trials(silent: Path, tmp_path: Path) 
 @thorough
 def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:
     """The same kernel in 64 bits gives the same numbers: what is wrong is something else."""
-    found = verdict(tmp_path, silent, "inputs", Symptom(expect=beside(silent, "meant-right")))
+    found = of_call(tmp_path, silent, "inputs", Symptom(expect=beside(silent, "meant-right")))
     assert (found.category, found.confidence) == ("wrong_output", "possible")
     assert any("32 bits" in cleared.hypothesis for cleared in found.bystanders)
 

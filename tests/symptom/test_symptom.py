@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.errors import ProblemError
-from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.render import as_text
-from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, ZooPackage, compiled_once
-from tests.served import served
-from tests.support.tools import BY_NAME, tool
+from tests.support.tools import BY_NAME, of_call, tool
 from tests.zoo.names import nightly, thorough
 
 CHECK = """import sys, torch
@@ -30,14 +26,6 @@ sys.exit(0 if {condition} else "the scores are not right")
 def scaled() -> Path:
     """scaled.pt2; its inputs and what is right lie next to it (see `models.py`)."""
     return compiled_once(CACHE.parent / "symptom" / "scaled.pt2", "tests.symptom.models")
-
-
-def verdict(directory: Path, package: Path, inputs: str, symptom: Symptom) -> Verdict:
-    job = directory / "job"
-    job.mkdir()
-    context = Context(directory=job, python=Path(sys.executable))
-    workload = PackageWorkload(package=package, inputs=package.with_name(f"scaled.{inputs}.pt"))
-    return served(diagnose, context, workload, budget_s=240, symptom=symptom)
 
 
 def expecting(package: Path, name: str = "right") -> Symptom:
@@ -54,7 +42,7 @@ def checking(directory: Path, condition: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("right", ["other-right", *nightly("")])
 def test_a_number_that_the_code_does_not_have_is_possible(scaled: Path, tmp_path: Path, right: str) -> None:
     """The argument, its value and the literals that may stand for it; never "no fault"."""
-    found = verdict(tmp_path, scaled, "other", expecting(scaled, right) if right else Symptom())
+    found = of_call(tmp_path, scaled, "other", expecting(scaled, right) if right else Symptom())
     assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "possible")
     assert found.guilty is not None and found.guilty.value == "0.3 (exported: 0.7 or 3.5)"
     assert "args[1] = 0.3" in found.summary and "0.7 in kernel.cpp:" in found.summary
@@ -62,7 +50,7 @@ def test_a_number_that_the_code_does_not_have_is_possible(scaled: Path, tmp_path
 
 def test_an_argument_more_than_exported_is_named(scaled: Path, tmp_path: Path) -> None:
     """The package drops it without a word."""
-    found = verdict(tmp_path, scaled, "surplus", Symptom())
+    found = of_call(tmp_path, scaled, "surplus", Symptom())
     assert (found.category, found.confidence) == ("input_mismatch", "possible")
     assert "args[2] = 12 is an argument that the model was not exported with" in found.summary
 
@@ -72,13 +60,13 @@ def test_an_expectation_that_is_met_is_no_fault(scaled: Path, tmp_path: Path) ->
     """The outputs are right, whatever the symptom says, and the check command agrees."""
     check = checking(tmp_path, "bool((scores.sum(-1) - 1).abs().max() < 1e-5)")
     given = Symptom("wrong-output", scaled.with_name("scaled.right.pt"), check=check)
-    found = verdict(tmp_path, scaled, "inputs", given)
+    found = of_call(tmp_path, scaled, "inputs", given)
     assert found.outcome == "no_fault" and "as expected" in found.summary
 
 
 def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Path) -> None:
     """Not "no fault": the verdict says what to give, as calls that exist."""
-    found = verdict(tmp_path, scaled, "inputs", Symptom("wrong-output"))
+    found = of_call(tmp_path, scaled, "inputs", Symptom("wrong-output"))
     assert found.outcome == "inconclusive" and "expect" in found.summary
     assert [step.tool for step in found.next_steps] == ["diagnose", "compare_with_eager"]
     BY_NAME["diagnose"].arguments.model_validate(found.next_steps[0].arguments)
@@ -105,7 +93,7 @@ def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_p
 
     Nothing was compared with eager mode, and no line says so.
     """
-    found = verdict(tmp_path, scaled, "inputs", expecting(scaled, "other-right"))
+    found = of_call(tmp_path, scaled, "inputs", expecting(scaled, "other-right"))
     assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "possible")
     assert [step.tool for step in found.next_steps] == ["compare_with_eager", "try_fix"]
     BY_NAME["try_fix"].arguments.model_validate(found.next_steps[1].arguments)
@@ -117,7 +105,7 @@ def test_a_check_that_fails_on_right_outputs_is_an_error(scaled: Path, tmp_path:
     """The expectation is met, and the command refuses it: the command is wrong."""
     given = Symptom(expect=scaled.with_name("scaled.right.pt"), check=checking(tmp_path, "False"))
     with pytest.raises(ProblemError, match="fails on the expected outputs, too: the scores are not right"):
-        verdict(tmp_path, scaled, "inputs", given)
+        of_call(tmp_path, scaled, "inputs", given)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +126,7 @@ def test_an_expectation_that_cannot_be_one_is_an_error(
     else:
         torch.save(made, path)
     with pytest.raises(ProblemError, match=what):
-        verdict(tmp_path, scaled, "inputs", Symptom(expect=path))
+        of_call(tmp_path, scaled, "inputs", Symptom(expect=path))
 
 
 def test_nan_that_is_expected_is_no_fault(scaled: Path, tmp_path: Path) -> None:
@@ -149,7 +137,7 @@ def test_nan_that_is_expected_is_no_fault(scaled: Path, tmp_path: Path) -> None:
     torch.save(given, package.with_name("scaled.missing.pt"))
     outputs = torch._inductor.aoti_load_package(str(package))(*given)
     torch.save(outputs, tmp_path / "right.pt")
-    found = verdict(tmp_path, package, "missing", Symptom(expect=tmp_path / "right.pt"))
+    found = of_call(tmp_path, package, "missing", Symptom(expect=tmp_path / "right.pt"))
     assert found.outcome == "no_fault" and "with NaN in its outputs" in found.summary
     assert "exported program" not in found.summary, "none was given"
 
@@ -158,7 +146,7 @@ def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) 
     """Status 1 means wrong outputs; any other says that the check could not do its work."""
     check = (sys.executable, "-c", "import sys; sys.exit(2)")
     with pytest.raises(ProblemError, match="ended with status 2, which says nothing about the outputs"):
-        verdict(tmp_path, scaled, "inputs", Symptom(check=check))
+        of_call(tmp_path, scaled, "inputs", Symptom(check=check))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from mcp_server.worker.capture.attempts import attempts
 from mcp_server.worker.capture.changes import Failing
 from mcp_server.worker.capture.rewrites import REWRITES
-from tests.support.command import typed
+from tests.support.command import answered
 from tests.zoo.names import nightly, thorough
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -150,7 +149,7 @@ def test_a_verdict_has_the_rewrite_that_ran(tmp_path: Path) -> None:
     """The line, before and after, and `proven`: it fails, passes with the change, and fails without it."""
     script = tmp_path / "gate.py"
     script.write_text(SCRIPT)
-    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    verdict = answered("diagnose", script)
     assert (verdict["category"], verdict["confidence"]) == ("compile_failure", "proven")
     assert verdict["guilty"]["model_locations"][0]["line"] == 6
     assert verdict["fix"]["after"] == "return torch.where(x.mean() > 0, x.relu(), -x)"
@@ -191,7 +190,7 @@ def test_the_line_that_fixes_a_size_is_named(tmp_path: Path) -> None:
     """The error of torch names no line of the model, and what was tried is not the program's error."""
     script = tmp_path / "sizes.py"
     script.write_text(FIXED_SIZE)
-    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    verdict = answered("diagnose", script)
     assert (verdict["category"], verdict["confidence"]) == ("compile_failure", "proven")
     assert verdict["guilty"]["model_locations"][0]["line"] == 7
     assert "static" in verdict["fix"]["text"]
@@ -227,7 +226,7 @@ def test_a_change_that_is_not_enough_tells_where_the_next_one_is(
     """The fix says how far the export got, and what a recurrent layer needs: a fixed length."""
     script = tmp_path / "trims.py"
     script.write_text(STOPS.format(longest=longest))
-    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    verdict = answered("diagnose", script)
     assert verdict["confidence"] == "likely" and "branch" not in verdict["summary"]
     assert said in verdict["fix"]["text"] and "mask the outputs" in verdict["fix"]["text"]
 
@@ -258,7 +257,7 @@ def test_a_wider_range_is_printed_only_if_the_export_takes_it(
     """The line is the program's own; where the model needs the bound, its line is named, without a diff."""
     script = tmp_path / "best.py"
     script.write_text(WIDER.format(body=body, low=low))
-    fix = json.loads(typed("diagnose", str(script), "--json").stdout)["fix"]
+    fix = answered("diagnose", script)["fix"]
     line = f'n = torch.export.Dim("n", min={low}, max=64)'
     if wider:
         assert (fix["before"], fix["after"]) == (line, line.replace("20", "9"))
@@ -311,7 +310,7 @@ def test_a_list_that_forward_changes_is_tried_in_a_buffer(tmp_path: Path) -> Non
     """The line that changes it is named, and the buffer gives eager mode's numbers in calls in turn."""
     script = tmp_path / "keeping.py"
     script.write_text(KEEPING)
-    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    verdict = answered("diagnose", script)
     assert (verdict["category"], verdict["confidence"]) == ("wrong_output", "proven"), verdict
     assert (verdict["guilty"]["name"], verdict["guilty"]["model_locations"][0]["line"]) == ("seen", 10)
     assert "self.seen_kept.index_copy_" in verdict["fix"]["after"]
@@ -323,7 +322,7 @@ def test_a_size_that_the_compile_fixed_is_explained(tmp_path: Path) -> None:
     """The operator and its line, the sizes that its compile assumed, and that it was left to eager mode."""
     script = tmp_path / "pooled.py"
     script.write_text(POOLED)
-    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
+    verdict = answered("diagnose", script)
     assert (verdict["category"], verdict["confidence"]) == ("shape_out_of_range", "proven"), verdict
     assert "at 3 sizes" in verdict["confirmed"]["after"]
     assert verdict["guilty"]["model_locations"][0]["line"] == 6

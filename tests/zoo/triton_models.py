@@ -14,72 +14,14 @@ from torch import nn
 from torch.export import Dim
 from torch.library import triton_op, wrap_triton
 
+from benchmarks.memory_faults.triton_ops import left, lookup, shift, spread
 from tests.zoo.models import ENTRIES, Entry
-
-
-@triton.jit
-def lookup_kernel(table, ids, out, width: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0)
-    col = tl.arange(0, width)
-    index = tl.load(ids + row)
-    tl.store(out + row * width + col, tl.load(table + index * width + col))
-
-
-@triton.jit
-def spread_kernel(x, slots, out, width: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0)
-    col = tl.arange(0, width)
-    slot = tl.load(slots + row)
-    tl.store(out + slot * width + col, tl.load(x + row * width + col))
-
-
-@triton.jit
-def shift_kernel(x, out, count, shift, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    keep = at < count
-    tl.store(out + at, tl.load(x + at + shift, mask=keep), mask=keep)
-
-
-@triton.jit
-def first_kernel(x, out, width, count: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0)
-    col = tl.arange(0, count)
-    tl.store(out + row * count + col, tl.load(x + row * width + col))
 
 
 @triton.jit
 def tall_kernel(x, out, width: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.program_id(1) * width + tl.arange(0, width)
     tl.store(out + at, tl.load(x + at))
-
-
-@triton_op("aotizoo::lookup", mutates_args={})
-def lookup(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    out = torch.empty(ids.shape[0], table.shape[1], device=table.device, dtype=table.dtype)
-    wrap_triton(lookup_kernel)[(ids.shape[0],)](table, ids, out, width=table.shape[1])
-    return out
-
-
-@triton_op("aotizoo::spread", mutates_args={})
-def spread(x: torch.Tensor, slots: torch.Tensor, rows: int) -> torch.Tensor:
-    out = torch.zeros(rows, x.shape[1], device=x.device, dtype=x.dtype)
-    wrap_triton(spread_kernel)[(x.shape[0],)](x, slots, out, width=x.shape[1])
-    return out
-
-
-@triton_op("aotizoo::shift", mutates_args={})
-def shift(x: torch.Tensor, by: int) -> torch.Tensor:
-    out = torch.empty_like(x)
-    count = x.numel()
-    wrap_triton(shift_kernel)[(triton.cdiv(count, 128),)](x, out, count, by, block=128)
-    return out
-
-
-@triton_op("aotizoo::first", mutates_args={})
-def first(x: torch.Tensor, count: int) -> torch.Tensor:
-    out = torch.empty(x.shape[0], count, device=x.device, dtype=x.dtype)
-    wrap_triton(first_kernel)[(x.shape[0],)](x, out, x.shape[1], count=count)
-    return out
 
 
 @triton_op("aotizoo::tall", mutates_args={})
@@ -97,7 +39,7 @@ class UserWide(nn.Module):
         self.register_buffer("row", torch.arange(32_768).to(torch.int8)[None])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return first(x + self.row, 16) + 1
+        return left(x + self.row) + 1
 
 
 class UserTall(nn.Module):
