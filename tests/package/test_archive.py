@@ -29,6 +29,7 @@ from tests.package.archives import (
     without,
     write,
 )
+from tests.support.programs import recorded
 
 # Opening packages: real ones in every layout, incomplete ones, several models, also under several names.
 
@@ -412,3 +413,8 @@ def test_pickles_are_never_unpickled(tmp_path: Path) -> None:
     assert refusal(tmp_path / "trap.pt2").slug == "pickle_file"
     assert refusal(tmp_path / "old.pt").slug == "torch_save_file"
     assert not target.exists()
+
+
+def test_the_capability_is_read_from_a_kernel_where_the_metadata_lack_it(tmp_path: Path) -> None:
+    """The properties of the device for which a Triton kernel was tuned."""
+    assert recorded("attention", tmp_path).package.compute_capability == "90"
