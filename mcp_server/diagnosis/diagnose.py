@@ -34,7 +34,7 @@ from mcp_server.diagnosis.verdict import conclude, confidence, ranked, removing
 from mcp_server.diagnosis.words import lines_of
 from mcp_server.errors import ProblemError
 from mcp_server.model import Attached, NextStep, PackageWorkload, Verdict, Workload
-from mcp_server.recorder.replay import TakenCall, take_call
+from mcp_server.recorder.replay import TakenCall, captures_in, take_call
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_users_log
 from mcp_server.tools.fault_run import ONE_THREAD
@@ -96,6 +96,12 @@ async def diagnose_recording(
 
     Raises `ProblemError`, with what was not kept, if no call can be repeated.
     """
+    if captures := captures_in(folder):
+        case = DiagnosisState(workload, budget_s=budget_s, clock=context.cost.clock, symptom=symptom)
+        case.captures = captures
+        await next(each for each in observations() if each.name == "decompile").act(case, context)
+        verdict = _concluded(case, context)
+        return verdict.model_copy(update={"remarks": [str(case.by_source), *verdict.remarks]})
     async with context.sharing_imports():
         taken = await take_call(context, folder, workload)
         call = workload.model_copy(update={"inputs": taken.inputs})

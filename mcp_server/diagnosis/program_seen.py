@@ -6,7 +6,7 @@ A call that returns may still be wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -25,7 +25,7 @@ from mcp_server.logs.captured import (
 )
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.model import Attached, ExportedWorkload, ModelLocation, Workload
-from mcp_server.recorder.replay import TakenCall
+from mcp_server.recorder.replay import KernelCapture, TakenCall
 from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.runtime.failure import RankEnd
 from mcp_server.tools.capture import Capture
@@ -218,6 +218,7 @@ class ProgramSeen:
     may_be_a_host: bool = False  # the program may call a package from a process that is not Python
     host_package: Path | None = None  # the one package among the arguments of that process, or of the program
     taken: TakenCall | None = None  # the recording that the call comes from
+    captures: Sequence[KernelCapture] = ()  # single launches of another run
     attached: Attached | None = None  # the running process to look at in place of a workload
     process: ProcessSeen | None = None
 

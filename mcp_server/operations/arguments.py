@@ -120,7 +120,8 @@ class DiagnoseArguments(WorkloadArguments):
     log: str = Field(default="", description="Read this log of a failing run, or continue this job.")
 
     recording: str = Field(
-        default="", description="Take the call from this folder of `record`, or core file."
+        default="",
+        description="Take the call from this folder of `record` (or torch's kernel captures), or core file.",
     )
     pid: int = Field(
         default=0, ge=0, description="Inspect this running process, which keeps running; default 0: none."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,27 @@ MOST_LAST = 32  # calls on a device, which return before their kernels have run
 MOST_READ = 8  # the newest recordings of a folder
 MOST_REPLAYED = 8  # candidates to replay
 REPLAY_S = 120.0
+
+
+_CAPTURE = re.compile(r"(?P<kernel>\w+)_(?P<tag>[^_]+)_req(?P<request>\d{1,9})\.pt")
+
+
+@dataclass(frozen=True)
+class KernelCapture:
+    """A file of torch's kernel capture (`AOTI_KERNEL_CAPTURE_DIR`): the arguments of one launch before it."""
+
+    path: Path
+    kernel: str
+    tag: str
+    request: int
+
+
+def captures_in(folder: Path) -> list[KernelCapture]:
+    """List the kernel captures of a folder by their names, the newest request first."""
+    names = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [(path, match) for path in names if (match := _CAPTURE.fullmatch(path.name)) is not None]
+    rows = [KernelCapture(path, each["kernel"], each["tag"], int(each["request"])) for path, each in found]
+    return sorted(rows, key=lambda each: -each.request)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,20 +14,22 @@ from pydantic import Field
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, PackageWorkload, Record
-from mcp_server.package.launches import shim_operator
-from mcp_server.package.pytorch.calls import COMMON
+from mcp_server.package.launches import Argument, Launch, shim_operator
+from mcp_server.package.pytorch.calls import COMMON, Place, place_of
 from mcp_server.package.pytorch.launch import WrittenLaunch
 from mcp_server.package.pytorch.program import PytorchProgram, write_program
 from mcp_server.package.pytorch.text import write_weights
 from mcp_server.package.view import PackageView, view_package
+from mcp_server.package.wrapper import grouped
 from mcp_server.plurals import counted, is_
 from mcp_server.probes.build import with_probes
+from mcp_server.recorder.replay import KernelCapture
 from mcp_server.runtime.context import Context
 from mcp_server.tools.every_launch import LeftLaunch
 from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
-from mcp_server.worker.events import LaunchVerified, OutputVerified, Schema
-from mcp_server.worker.protocol import LaunchAlone
+from mcp_server.worker.events import CaptureJudged, LaunchVerified, OutputVerified, Schema
+from mcp_server.worker.protocol import CapturedLaunch, LaunchAlone
 
 RANKS = ("different", "not_run", "rounding", "equal")
 PROGRAM, WEIGHTS = "model.py", "weights.safetensors"
@@ -120,6 +122,22 @@ class Comparison:
                     return " It gives the outputs of the package bit for bit."
                 return f" Its outputs equal those of the package up to rounding (at most {largest:.2g})."
         return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturesJudged(Comparison):
+    """Launches of another run, each with its arguments only."""
+
+    view: PackageView
+
+    def __str__(self) -> str:
+        left = [each for each in self.by_launch if each.agreement == "not_run"]
+        told = (
+            f"{counted(len(self.by_launch), 'launch')} of torch's kernel capture read.{self._of_launches()}"
+        )
+        if left:
+            told += f" {len(left)} not compared: launch {left[0].launch}, {left[0].why}."
+        return told
 
 
 @dataclass(frozen=True)
@@ -254,6 +272,99 @@ async def compare(
     agreements = [*(each.agreement for each in outputs), *(each.agreement for each in by_launch)]
     agrees = len(outputs) == ran.outputs and "different" not in agreements
     return Comparison("agrees" if agrees else "differs", outputs, by_launch)
+
+
+MOST_JUDGED = 256
+
+
+async def judge_captures(
+    context: Context, workload: PackageWorkload, found: Sequence[KernelCapture]
+) -> CapturesJudged:
+    """Compare what the source of captured launches makes of their arguments with later captures."""
+    written = await write(context, workload, context.directory / "as-pytorch")
+    belong = _launches_of(found[:MOST_JUDGED], written.view)
+    alone = {each.index: asked(each) for each in written.program.launches if each.alone is not None}
+    captures = [
+        CapturedLaunch(
+            launch=alone[launch.index],
+            file=str(capture.path),
+            tensors=[(each.variable, each.turn) for each in places_of(launch)],
+            numbers=[each.expression for each in launch.arguments if each.kind in ("symbol", "scalar")],
+            sizes=_sizes(launch, written.view),
+            later=list(_later(launch, capture, belong, written.view)),
+        )
+        for capture, launch in belong.items()
+        if launch.index in alone
+    ]
+    if not captures:
+        raise ProblemError(
+            "no kernel capture is of a launch of this package",
+            value=", ".join(sorted({each.kernel for each in found})[:8]),
+            allowed=", ".join(sorted({each.callee for each in written.view.wrapper.launches})[:8]),
+        )
+    files = {"program": str(written.path), "weights": str(written.weights or "")}
+    request = {**files, "captures": captures, "launches": []}
+    on_cpu = {"CUDA_VISIBLE_DEVICES": ""}  # the arguments were copied to the CPU
+    run = await context.worker("judge_captures", request, workload=workload, env=on_cpu)
+    kernels = {each.index: each.kernel for each in written.program.launches}
+    judged = [replace(each, kernel=kernels[each.launch]) for each in run.all(CaptureJudged)]
+    return CapturesJudged(by_launch=tuple(judged), view=written.view)
+
+
+def _launches_of(found: Sequence[KernelCapture], view: PackageView) -> dict[KernelCapture, Launch]:
+    """Return the launch of each capture: the one of its line or handle, else by the order of the tags."""
+    belong: dict[KernelCapture, Launch] = {}
+    for name, captures in grouped((each.kernel, each) for each in found).items():
+        launches = [
+            each
+            for each in view.wrapper.launches
+            if name in (each.callee, f"proxy_executor_{each.proxy_index}")
+        ]
+        marks = {str(mark): each for each in launches for mark in (each.line, each.handle)}
+        tags = sorted({each.tag for each in captures}, key=lambda tag: (len(tag), tag))
+        if not set(tags) <= marks.keys():  # capturing adds lines to a wrapper
+            marks = dict(zip(tags, launches, strict=False)) if len(tags) == len(launches) else {}
+        belong |= {each: marks[each.tag] for each in captures if each.tag in marks}
+    return belong
+
+
+def places_of(launch: Launch) -> list[Place]:
+    """Return the tensors that a capture of the launch has, in their order; arrays are left out."""
+    return [place_of(launch, each) for each in launch.tensors if each.element is None]
+
+
+def _sizes(launch: Launch, view: PackageView) -> dict[str, tuple[int, int]]:
+    """Return the symbols that are sizes of the launch's tensors: which tensor, and which dimension."""
+    names = [each.variable for each in places_of(launch)]
+    sized = [
+        each for each in view.wrapper.run.symbols.values() if each.kind == "size" and each.tensor in names
+    ]
+    return {each.name: (names.index(each.tensor or ""), each.dim or 0) for each in sized}
+
+
+def _later(
+    launch: Launch, capture: KernelCapture, belong: Mapping[KernelCapture, Launch], view: PackageView
+) -> Iterator[tuple[tuple[str, int], str, int]]:
+    """Yield tensors that a launch writes as the next capture of the request has them, not written between."""
+    same = [(other.index, each) for each, other in belong.items() if each.request == capture.request]
+    for argument in launch.tensors:
+        storage = _memory(argument, view)
+        if argument.role == "read" or storage is None:
+            continue
+        place, writers = place_of(launch, argument), view.writers.get(storage, ())
+        ends = next((n for n in writers if n > launch.index), len(view.wrapper.launches))
+        for number, other in sorted(same, key=lambda pair: pair[0]):
+            tensors = [_memory(each, view) for each in belong[other].tensors if each.element is None]
+            if launch.index < number <= ends and storage in tensors:
+                yield (place.variable, place.turn), str(other.path), tensors.index(storage)
+                break
+
+
+def _memory(argument: Argument, view: PackageView) -> int | None:
+    """Return the storage of an argument; None for a view of one."""
+    buffer = view.wrapper.buffers.get(argument.target or "")
+    whole = buffer is not None and buffer.kind in ("allocated", "moved", "returned")
+    return buffer.storage if buffer is not None and whole and argument.view is None else None
 
 
 def asked(launch: WrittenLaunch) -> LaunchAlone:

@@ -14,6 +14,7 @@ from mcp_server.model import Artifact, Record
 from mcp_server.package.archive import open_package
 from mcp_server.plurals import counted
 from mcp_server.recorder.package import RecorderOptions, build_library, with_recorder, without_recorder
+from mcp_server.recorder.replay import captures_in
 from mcp_server.recorder.ring import RecordedCall, Recording, read_recording, recordings_in
 from mcp_server.runtime.context import Context
 
@@ -128,16 +129,34 @@ class ProcessRow(Record):
     calls: list[CallRow]
 
 
+class CaptureRow(Record):
+    """A file of torch's kernel capture: the arguments of one launch, before it."""
+
+    path: Path
+    kernel: str
+    tag: str
+    request: int
+
+
 class Recordings(Record):
     """The recordings of a folder, the newest first."""
 
     summary: str
     processes: list[ProcessRow]
+    captures: list[CaptureRow] = Field(default_factory=list)
     unreadable: list[str] = Field(default_factory=list)
 
 
 async def recordings(folder: Path) -> Recordings:
     """Read what is kept in `folder`, even during writing to it. Raise `ProblemError` if unreadable."""
+    if captures := await anyio.to_thread.run_sync(captures_in, folder):
+        kept, requests = counted(len(captures), "launch"), len({each.request for each in captures})
+        return Recordings(
+            summary=f"{kept} of {counted(requests, 'request')}, as torch's kernel capture keeps them. Next: "
+            f"aoti-debug diagnose model.pt2 --recording {folder}",
+            processes=[],
+            captures=[CaptureRow(**vars(each)) for each in captures[:MOST_LISTED]],
+        )
     rows, unreadable = [], []
     for path in recordings_in(folder)[:MOST_LISTED]:
         try:

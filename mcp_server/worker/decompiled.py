@@ -15,23 +15,31 @@ import traceback
 from collections.abc import Hashable
 from functools import partial
 from types import ModuleType
-from typing import Any, Callable, ContextManager, Iterator, Optional
+from typing import Any, Callable, ContextManager, Iterable, Iterator, Optional
 
 import torch
+from torch.jit._pickle import restore_type_tag
 from torch.overrides import TorchFunctionMode
 
 from . import events
 from .compare import SUMMED_EPS, Expected, measure
 from .events import LaunchVerified, Verified
-from .inputs import apply, flatten, read
+from .inputs import apply, flatten, load_file, read
 from .launch_nodes import changing
 from .loading import load
 from .probes import AFTER, ROLES, Event, arguments, mapped_files, strided, subscribed
 from .process import capturing
-from .protocol import EditedProgram, LaunchAlone, SchemasRequest, VerifyRequest
-from .report import Refused, Report
+from .protocol import (
+    CapturedLaunch,
+    CapturesRequest,
+    EditedProgram,
+    LaunchAlone,
+    SchemasRequest,
+    VerifyRequest,
+)
+from .report import Refused, Report, TensorFacts
 from .run import call
-from .tensors import cut_out, furthest, only_tensors, span, unequal
+from .tensors import cut_out, describe, first_non_finite, furthest, only_tensors, span, unequal
 
 Tensors = dict[tuple[str, int], torch.Tensor]
 """The tensors of a launch by variable and turn, as `Place` counts them."""
@@ -68,7 +76,7 @@ class LaunchByLaunch:
 
             def made(prepared: Prepared) -> Tensors:
                 set_random_states(drawing_from)
-                return self._made(launch, given, prepared)
+                return self.made_alone(launch, given, prepared)
 
             self.finished(launch["launch"], made, event)
             set_random_states(before)
@@ -82,16 +90,11 @@ class LaunchByLaunch:
         try:
             meaning = Meaning(made)
         except Exception as error:  # any error of the program
-            return LaunchVerified("not_run", why=f"{type(error).__name__}: {error}"[:300], launch=number)
+            return LaunchVerified("not_run", why=in_short(error), launch=number)
         after, written = tensors_of(event)
-        places = [place for place in written if place in meaning.own and place in after]
-        found = [(meaning.agreement(place, after[place]), place[0]) for place in places]
-        if not found:
-            return LaunchVerified("not_run", why="nothing that it wrote is in the program", launch=number)
-        worst, name = max(found, key=lambda each: rank(each[0]))
-        return LaunchVerified(**vars(worst), launch=number, tensor=name)
+        return verified(number, meaning, {place: after[place] for place in written if place in after})
 
-    def _made(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
+    def made_alone(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
         """Return the new tensors of the launch, and the inputs that the program changes.
 
         The program omits a write in place that nothing reads later.
@@ -108,6 +111,21 @@ class LaunchByLaunch:
         results = result if isinstance(result, (tuple, list)) else [result]
         made = {(name, 0): each for name, each in zip(launch["gives"], results) if each is not None}
         return {**changed, **made}
+
+
+def in_short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+def verified(number: int, meaning: Meaning, after: Tensors) -> LaunchVerified:
+    """Compare the tensors after a launch with its meaning; return the worst."""
+    found = [
+        (meaning.agreement(place, each), place[0]) for place, each in after.items() if place in meaning.own
+    ]
+    if not found:
+        return LaunchVerified("not_run", why="nothing that it wrote is in the program", launch=number)
+    worst, name = max(found, key=lambda each: rank(each[0]))
+    return LaunchVerified(**vars(worst), launch=number, tensor=name)
 
 
 class DoneByProgram(LaunchByLaunch):
@@ -328,6 +346,72 @@ def launches_by(edit: EditedProgram, flat: list[Any], report: Report) -> Iterato
     missed = sorted(maker.launches.keys() - maker.done)
     if missed:
         raise Refused("the call does not reach these launches", missed)
+
+
+def operate_judge_captures(request: CapturesRequest, report: Report) -> None:
+    """Compute launches from the arguments in their files. Event `capture_judged` for each."""
+    program = Program(request)
+    known: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # few launches need the weights, which may be in the library alone
+        known["self"] = program.module.Model(*program.weights)
+    for each in request["captures"]:
+        try:
+            found = judge_capture(each, LaunchByLaunch([], program.module, known, report))
+        except Exception as error:  # any file, and any error of the program
+            found = events.CaptureJudged(why=in_short(error))
+        found.launch, found.file = each["launch"]["launch"], each["file"]
+        report.event(found)
+
+
+def captured_arguments(path: str) -> tuple[list[Optional[torch.Tensor]], list[Any]]:
+    """Return the tensors (None: undefined) and numbers of a capture. Raise `Refused` for another file."""
+    loaded = load_file(path, "kernel capture", "cpu", [restore_type_tag])
+    arguments = loaded.get("args") if isinstance(loaded, dict) else None
+    if not isinstance(arguments, list):
+        raise Refused("this is not a kernel capture", path, "a dict with kernel, tag and args")
+    numbers = [each for each in arguments if isinstance(each, (int, float))]
+    return [each for each in arguments if each is None or isinstance(each, torch.Tensor)], numbers
+
+
+def judge_capture(capture: CapturedLaunch, judge: LaunchByLaunch) -> events.CaptureJudged:
+    """Say what the launch's source makes of its tensors, and whether later captures have the same."""
+    launch, (tensors, numbers) = capture["launch"], captured_arguments(capture["file"])
+    if len(tensors) != len(capture["tensors"]):
+        raise Refused(
+            "the launch takes another number of tensors", len(tensors), str(len(capture["tensors"]))
+        )
+    given = defined(zip(map(tuple, capture["tensors"]), tensors))
+    judge.names.update(zip(capture["numbers"], numbers))
+    for symbol, (at, dim) in capture["sizes"].items():
+        tensor = tensors[at]
+        judge.names[symbol] = tensor.shape[dim] if tensor is not None else None
+    takes = [(name, turn) for name, turn in launch["takes"].values() if (name, turn) in given]
+    values = [in_words(name, describe(given[name, turn])) for name, turn in takes]
+    try:
+        meaning = Meaning(partial(judge.made_alone, launch, given))
+    except IndexError as error:
+        return events.CaptureJudged(why=in_short(error), fault="out_of_bounds", values=values)
+    after = defined(
+        ((name, turn), captured_arguments(file)[0][at]) for (name, turn), file, at in capture["later"]
+    )
+    found = events.CaptureJudged(why="no later capture has what it wrote")
+    if after:
+        found = events.CaptureJudged(**vars(verified(launch["launch"], meaning, after)))
+    finite = not any(first_non_finite(given[place]) for place in takes)
+    if finite and any(map(first_non_finite, meaning.own.values())):
+        found.fault = "non_finite"
+    made = [in_words(f"{name} becomes", describe(each)) for (name, _), each in meaning.own.items()]
+    found.values = [*values, *made]
+    return found
+
+
+def defined(found: Iterable[tuple[Any, Optional[torch.Tensor]]]) -> Tensors:
+    return {place: each for place, each in found if each is not None}
+
+
+def in_words(name: str, facts: TensorFacts) -> str:
+    values = f", {facts.min:.6g} to {facts.max:.6g}" if facts.min is not None else ""
+    return f"{name} {facts.dtype}{facts.shape}{values}{f', {facts.nan} NaN' if facts.nan else ''}"
 
 
 class Program:

@@ -884,3 +884,16 @@ class LaunchVerified(Verified, Event):
     launch: int = 0
     kernel: str = ""
     tensor: str = ""
+
+
+@dataclass
+class CaptureJudged(LaunchVerified):
+    """A launch on the arguments that a file of torch's kernel capture holds.
+
+    `fault` is what its source says of them: `out_of_bounds`, or `non_finite`, which it makes from finite
+    values. `values` are the tensors before it and those that it makes, in words.
+    """
+
+    file: str = ""
+    fault: str = ""
+    values: list[str] = field(default_factory=list)

@@ -49,8 +49,11 @@ class Inputs:
     flat: bool = False
 
 
-def load_file(path: str, what: str = "inputs file", where: Any = None) -> Any:
-    """`torch.load` with weights_only (`where` is its map_location); raises `Refused` with the reason."""
+def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Sequence[Any] = ()) -> Any:
+    """`torch.load` with weights_only (`where` is its map_location); raises `Refused` with the reason.
+
+    `safe` are functions that the file may call besides those of torch.save.
+    """
     try:
         with open(path, "rb") as file:
             start = file.read(2)
@@ -61,7 +64,8 @@ def load_file(path: str, what: str = "inputs file", where: Any = None) -> Any:
     if start[:2] != b"PK" and start[:1] != b"\x80":  # a zip, or a pickle of protocol 2 or later
         raise Refused("the {} was not written by torch.save".format(what), path, FORMS)
     try:
-        return torch.load(path, map_location=where, weights_only=True)
+        with torch.serialization.safe_globals(list(safe)):
+            return torch.load(path, map_location=where, weights_only=True)
     except Exception as error:  # the unpickler raises almost anything on a malformed file
         text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         why = "cannot be read: " + text

@@ -50,6 +50,7 @@ READING = {"forks": True, "left_at_once": True}
 
 OPERATIONS = {
     "probe": Operation("machine.operate"),
+    "judge_captures": Operation("decompiled.operate_judge_captures", **READING),
     "describe_inputs": Operation("inputs.operate_describe_inputs", **READING),
     "run": Operation("run.operate", **RUNNING),
     "compile": Operation("loading.operate_compile", compiles=True),

@@ -504,6 +504,27 @@ class VerifyRequest(RunRequest, EditedProgram, total=False):
     save: str
 
 
+class CapturedLaunch(TypedDict):
+    """A launch, and the file of torch's kernel capture with its arguments, as `Place` counts variables.
+
+    `tensors` and `numbers` are its arguments in order; `sizes` the symbols that are a size of a tensor: its
+    place among `tensors`, and the dimension. `later`: tensors that it writes, as another file has them.
+    """
+
+    launch: LaunchAlone
+    file: str
+    tensors: list[tuple[str, int]]
+    numbers: list[str]
+    sizes: dict[str, tuple[int, int]]
+    later: list[tuple[tuple[str, int], str, int]]
+
+
+class CapturesRequest(EditedProgram):
+    """A program that was written from a package, and captured launches of the package."""
+
+    captures: list[CapturedLaunch]
+
+
 class TimingRequest(RunRequest, total=False):
     """`seconds` is the time for all pairs, `others` more builds by name, `forwarders` a library to load.
 

@@ -20,6 +20,7 @@ from tests.conftest import ROOT, ZooPackage, torch_environment
 from tests.package.archives import Members, changed, name_ending
 from tests.recorded import RECORDINGS
 from tests.support.command import typed
+from tests.support.programs import recorded
 from tests.zoo.names import THOROUGH, nightly, thorough
 
 pytestmark = pytest.mark.slow
@@ -282,3 +283,85 @@ def test_names_of_a_package_are_no_code(zoo: ZooPackage) -> None:
     text = write_program(PackageView(package)).text
     compile(text, "model.py", "exec")
     assert not any(line.strip().startswith("import os;") for line in text.splitlines())
+
+
+class Tagged:
+    """A list or dict with the tag of its type, as `torch::jit::pickle_save` writes it."""
+
+    def __init__(self, value: Any, kind: str) -> None:
+        self.value, self.kind = value, kind
+
+    def __reduce__(self) -> Any:
+        from torch.jit._pickle import restore_type_tag
+
+        return restore_type_tag, (self.value, self.kind)
+
+
+def captured(folder: Path, how: str) -> Path:
+    """The kernel captures of a call of the recorded package `jagged`, with a fault at its first launch.
+
+    They have the format of torch's `kernel_capture.h`, which no release has: torch 2.13 was seen to write
+    the same members and pickle from `aoti_torch_save_kernel_capture`, compiled against it.
+    """
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    rows, ids, weight = torch.randn(9, 8, generator=draw), torch.tensor([0, 3, 8, 2, 1]), torch.ones(4, 8)
+    rows[2, 3] = float("nan") if how == "nan given" else 1.0
+    picked = rows[ids] * 2
+    if how == "other numbers":
+        picked[2, 3] += 1
+    if how == "index":
+        ids[3] = 9
+    empty = torch.empty(5, 8), torch.zeros(5, 4), torch.zeros(8)
+    calls = {
+        "call_triton_poi_fused_index_mul_0_470": [ids, rows, empty[0], 9, 5, 8, 0],
+        "aoti_torch_cuda_mm_out_481": [empty[1], picked, weight.t()],
+        "call_triton_red_fused_mean_1_490": [rows, empty[2], 8, 9, 0],
+        "call_triton_poi_fused_add_addmm_mean_slice_2_496": [picked @ weight.t(), rows.sum(0), 9, 20, 0],
+    }
+    kept = folder / "captures"
+    kept.mkdir()
+    for name, arguments in list(calls.items())[: 1 if how == "index" else 4]:
+        kernel, _, tag = name.rpartition("_")
+        content = {"kernel": kernel, "tag": tag, "args": Tagged(arguments, "List[Any]")}
+        torch.save(Tagged(content, "Dict[str, Any]"), kept / f"{name}_req3.pt")
+    return kept
+
+
+CAPTURES = {
+    "healthy": ("inconclusive", None, None, "Of 3 launches, each on its own inputs, "),
+    "nan given": ("inconclusive", None, None, "Of 3 launches, each on its own inputs, "),
+    "index": ("fault", "index_out_of_bounds", 0, "launch 0: index 9 at [3] is not in -9 <= index < 9"),
+    "other numbers": ("fault", "wrong_output", 0, "buf0 of launch 0 differs by up to 1 "),
+}
+
+
+@pytest.mark.parametrize("how", CAPTURES)
+def test_captured_launches_are_judged_by_their_source(tmp_path: Path, how: str) -> None:
+    """Without inputs and GPU: the launch, its tensors before it, and what a later launch read of it."""
+    view, kept = recorded("jagged", tmp_path), captured(tmp_path, how)
+    outcome, category, launch, told = CAPTURES[how]
+    _, found = command("diagnose", str(view.package.path), "--recording", str(kept))
+    assert (found["outcome"], found["category"]) == (outcome, category), found
+    assert (found["guilty"] or {}).get("launch_index") == launch
+    assert told in json.dumps(found), found
+    if how == "index":
+        assert "arg3_1 int64[5], 0 to 9" in found["evidence"][0]["fact"] and found["confidence"] == "likely"
+    _, listed = command("recordings", str(kept))
+    assert {each["request"] for each in listed["captures"]} == {3}
+
+
+def test_what_is_no_capture_of_the_package_is_said(tmp_path: Path) -> None:
+    """A kernel of another package, arguments of another launch, and a file that would run code."""
+    view, kept = recorded("jagged", tmp_path), captured(tmp_path, "healthy")
+    first, second, *others = sorted(kept.iterdir())
+    content = first.read_bytes()
+    for each in (first, second, *others):
+        each.unlink()
+    cases = {"call_other_1_req3.pt": "no kernel capture is of a launch", second.name: "number of tensors"}
+    for name, why in cases.items():
+        (kept / name).write_bytes(content)
+        _, found = command("diagnose", str(view.package.path), "--recording", str(kept))
+        assert why in json.dumps(found), found
+        (kept / name).unlink()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.constants import programs_values
@@ -25,7 +26,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
 from mcp_server.logs.captured import Captured, CapturedLoad
-from mcp_server.model import Component, Fix, PackageWorkload
+from mcp_server.model import Category, Component, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.term import EPSILON
 from mcp_server.plurals import counted, listed, quoted
@@ -201,7 +202,7 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"Launch {each.launch} ({each.kernel}) does not compute what its own source says: on the "
             f"same inputs {each.tensor} differs{by}.",
             level=CausalLevel.BAD_VALUE,
-            evidence=(seen("decompile", fact),),
+            evidence=(seen("decompile", fact + _kept(each)),),
             fix=Fix(text="compile the package again: its binary does not match its source"),
             harmful=not as_expected,
             intervention=tried if tried.key in case.trials else None,
@@ -213,6 +214,44 @@ def _unlike(summary: str) -> str:
     launch, _, differs = summary.partition(": ")
     launch += "," if "," in launch else ""
     return f"{launch[:1].upper()}{launch[1:]} does not compute what the exported program computes: {differs}"
+
+
+def _kept(launch: events.LaunchVerified) -> str:
+    """Return the tensors of a captured launch, with their file, in words."""
+    if not isinstance(launch, events.CaptureJudged):
+        return ""
+    return f" ({'; '.join(launch.values)}; from {Path(launch.file).name})"
+
+
+_IN_CAPTURE: dict[str, tuple[Category, str, str]] = {
+    "out_of_bounds": (
+        "index_out_of_bounds",
+        "leaves a tensor: {}",
+        "keep the index that this launch reads within the tensor",
+    ),
+    "non_finite": (
+        "nan_or_inf",
+        "makes NaN or infinity from finite values",
+        "keep what this launch computes from within the domain of its operators",
+    ),
+}
+
+
+def detect_in_captures(case: DiagnosisState) -> Iterator[Suspect]:
+    """Launches of another run whose own source fails on the arguments that torch's kernel capture kept."""
+    for each in case.by_source.by_launch if case.by_source is not None else ():
+        if not isinstance(each, events.CaptureJudged) or each.fault not in _IN_CAPTURE:
+            continue
+        category, what, fix = _IN_CAPTURE[each.fault]
+        told = f"launch {each.launch} ({each.kernel}) {what.format(each.why)}"
+        yield Suspect(
+            category=category,
+            guilty=launch_component(each.launch, each.kernel, case),
+            summary=f"As its own source says, {told}.",
+            level=CausalLevel.BAD_VALUE,
+            evidence=(seen("decompile", f"{told}{_kept(each)}"),),
+            fix=Fix(text=fix),
+        )
 
 
 def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) -> Iterator[Suspect]:

@@ -28,7 +28,7 @@ from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.pytorch.text import read_constants
 from mcp_server.runtime.context import Context
 from mcp_server.tools.compare_with_eager import Pair, compare_pair, updates_of
-from mcp_server.tools.decompile import compare, write
+from mcp_server.tools.decompile import compare, judge_captures, write
 
 if TYPE_CHECKING:
     from mcp_server.tools.switches import Bisected
@@ -114,6 +114,10 @@ class JudgeBySource(Observation):
         return self.best if minded and came_back and case.program_path is None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
+        if case.captures and isinstance(case.workload, PackageWorkload):
+            case.by_source = await judge_captures(context, case.workload, case.captures)
+            case.parsed = case.by_source.view
+            return
         written = await write(context, case.package_call, context.directory / "as-pytorch")
         right = written.path.with_name("outputs.pt")
         case.by_source = found = await compare(context, case.package_call, written, right)
