@@ -182,7 +182,7 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
         name, sizes, strides = (*_parts(scope, call), "", "", "")[:3]
         buffer = scope.buffers.get(name) if strides else None
         if buffer is not None and buffer.sizes is None:
-            scope.buffers[name] = replace(buffer, sizes=braced(sizes), strides=braced(strides))
+            scope.buffers[name] = replace(buffer, sizes=braced(sizes), strides=braced(strides), assumed=True)
     elif name == "aoti_torch_new_uninitialized_tensor" and call.arguments:
         # A proxy executor call fills this tensor in later.
         scope.buffers.add(Buffer(_variable(scope.text, call.arguments[0]), "declared", 0, statement.line))

@@ -219,7 +219,8 @@ class Buffer:
 
     Buffers of equal `storage` share memory. `sizes`, `strides` and `offset` are C++ expressions in elements;
     None if unknown. `base` is the buffer from which this one is derived, `position` the index of an input or
-    constant. `line` is 1-based in wrapper.cpp.
+    constant. `line` is 1-based in wrapper.cpp. `assumed`: an operator chose sizes and strides, and the
+    compiler expected these.
     """
 
     name: str
@@ -234,6 +235,7 @@ class Buffer:
     device: str | None = None
     position: int | None = None
     reused: bool = False
+    assumed: bool = False
 
 
 def shifted(base: str | None, offset: str) -> str:

@@ -112,7 +112,10 @@ class Comparison:
             case "differs" if wrong := [each for each in self.outputs if each.agreement == "different"]:
                 told = f" Output {wrong[0].output} differs by up to {wrong[0].largest_difference or 0:.3g}:"
                 if self.by_launch and all(one.agreement in ("equal", "rounding") for one in self.by_launch):
-                    return f"{told} each launch agrees, so a tensor between launches is read wrongly."
+                    told += (
+                        " each launch agrees, so a tensor between launches is read wrongly, or an operator"
+                    )
+                    return f"{told} returned another layout than the compiler expected."
                 return (
                     f"{told} the package does not compute what its source says, or a launch is read wrongly."
                 )
@@ -372,7 +375,11 @@ def asked(launch: WrittenLaunch) -> LaunchAlone:
     alone = launch.alone
     assert alone is not None, "only of a launch that was read"
     takes = {name: (place.variable, place.turn) for name, place in alone.takes.items()}
-    return LaunchAlone(launch=launch.index, expression=alone.expression, takes=takes, gives=list(alone.gives))
+    assumed = [((place.variable, place.turn), text) for place, text in alone.assumed.items()]
+    gives = list(alone.gives)
+    return LaunchAlone(
+        launch=launch.index, expression=alone.expression, takes=takes, gives=gives, assumed=assumed
+    )
 
 
 def _by_launch(written: PytorchProgram, seen: Sequence[LaunchVerified]) -> tuple[LaunchVerified, ...]:
@@ -382,7 +389,8 @@ def _by_launch(written: PytorchProgram, seen: Sequence[LaunchVerified]) -> tuple
         worst.setdefault(each.launch, each)
     found = []
     for launch in written.launches:
-        why = launch.not_read or "the call did not come to it with probes"
-        of = worst.get(launch.index) or LaunchVerified(why=why, launch=launch.index)
+        missed = "it folds constants" if launch.folds else "the call did not come to it with probes"
+        not_run = LaunchVerified(why=launch.not_read or missed, launch=launch.index)
+        of = not_run if launch.folds else worst.get(launch.index, not_run)
         found.append(replace(of, kernel=launch.kernel))
     return tuple(found)

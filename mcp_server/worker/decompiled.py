@@ -44,6 +44,8 @@ from .tensors import cut_out, describe, first_non_finite, furthest, only_tensors
 Tensors = dict[tuple[str, int], torch.Tensor]
 """The tensors of a launch by variable and turn, as `Place` counts them."""
 Prepared = Callable[[torch.Tensor], torch.Tensor]
+Copied = Callable[[Prepared], Tensors]
+"""Gives new tensors on each call, prepared in that way."""
 
 
 class LaunchByLaunch:
@@ -58,7 +60,7 @@ class LaunchByLaunch:
         self.launches = {each["launch"]: each for each in launches}
         self.names = {**vars(module), **known}
         self.report = report
-        self.given: dict[tuple[int, int], tuple[Tensors, list[torch.Tensor]]] = {}
+        self.given: dict[tuple[int, int], tuple[Copied, list[torch.Tensor]]] = {}
 
     def take(self, event: Event) -> bool:
         launch = self.launches.get(int(event.launch))
@@ -68,8 +70,8 @@ class LaunchByLaunch:
         if event.phase != AFTER:
             wanted = {tuple(place) for place in launch["takes"].values()}
             found, _ = tensors_of(event)
-            given = {place: cut_out(each) for place, each in found.items() if place in wanted}
-            self.given[key] = given, random_states()
+            read = self.as_read(launch, {place: found[place] for place in found if place in wanted})
+            self.given[key] = copied(read), random_states()
         elif key in self.given:
             given, drawing_from = self.given.pop(key)
             before = random_states()
@@ -92,25 +94,91 @@ class LaunchByLaunch:
         except Exception as error:  # any error of the program
             return LaunchVerified("not_run", why=in_short(error), launch=number)
         after, written = tensors_of(event)
+        after = self.as_read(self.launches[number], after)
         return verified(number, meaning, {place: after[place] for place in written if place in after})
 
-    def made_alone(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
+    def as_read(self, launch: LaunchAlone, tensors: Tensors) -> Tensors:
+        """Return the tensors as the kernel takes their memory, whatever an operator made of them."""
+        known = {tuple(place): eval(f"({text})", self.names) for place, text in launch["assumed"]}
+        return {
+            place: as_read(each, *known[place]) if place in known else each for place, each in tensors.items()
+        }
+
+    def made_alone(self, launch: LaunchAlone, given: Copied, prepared: Prepared) -> Tensors:
         """Return the new tensors of the launch, and the inputs that the program changes.
 
         The program omits a write in place that nothing reads later.
         """
-        missing = [place[0] for place in launch["takes"].values() if tuple(place) not in given]
+        ready = given(prepared)
+        missing = [place[0] for place in launch["takes"].values() if tuple(place) not in ready]
         if missing:
             raise LookupError(f"the probes did not show {missing[0]}")
-        ready = {place: prepared(each) for place, each in given.items()}
         names = {name: ready[place[0], place[1]] for name, place in launch["takes"].items()}
         before = {place: each._version for place, each in ready.items()}
         with torch.no_grad():
             result = eval(launch["expression"], {**self.names, **names})
         changed = {place: each for place, each in ready.items() if each._version != before[place]}
+        if any(len(places) > 1 for places in overlapping(ready)):  # these count their versions together
+            same = given(prepared)
+            changed = {place: each for place, each in changed.items() if unequal(each, same[place]).any()}
         results = result if isinstance(result, (tuple, list)) else [result]
         made = {(name, 0): each for name, each in zip(launch["gives"], results) if each is not None}
         return {**changed, **made}
+
+
+def copied(tensors: Tensors) -> Copied:
+    """Copy tensors. Those that overlap in memory overlap in each new set, too."""
+    pieces: list[tuple[torch.Tensor, dict[tuple[str, int], int]]] = []
+    for places in overlapping(tensors):
+        low = min(tensors[place].storage_offset() for place in places)
+        high = max(tensors[place].storage_offset() + extent(tensors[place]) for place in places)
+        memory = cut_out(tensors[places[0]].as_strided((high - low,), (1,), low))
+        pieces.append((memory, {place: tensors[place].storage_offset() - low for place in places}))
+    layouts = {place: (each.shape, each.stride()) for place, each in tensors.items()}
+
+    def again(prepared: Prepared) -> Tensors:
+        made = [(prepared(memory), starts) for memory, starts in pieces]
+        return {
+            place: memory.as_strided(*layouts[place], memory.storage_offset() + start)
+            for memory, starts in made
+            for place, start in starts.items()
+        }
+
+    return again
+
+
+def overlapping(tensors: Tensors) -> list[list[tuple[str, int]]]:
+    """Group the places of tensors whose elements, of one type, lie between each other's."""
+
+    def start(place: tuple[str, int]) -> tuple[int, str, int]:
+        tensor = tensors[place]
+        return tensor.untyped_storage().data_ptr(), str(tensor.dtype), tensor.storage_offset()
+
+    groups: list[list[tuple[str, int]]] = []
+    end = (0, "", 0)
+    for place in sorted(tensors, key=start):
+        here = start(place)
+        stop = (*here[:2], here[2] + extent(tensors[place]))
+        if groups and here < end and here[:2] == end[:2]:
+            groups[-1].append(place)
+            end = max(end, stop)
+        else:
+            groups.append([place])
+            end = stop
+    return groups
+
+
+def extent(tensor: torch.Tensor) -> int:
+    return span(tensor.shape, tensor.stride())
+
+
+def as_read(tensor: torch.Tensor, sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor's memory from its first element on with other sizes, strides and type."""
+    if tensor.dtype is dtype and tensor.stride() == strides and tensor.shape == sizes:
+        return tensor
+    size = tensor.element_size()
+    count = tensor.untyped_storage().nbytes() // size - tensor.storage_offset()
+    return tensor.as_strided((count,), (1,)).view(dtype).as_strided(sizes, strides)
 
 
 def in_short(error: Exception) -> str:
@@ -388,7 +456,7 @@ def judge_capture(capture: CapturedLaunch, judge: LaunchByLaunch) -> events.Capt
     takes = [(name, turn) for name, turn in launch["takes"].values() if (name, turn) in given]
     values = [in_words(name, describe(given[name, turn])) for name, turn in takes]
     try:
-        meaning = Meaning(partial(judge.made_alone, launch, given))
+        meaning = Meaning(partial(judge.made_alone, launch, copied(given)))
     except IndexError as error:
         return events.CaptureJudged(why=in_short(error), fault="out_of_bounds", values=values)
     after = defined(

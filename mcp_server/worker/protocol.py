@@ -195,12 +195,16 @@ class EagerLaunches(TypedDict):
 
 
 class LaunchAlone(TypedDict):
-    """A launch as an expression of the program (`Alone`). `takes` maps names to a variable and its turn."""
+    """A launch as an expression of the program (`Alone`). `takes` maps names to a variable and its turn.
+
+    `assumed` has, of such places, the arguments of `as_read`.
+    """
 
     launch: int
     expression: str
     takes: dict[str, tuple[str, int]]
     gives: list[str]
+    assumed: list[tuple[tuple[str, int], str]]
 
 
 class EditedProgram(TypedDict):

@@ -72,11 +72,13 @@ class Alone:
     """A launch as one expression over its arguments.
 
     The expression returns the tensors `gives`, or writes to the tensors among `takes` that the launch writes.
+    `assumed` are the size, stride and type with which it reads the memory of tensors of operators.
     """
 
     expression: str
     takes: Mapping[str, Place]
     gives: Sequence[str]
+    assumed: Mapping[Place, str] = field(default_factory=dict)
 
 
 def place_of(launch: Launch, argument: Argument) -> Place:

@@ -10,31 +10,32 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer
 from mcp_server.package.pytorch.axes import NotRead
 from mcp_server.package.pytorch.calls import Alone, Json, place_of, proxy_call, shim_call
 from mcp_server.package.pytorch.kernel import Passed, write_kernel
 from mcp_server.package.pytorch.tensors import Call, Tensors
 from mcp_server.package.pytorch.text import function, printable, without_unused
-from mcp_server.package.pytorch.views import Tensor
+from mcp_server.package.pytorch.views import Tensor, tupled
 from mcp_server.package.terms.blocks import Block
 from mcp_server.package.terms.term import dtype_of
 from mcp_server.package.terms.whole import Whole
 from mcp_server.package.view import PackageView
-from mcp_server.package.wrapper import Wrapper, grouped
+from mcp_server.package.wrapper import grouped
 from mcp_server.worker.events import Schema
 
 Node: TypeAlias = Launch | Transfer
 
 
 class Lifetimes:
-    """The lifetimes of a run's variables, by the offsets of its statements."""
+    """The lifetimes of the variables of one wrapper function, by the offsets of its statements."""
 
-    def __init__(self, wrapper: Wrapper) -> None:
-        self.buffers, run = wrapper.buffers, wrapper.run
-        nodes: list[Node] = sorted([*run.launches, *run.transfers], key=lambda each: each.start)
+    def __init__(self, body: Body) -> None:
+        self.buffers = body.buffers
+        nodes: list[Node] = sorted([*body.launches, *body.transfers], key=lambda each: each.start)
         self._last_use = {name: node.start for node in nodes for name in variables(node)}
-        self._last_use |= dict.fromkeys(run.outputs.values(), len(wrapper.text))  # used at the end
+        self._last_use |= dict.fromkeys(body.outputs.values(), body.end)  # used at the end
         self._last_write = {
             self.buffers[name].storage: node.start
             for node in nodes
@@ -108,7 +109,7 @@ def variables(node: Node, *, written: bool = False) -> tuple[str, ...]:
 class WrittenLaunch:
     """A launch in the program: the lines of its function, its operator call, or why it cannot be read.
 
-    `alone` is the launch as an expression over its own arguments.
+    `alone` is the launch as an expression over its own arguments; None if it `folds` constants at the load.
     """
 
     index: int
@@ -118,6 +119,7 @@ class WrittenLaunch:
     lines: tuple[str, ...]
     not_read: str = ""
     alone: Alone | None = None
+    folds: bool = False
 
 
 class Launches(Tensors):
@@ -125,7 +127,7 @@ class Launches(Tensors):
 
     def __init__(self, package: PackageView, schemas: Mapping[str, Schema]) -> None:
         super().__init__(package)
-        self.schemas, self.lifetimes = schemas, Lifetimes(package.wrapper)
+        self.schemas, self.lifetimes = schemas, Lifetimes(self.body)
         self.functions: list[str] = []
         self.launches: list[WrittenLaunch] = []
 
@@ -154,7 +156,7 @@ class Launches(Tensors):
         target = node.writes
         if node.reads is None:
             self.scope.lines.append(f"{self.variable(target)}.zero_()")
-        elif target not in self.scope.names and self.wrapper.buffers[target].kind == "returned":
+        elif target not in self.scope.names and self.body.buffers[target].kind == "returned":
             name = self.identifier(target)
             self.scope.lines.append(f"{name} = {self.variable(node.reads)}.clone()")
             self.scope.names[target] = name
@@ -279,6 +281,14 @@ class Launches(Tensors):
         """Whether a function takes a tensor as flat memory."""
         return argument.view is None and self.is_of_operator(argument.target or "")
 
+    def _assumed(self, argument: Argument) -> str:
+        """Write how a kernel reads the memory of a tensor if only its operator knows the layout."""
+        buffer, dtype = self.body.buffers.get(argument.target or ""), dtype_of(argument.type)
+        if buffer is None or not buffer.assumed or argument.view is not None or not dtype:
+            return ""
+        sizes, strides, _ = self.layout(buffer.name)
+        return f"{tupled(sizes)}, {tupled(strides)}, torch.{dtype}"
+
     def call_text(self, call: Call, used: Collection[str]) -> str:
         """Return the line with the call, and the function with only the results that are used."""
         launch = call.launch
@@ -292,7 +302,8 @@ class Launches(Tensors):
         self.functions.append(function(call.name, [*reads, *symbols], lines, list(wanted), shapes))
         own = [f"flat(t_{name})" if self._is_flat(call.arguments[name]) else f"t_{name}" for name in reads]
         takes = {f"t_{name}": place_of(launch, call.arguments[name]) for name in reads}
-        alone = Alone(f"{call.name}({', '.join([*own, *symbols])})", takes, list(wanted.values()))
+        assumed = {place_of(launch, each): text for each in launch.tensors if (text := self._assumed(each))}
+        alone = Alone(f"{call.name}({', '.join([*own, *symbols])})", takes, list(wanted.values()), assumed)
         self.launches.append(
             WrittenLaunch(launch.index, launch.kernel, launch.kind, call.name, tuple(lines), alone=alone)
         )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
 from mcp_server.package.calls import Body
 from mcp_server.package.launches import Launch, Transfer
 from mcp_server.package.pytorch.axes import NotRead
-from mcp_server.package.pytorch.launch import Launches, Node, WrittenLaunch, branches, variables
+from mcp_server.package.pytorch.launch import Launches, Lifetimes, Node, WrittenLaunch, branches, variables
 from mcp_server.package.pytorch.tensors import Call, Scope
 from mcp_server.package.pytorch.text import DEDENT, assembled, indented, quoted, with_blanks
 from mcp_server.package.symbols import Symbol
@@ -72,6 +72,7 @@ class _Writer(Launches):
             self.identifier(name, _plain(labels.get(name)) or name)
         parameters = [self.identifier(buffer.name) for _, buffer in sorted(inputs.items())]
         folding = self._body(self.wrapper.folding, folds=True) if self.wrapper.folding else []
+        self.launches = [replace(each, alone=None, folds=True) for each in self.launches]
         self.scope = Scope()
         forward = self._body(self.wrapper.run)
         self.functions.reverse()
@@ -90,6 +91,7 @@ class _Writer(Launches):
 
     def _body(self, body: Body, *, folds: bool = False) -> list[str]:
         """Write the statements of a wrapper function: constant folding or a run."""
+        self.body, self.lifetimes = body, Lifetimes(body)
         nodes: list[Node] = [*body.launches, *body.transfers]
         nodes.sort(key=lambda each: each.start)
         self._statements([n for n in nodes if isinstance(n, Transfer) or self._is_wanted(n)], 0, body)
@@ -123,10 +125,10 @@ class _Writer(Launches):
 
     def _block(self, block: Block, depth: int, body: Body, nodes: Sequence[Node]) -> None:
         """Write an `if`, `else` or loop. Names created inside are local to it unless it assigns them."""
-        made_before = [self.wrapper.buffers[name] for node in nodes for name in variables(node)]
+        made_before = [self.body.buffers[name] for node in nodes for name in variables(node)]
         for buffer in made_before:
             while buffer.base is not None and buffer.line > block.line:
-                buffer = self.wrapper.buffers[buffer.base]
+                buffer = self.body.buffers[buffer.base]
             if buffer.line < block.line and buffer.kind == "allocated":
                 self.variable(buffer.name)
         carried = [variables(each, written=True)[0] for each in nodes if each.callee == ASSIGN]

@@ -54,6 +54,7 @@ class Tensors:
 
     def __init__(self, package: PackageView) -> None:
         self.package, self.wrapper = package, package.wrapper
+        self.body = package.wrapper.run  # the function that is being written
         self.scope = Scope()
         self.taken: set[str] = {"torch", "F", "json", "os", "device", "self", "DTYPES", *HELPERS}
         self.identifiers: dict[str, str] = {}
@@ -155,9 +156,7 @@ class Tensors:
         """Write a wrapper tensor. Its allocation is written at its first use."""
         if name in self.scope.names:
             return self.scope.names[name]
-        buffer = self.wrapper.buffers.get(name) or (
-            self.wrapper.folding and self.wrapper.folding.buffers.get(name)
-        )
+        buffer = self.body.buffers.get(name)
         if not buffer:
             raise NotRead(f"the tensor {name}")
         text = self._made(name, buffer)
@@ -171,7 +170,7 @@ class Tensors:
             return self.identifier(name)
         if buffer.kind in ("view", "alias", "moved", "assigned") and buffer.base:
             base = self.variable(buffer.base)
-            of = self.wrapper.buffers[buffer.base]
+            of = self.body.buffers[buffer.base]
             if buffer.kind != "view" or buffer.sizes is None:
                 return base
             # The wrapper describes a view by its place in the whole memory.
@@ -200,7 +199,7 @@ class Tensors:
         if name in self.constants:
             weight = self.constants[name]
             return tuple(map(constant, weight.shape)), tuple(map(constant, weight.stride)), weight.dtype
-        buffer = self.wrapper.buffers[name]
+        buffer = self.body.buffers[name]
         if buffer.kind == "input" and (buffer.sizes is None or buffer.strides is None):
             return self._input_layout(name)
         if buffer.sizes is None or buffer.strides is None:
@@ -210,7 +209,7 @@ class Tensors:
 
     def is_of_operator(self, name: str) -> bool:
         """Whether an operator chose the layout of a tensor, so that the wrapper does not specify it."""
-        buffer = self.wrapper.buffers[name]
+        buffer = self.body.buffers[name]
         return name not in self.constants and buffer.kind != "input" and buffer.strides is None
 
     def _input_layout(self, name: str) -> Layout:
@@ -247,7 +246,7 @@ class Tensors:
 
     def with_strides(self, given: str, target: str) -> str:
         """Write a tensor that the program computed, with the strides that it has in the wrapper."""
-        buffer = self.wrapper.buffers.get(target)
+        buffer = self.body.buffers.get(target)
         if buffer is None or buffer.kind in ("input", "constant") or given != self.identifiers.get(target):
             return given
         if self.is_of_operator(target):

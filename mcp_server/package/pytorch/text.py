@@ -329,7 +329,7 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
     found: list[tuple[CompiledConstant, Callable[[BinaryIO], None]]] = []
     for constant, copy in _sources(package):
         if copy is None:
-            missing[constant.name] = "the package does not hold it"
+            missing[constant.name] = "neither the library nor a blob holds it"
         elif constant.dtype not in CODES:
             missing[constant.name] = f"its type {constant.dtype} has no code in safetensors"
         else:
@@ -393,6 +393,9 @@ def read_constants(package: Package, folder: Path, most_bytes: int) -> Iterator[
         )
 
 
+_MAGIC_BYTES = 8  # a number after appended weights, by which the loader knows them
+
+
 def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[BinaryIO], None] | None]]:
     """Return each constant that is not folded, with the function that copies its bytes."""
     constants = [each for each in package.constants if not each.folded]
@@ -401,7 +404,7 @@ def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[Bin
     if place == "blob":
         member = files.weights_blob
     elif place == "appended" and library is not None and member is not None:
-        at = member.size - (library.mapped_weights_bytes or 0)
+        at = member.size - (library.mapped_weights_bytes or 0) - _MAGIC_BYTES
     elif place == "in_library" and library is not None:
         at = library.constants_offset or 0
     elif place != "no_weights":
