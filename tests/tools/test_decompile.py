@@ -167,11 +167,17 @@ def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: s
     assert all("did not come to it" in why for why in idle)
 
 
-def test_the_source_is_the_reference_of_a_package_alone(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without a program, a launch unlike its source is proven by a compile of that."""
+@pytest.mark.parametrize("form", ["script", *nightly("package")])
+def test_the_source_is_the_reference_of_a_package_alone(zoo: ZooPackage, tmp_path: Path, form: str) -> None:
+    """Without a program, a launch unlike its source is proven by a compile of that; also for a script."""
     package, (name, inputs, old, new, launch) = zoo("ranker"), CHANGED[0]
-    words = ["--inputs", str(package.with_name(f"{name}.{inputs}.pt")), "--symptom", "wrong-output"]
-    code, found = command("diagnose", str(with_source(package, tmp_path, old, new)), *words)
+    file, wrong = package.with_name(f"{name}.{inputs}.pt"), with_source(package, tmp_path, old, new)
+    words = [str(wrong), "--inputs", str(file)]
+    if form == "script":
+        lines = ["import torch", f"model = torch._inductor.aoti_load_package({str(wrong)!r})"]
+        (tmp_path / "serve.py").write_text("\n".join([*lines, f"model(*torch.load({str(file)!r}))"]))
+        words = [str(tmp_path / "serve.py")]
+    code, found = command("diagnose", *words, "--symptom", "wrong-output")
     assert (code, found["outcome"], found["confidence"]) == (1, "fault", "proven")
     assert found["guilty"]["launch_index"] == launch
     assert "compiled again from its source" in found["confirmed"]["what"]

@@ -107,7 +107,8 @@ class JudgeBySource(Observation):
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        if not isinstance(case.workload, PackageWorkload) or case.workload.inputs is None:
+        call = case.call
+        if call is None or case.inputs is None or call.updated or call.request.get("library"):
             return 0.0
         plain, minded = case.plain_run, case.symptom.seen == "wrong-output" or case.plain_diverges
         came_back = plain is not None and plain.failure in ("none", "nonfinite", "differs")
