@@ -5,7 +5,7 @@ Several core files in a folder are grouped by what they have in common.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
 import anyio.to_thread
@@ -74,7 +74,7 @@ async def post_mortem_of_folder(context: Context, package: Path, folder: Path) -
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)[:MOST_CORES]:
         context.progress(f"reading {path.name}")
         try:
-            found = await anyio.to_thread.run_sync(read_core, view, library, path)
+            found = await anyio.to_thread.run_sync(read_core, view, library, path, groups)
         except ProblemError as problem:
             unreadable.append(str(problem))
         else:
@@ -105,8 +105,13 @@ async def post_mortem(context: Context, package: Path, core: Path) -> PostMortem
     return await anyio.to_thread.run_sync(read_core, view, library, core)
 
 
-def read_core(view: PackageView, library: Path, core: Path) -> PostMortem:
-    """Say what the threads of a core file were doing. Raise `ProblemError` if it is of another package."""
+def read_core(
+    view: PackageView, library: Path, core: Path, known: Collection[str] = frozenset()
+) -> PostMortem:
+    """Say what the threads of a core file were doing. Raise `ProblemError` if it is of another package.
+
+    Inputs are searched only if its signature is not `known`: that reads all stacks and much of the memory.
+    """
     with open_core(core) as remains:
         reader = Reader(view, library, remains)
         remarks = reader.check()
@@ -120,23 +125,23 @@ def read_core(view: PackageView, library: Path, core: Path) -> PostMortem:
                 f"{counted(beyond, 'thread')} of {len(remains.threads)} were not examined: the limit "
                 f"is {MOST_LOOKED_AT}. It is not known where they were."
             )
-        inputs = _inputs(core, view, remains, inside)
-        if inputs:
-            remarks.append(
-                "The inputs of the call are in the core file. To make the call again: aoti-debug diagnose "
-                f"{view.package.path} --recording {core}"
-            )
         ended = signal_name(remains.threads[0].signal) if remains.threads else ""
         others = len(looked_at) - len(inside)
-        return PostMortem(
+        found = PostMortem(
             summary=_summary(remains, ended, inside, others),
             signal=ended,
             threads=inside[:MOST_THREADS],
             crashed_inside=bool(ended and inside) and inside[0].thread == remains.threads[0].number,
             others=others,
-            inputs=inputs,
             remarks=remarks,
         )
+        if _signature(found) in known or not (inputs := _inputs(core, view, remains, inside)):
+            return found
+        remarks.append(
+            "The inputs of the call are in the core file. To make the call again: aoti-debug diagnose "
+            f"{view.package.path} --recording {core}"
+        )
+        return found.model_copy(update={"inputs": inputs, "remarks": remarks})
 
 
 def _inputs(core: Path, view: PackageView, remains: Remains, inside: Sequence[ThreadSeen]) -> list[str]:
