@@ -93,199 +93,199 @@ void AOTInductorModel::_const_run_impl(
     AOTIProxyExecutorHandle proxy_executor
 ) {}
 
-AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg3_1 = ConstantHandle(input_handles[0]);
-    int32_t arg3_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg3_1, &arg3_1_dtype));
 
-    int32_t arg3_1_expected_dtype = aoti_torch_dtype_int64();
-    if (arg3_1_expected_dtype != arg3_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg3_1_expected_dtype << "(at::kLong), "
-           << "but got: " << arg3_1_dtype << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg3_1_size = arg3_1.sizes();
 
-    if (arg3_1_size[0] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg3_1_size[0] << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (arg3_1_size[0] > 128) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too large at 0, "
-           << "expected to be <= 128, " << "but got: "
-           << arg3_1_size[0] << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (arg3_1_size[1] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too small at 1, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg3_1_size[1] << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (arg3_1_size[1] > 64) {
-        std::stringstream ss;
-        ss << "input_handles[0]: dim value is too large at 1, "
-           << "expected to be <= 64, " << "but got: "
-           << arg3_1_size[1] << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg3_1_stride = arg3_1.strides();
 
-    if (1 != arg3_1_stride[1]) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg3_1_stride[1]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    int32_t arg3_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg3_1, &arg3_1_device_type));
 
-    int32_t arg3_1_expected_device_type = 0;
-    if (arg3_1_expected_device_type != arg3_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[0]: unmatched device type, "
-        << "expected: " << arg3_1_expected_device_type << "0(cpu), "
-        << "but got: " << arg3_1_device_type << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-}
 
-AOTI_NOINLINE static void check_input_1(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg4_1 = ConstantHandle(input_handles[1]);
-    int32_t arg4_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg4_1, &arg4_1_dtype));
 
-    int32_t arg4_1_expected_dtype = aoti_torch_dtype_int64();
-    if (arg4_1_expected_dtype != arg4_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched dtype, "
-           << "expected: " << arg4_1_expected_dtype << "(at::kLong), "
-           << "but got: " << arg4_1_dtype << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg4_1_size = arg4_1.sizes();
 
-    if (arg4_1_size[0] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[1]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg4_1_size[0] << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (arg4_1_size[0] > 128) {
-        std::stringstream ss;
-        ss << "input_handles[1]: dim value is too large at 0, "
-           << "expected to be <= 128, " << "but got: "
-           << arg4_1_size[0] << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg4_1_stride = arg4_1.strides();
 
-    if (1 != arg4_1_stride[0]) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched stride value at 0, "
-           << "expected: 1, " << "but got: " << arg4_1_stride[0]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    int32_t arg4_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg4_1, &arg4_1_device_type));
 
-    int32_t arg4_1_expected_device_type = 0;
-    if (arg4_1_expected_device_type != arg4_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[1]: unmatched device type, "
-        << "expected: " << arg4_1_expected_device_type << "0(cpu), "
-        << "but got: " << arg4_1_device_type << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-}
 
-AOTI_NOINLINE static void check_input_2(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg5_1 = ConstantHandle(input_handles[2]);
-    int32_t arg5_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg5_1, &arg5_1_dtype));
 
-    int32_t arg5_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg5_1_expected_dtype != arg5_1_dtype) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched dtype, "
-           << "expected: " << arg5_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg5_1_dtype << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg5_1_size = arg5_1.sizes();
 
-    if (arg5_1_size[0] < 2) {
-        std::stringstream ss;
-        ss << "input_handles[2]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg5_1_size[0] << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (arg5_1_size[0] > 128) {
-        std::stringstream ss;
-        ss << "input_handles[2]: dim value is too large at 0, "
-           << "expected to be <= 128, " << "but got: "
-           << arg5_1_size[0] << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (40 != arg5_1_size[1]) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched dim value at 1, "
-           << "expected: 40, " << "but got: " << arg5_1_size[1]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    auto arg5_1_stride = arg5_1.strides();
 
-    if (40 != arg5_1_stride[0]) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched stride value at 0, "
-           << "expected: 40, " << "but got: " << arg5_1_stride[0]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
 
-    if (1 != arg5_1_stride[1]) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg5_1_stride[1]
-           << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-    int32_t arg5_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg5_1, &arg5_1_device_type));
 
-    int32_t arg5_1_expected_device_type = 0;
-    if (arg5_1_expected_device_type != arg5_1_device_type) {
-        std::stringstream ss;
-        ss << "input_handles[2]: unmatched device type, "
-        << "expected: " << arg5_1_expected_device_type << "0(cpu), "
-        << "but got: " << arg5_1_device_type << "\n";
-        throw std::runtime_error(std::move(ss).str());
-    }
-}
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 static bool _check_aoti_runtime_check_inputs_env() {
 
