@@ -98,7 +98,8 @@ def main() -> int:
     }
     if asked.read:
         results["read"] = share(read(path.parent for path in sorted(asked.read.rglob("model.wrapper.cpp"))))
-    keep("decompiled", {**results, "each": found})
+    others = {name: each for name, each in found.items() if each["outcome"] != "agrees"}
+    keep("decompiled", {**results, "others": others})
     print(json.dumps(results, indent=2))
     return 0
 

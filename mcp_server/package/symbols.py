@@ -16,7 +16,9 @@ from mcp_server.package.terms.sizes import evaluate_whole
 
 SymbolKind = Literal["size", "stride", "value", "computed"]
 
-_SIZE = re.compile(r"(?P<tensor>\w+)(?:_|\.)(?P<what>size|stride)(?:\[(?P<dim>\d+)\]|\((?P<called>\d+)\))")
+_SIZE = re.compile(
+    r"(?P<tensor>\w+)(?:_|\.)(?P<what>size|stride)(?:\[(?P<dim>\d{1,9})\]|\((?P<called>\d{1,9})\))"
+)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
