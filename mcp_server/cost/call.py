@@ -295,7 +295,7 @@ def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) 
         party, headline = _party(found, timed.view), found.signal.headline
     lever = found.signal.lever if found is not None else LEVERS[best.name]
     same = " and gave the same outputs"
-    win = Win(lever, best.plain, best.changed, best.plain, spread, same=same)
+    win = Win(lever, best.plain, best.changed, best.plain, spread, same=same, unit=_of_what(best))
     before = f"A call takes {told(best.plain)}{_of_what(best)}"
     summary = f"{before}. With {best.name} it takes {told(best.changed)}: {spread}."
     return loss(headline, summary, party, win, context.cost.cost(), timed.evidence)

@@ -36,6 +36,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.worker.events import BuildTimed, LinesTraced, LoadedIn, TracedLine
 
+OF_PROCESSORS = " of processor time"  # other processes do not lengthen it
 LEAST_SHARE = 0.2  # of a build; a smaller part is not worth a change
 LEAST_TIMES = 16  # a line traced more often is the body of a loop
 LEAST_OF_NODES = 0.4
@@ -69,7 +70,8 @@ async def diagnose_build(
         if win is not None:
             party = Component(kind="environment", name=change.name)
             what = win.lever.what
-            summary = f"{_told(first)} {change.why} {what[:1].upper()}{what[1:]}, it takes {told(win.after)}."
+            then = f"{what[:1].upper()}{what[1:]}, it takes {told(win.after)}{win.unit}."
+            summary = f"{_told(first)} {change.why} {then}"
             return loss(change.headline, summary, party, win, cost(), evidence)
     if loops:
         return _unrolled(context, _told(first), loops[0], evidence)
@@ -179,14 +181,13 @@ class _Build:
     async def without(self, first: BuildTimed, configs: dict[str, object], change: _Change) -> Win | None:
         """Time the changed build and the original again; None if the change saved no time."""
         second = await self.timed(change.configs, change.env)
-        if second is None or first.seconds / second.seconds < LEAST_WIN:
+        if second is None or first.cpu / second.cpu < LEAST_WIN:
             return None
         third = await self.timed(configs)
-        if third is None or third.seconds / second.seconds < LEAST_WIN:
+        if third is None or third.cpu / second.cpu < LEAST_WIN:
             return None
-        ratio = min(first.seconds, third.seconds) / second.seconds
-        faster = f"at least {ratio:.1f} times as fast"
-        return Win(change.lever, first.seconds, second.seconds, third.seconds, faster, "build")
+        faster = f"at least {min(first.cpu, third.cpu) / second.cpu:.1f} times as fast"
+        return Win(change.lever, first.cpu, second.cpu, third.cpu, faster, "build", unit=OF_PROCESSORS)
 
 
 def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdict:
@@ -295,7 +296,7 @@ async def diagnose_cost(
 
 LEAST_CALLS = 8
 LEAST_COMPILES = 3
-LEAST_OUTSIDE = 0.8  # of the time from the first call to the last
+LEAST_OUTSIDE = 0.6  # of the time from the first call to the last
 PROFILE = "profile the program (python -m cProfile -s cumtime): its own code around this line takes the time"
 COMPILE_ONCE = (
     "compile once, before the first request, with dynamic_shapes for the sizes that change, "
@@ -433,7 +434,8 @@ def _of_loads(context: Context, times: list[list[LoadedIn]], loads: Sequence[Cap
     test = _middle(plain) - _middle(quick)
     if test >= LEAST_TEST_S and _ratio(plain, quick) >= LEAST_WIN:
         summary = f"{said}: torch compiles a test of the vector instructions when it loads a package."
-        win = Win(WITHOUT_TEST, plain[0].cpu, quick[0].cpu, plain[1].cpu, _faster(plain, quick), "load")
+        times_of_it = plain[0].cpu, quick[0].cpu, plain[1].cpu, _faster(plain, quick)
+        win = Win(WITHOUT_TEST, *times_of_it, "load", unit=OF_PROCESSORS)
         party = Component(kind="environment", name=ISA_OK)
         found.append((test, loss("the load compiles a test of the processor", summary, party, win, cost)))
     for outside in rest:
@@ -441,7 +443,8 @@ def _of_loads(context: Context, times: list[list[LoadedIn]], loads: Sequence[Cap
         if saved >= LEAST_SAVED_S and _ratio(quick, outside) >= LEAST_WIN:
             summary = f"{said}, and {told(_middle(outside))} {WEIGHTS_OUTSIDE.what}: a load copies them."
             faster = _faster(quick, outside)
-            win = Win(WEIGHTS_OUTSIDE, quick[0].cpu, outside[0].cpu, quick[1].cpu, faster, "load")
+            times_of_it = quick[0].cpu, outside[0].cpu, quick[1].cpu, faster
+            win = Win(WEIGHTS_OUTSIDE, *times_of_it, "load", unit=OF_PROCESSORS)
             party = Component(kind="package", name="weights")
             found.append((saved, loss("each load copies the weights", summary, party, win, cost)))
     again = sum(load.seconds or 0.0 for load in loads[1:])

@@ -50,6 +50,7 @@ class Win:
     spread: str
     subject: Literal["call", "load", "build"] = "call"
     same: str = ""
+    unit: str = ""  # what follows the seconds: " of processor time"
 
     @property
     def fix(self) -> Fix:
@@ -61,9 +62,9 @@ class Win:
         return Confirmed(
             what=self.lever.what,
             subject=self.subject,
-            before=f"took {told(self.before)}",
-            after=f"took {told(self.after)}{self.same}",
-            again=f"took {told(self.again)}",
+            before=f"took {told(self.before)}{self.unit}",
+            after=f"took {told(self.after)}{self.unit}{self.same}",
+            again=f"took {told(self.again)}{self.unit}",
             side_effects=self.lever.note,
         )
 

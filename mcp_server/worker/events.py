@@ -823,9 +823,13 @@ class LinesTraced(Event):
 
 @dataclass
 class BuildTimed(Event):
-    """The seconds that a build took. `parts` excludes `testing` of vector instructions and `tuning`."""
+    """The seconds that a build took. `parts` excludes `testing` of vector instructions and `tuning`.
+
+    `cpu` is its processor time, with that of the compilers, which other processes do not lengthen.
+    """
 
     seconds: float
+    cpu: float
     testing: float
     tuning: float
     parts: dict[str, float]

@@ -253,14 +253,16 @@ def operate_build(request: CompileRequest, report: Report) -> None:
     tests: list[float] = []
     _time_calls(cpu_vec_isa.VecISA, "check_build", tests)
     compilation_time_metrics.clear()
+    cpu = sum(os.times()[:4])
     _, seconds = compiled(program, request, report)
+    cpu = sum(os.times()[:4]) - cpu
     times = {name: sum(each) for name, each in compilation_time_metrics.items()}
     tuning = sum(each for name, each in times.items() if name.endswith(TUNING))
     parts = {part: sum(times.get(name, 0.0) for name in names) for part, names in PARTS.items()}
     # Both happen inside of these parts.
     parts["generating code"] = max(parts["generating code"] - sum(tests), 0.0)
     parts["lowering"] = max(parts["lowering"] - tuning, 0.0)
-    report.event(events.BuildTimed(seconds, sum(tests), tuning, parts))
+    report.event(events.BuildTimed(seconds, cpu, sum(tests), tuning, parts))
 
 
 def _lines_traced(program: Any) -> list[events.TracedLine]:
