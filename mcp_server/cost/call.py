@@ -216,7 +216,8 @@ async def _builds(
             found.append(each)
             continue
         own = {} if signal is DEFAULTS else {**built.configs, **(signal.configs or {})}
-        request = {"exported": str(built.program), "package_path": str(path), "inductor_configs": own}
+        request: dict[str, object] = {"exported": str(built.program), "package_path": str(path)}
+        request |= {"inductor_configs": own, "extra_imports": workload.extra_imports}
         how, more = ("compile_changed", {"change": signal.change}) if signal.change else ("compile", {})
         with suppress(ProblemError):
             run = await context.worker(how, {**request, **more}, workload=workload)

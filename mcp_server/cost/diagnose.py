@@ -52,12 +52,13 @@ async def diagnose_build(
     *,
     budget_s: float,
     empty_cache: bool,
+    imports: Sequence[str] = (),
 ) -> Verdict:
     """Build with an empty cache, then without the slowest part. Raise `ProblemError` if the build fails.
 
     `empty_cache`: so was the cache of the user's build. Otherwise it had the results of the tests.
     """
-    build = _Build(context, workload, program, budget_s)
+    build = _Build(context, workload, program, budget_s, imports)
     first = await build.timed(configs)
     cost, lines = context.cost.cost, build.lines
     loops = [each for each in lines if each.times >= LEAST_TIMES and each.share >= LEAST_OF_NODES]
@@ -147,7 +148,15 @@ def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -
 class _Build:
     """Builds of one program, each in a process with an empty compile cache."""
 
-    def __init__(self, context: Context, workload: WorkloadBase, program: Path, budget_s: float) -> None:
+    def __init__(
+        self,
+        context: Context,
+        workload: WorkloadBase,
+        program: Path,
+        budget_s: float,
+        imports: Sequence[str],
+    ) -> None:
+        self.imports = list(imports)
         self.limit = min(workload.timeout_s, budget_s)
         self.context, self.program = context, program
         self.workload = workload.model_copy(update={"timeout_s": self.limit})
@@ -162,6 +171,7 @@ class _Build:
             "exported": str(self.program),
             "package_path": str(folder / "model.pt2"),
             "inductor_configs": configs,
+            "extra_imports": self.imports,
         }
         around = {CACHE: str(folder / "cache"), **(env or {})}
         unset = () if ISA_OK in around else (ISA_OK,)
@@ -260,8 +270,15 @@ async def diagnose_cost(
         if subject.program is None or workload is None:
             raise ProblemError("timing a build needs the exported program", allowed="exported, or script")
         empty = subject.seen is not None and any(each.empty_cache for each in subject.seen.compiles)
+        given = subject.package if subject.package is not None else workload
         return await diagnose_build(
-            context, workload, subject.program, subject.configs, budget_s=budget_s, empty_cache=empty
+            context,
+            workload,
+            subject.program,
+            subject.configs,
+            budget_s=budget_s,
+            empty_cache=empty,
+            imports=getattr(given, "extra_imports", ()),
         )
     if subject.package is None:
         raise ProblemError("this symptom is about a package", allowed="package with inputs, or script")
@@ -345,7 +362,8 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
     package = None
     if call is not None and call.inputs is not None:
         around = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
-        package = PackageWorkload(package=call.package, inputs=call.inputs, **around)
+        imports = [str(name) for name in call.request.get("extra_imports", ())]  # of custom operators
+        package = PackageWorkload(package=call.package, inputs=call.inputs, extra_imports=imports, **around)
     if package is None and not builds:
         raise ProblemError(
             "the script builds no package and calls none",
@@ -358,9 +376,8 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
 
 
 ROUNDS = 3
-LEAST_TEST_S = (
-    3.0  # of processor time: the test takes 1 to 2 s in every process, and more with an empty cache
-)
+# Seconds of processor time. The test takes 1 to 2 s in every process, and more with an empty cache.
+LEAST_TEST_S = 3.0
 LEAST_SAVED_S = 0.2  # of processor time, by weights outside of the package
 LARGE_WEIGHTS = 64 << 20  # bytes
 WITHOUT_TEST = Lever(
@@ -417,6 +434,7 @@ async def _without_weights(context: Context, workload: PackageWorkload, subject:
         "exported": str(subject.program),
         "package_path": str(package),
         "weights_file": str(weights),
+        "extra_imports": workload.extra_imports,
         "inductor_configs": {**subject.configs, **OUTSIDE},
     }
     with suppress(ProblemError):
