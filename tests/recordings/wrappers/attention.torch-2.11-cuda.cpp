@@ -21,7 +21,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].name = "norm_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
-    constants_info_[0].offset = 0;
+
     constants_info_[0].data_size = 128;
     constants_info_[0].from_folded = false;
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -32,7 +32,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[1].name = "norm_bias";
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
-    constants_info_[1].offset = 0;
+
     constants_info_[1].data_size = 128;
     constants_info_[1].from_folded = false;
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -43,7 +43,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[2].name = "qkv_weight";
     constants_info_[2].dtype = cached_torch_dtype_float32;
     constants_info_[2].device_type = cached_torch_device_type_cuda;
-    constants_info_[2].offset = 0;
+
     constants_info_[2].data_size = 12288;
     constants_info_[2].from_folded = false;
     constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -54,7 +54,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[3].name = "qkv_bias";
     constants_info_[3].dtype = cached_torch_dtype_float32;
     constants_info_[3].device_type = cached_torch_device_type_cuda;
-    constants_info_[3].offset = 0;
+
     constants_info_[3].data_size = 384;
     constants_info_[3].from_folded = false;
     constants_info_[3].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -65,7 +65,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[4].name = "out_weight";
     constants_info_[4].dtype = cached_torch_dtype_float32;
     constants_info_[4].device_type = cached_torch_device_type_cuda;
-    constants_info_[4].offset = 0;
+
     constants_info_[4].data_size = 4096;
     constants_info_[4].from_folded = false;
     constants_info_[4].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -76,7 +76,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[5].name = "out_bias";
     constants_info_[5].dtype = cached_torch_dtype_float32;
     constants_info_[5].device_type = cached_torch_device_type_cuda;
-    constants_info_[5].offset = 0;
+
     constants_info_[5].data_size = 128;
     constants_info_[5].from_folded = false;
     constants_info_[5].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -102,7 +102,7 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
 
 
-    return {};
+
 }
 
 

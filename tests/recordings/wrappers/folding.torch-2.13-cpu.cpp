@@ -32,7 +32,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].name = "weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cpu;
-    constants_info_[0].offset = 0;
+
     constants_info_[0].data_size = 4096;
     constants_info_[0].from_folded = false;
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -43,7 +43,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[1].name = "scale";
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cpu;
-    constants_info_[1].offset = 0;
+
     constants_info_[1].data_size = 128;
     constants_info_[1].from_folded = false;
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -54,7 +54,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[2].name = "other";
     constants_info_[2].dtype = cached_torch_dtype_float32;
     constants_info_[2].device_type = cached_torch_device_type_cpu;
-    constants_info_[2].offset = 0;
+
     constants_info_[2].data_size = 4096;
     constants_info_[2].from_folded = false;
     constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -65,7 +65,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[3].name = "_FOLDED_CONST_permute";
     constants_info_[3].dtype = cached_torch_dtype_float32;
     constants_info_[3].device_type = cached_torch_device_type_cpu;
-    constants_info_[3].offset = 0;
+
     constants_info_[3].data_size = 4096;
     constants_info_[3].from_folded = true;
     constants_info_[3].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::FoldedConstant);

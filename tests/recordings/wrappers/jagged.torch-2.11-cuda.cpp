@@ -23,7 +23,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].name = "head_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
-    constants_info_[0].offset = 0;
+
     constants_info_[0].data_size = 128;
     constants_info_[0].from_folded = false;
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -49,7 +49,7 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
 
 
-    return {};
+
 }
 
 

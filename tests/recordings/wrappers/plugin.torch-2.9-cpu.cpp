@@ -28,7 +28,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     inputs_info_[0].name = "arg4_1";
     constants_info_[0].name = "inp_weight";
     constants_info_[0].dtype = static_cast<int32_t>(cached_torch_dtype_float32);
-    constants_info_[0].offset = 0;
+
     constants_info_[0].data_size = 256;
     constants_info_[0].from_folded = false;
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -38,7 +38,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].original_fqn = "inp.weight";
     constants_info_[1].name = "out_weight";
     constants_info_[1].dtype = static_cast<int32_t>(cached_torch_dtype_float32);
-    constants_info_[1].offset = 0;
+
     constants_info_[1].data_size = 128;
     constants_info_[1].from_folded = false;
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -64,7 +64,7 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
 
 
-    return {};
+
 }
 
 

@@ -47,7 +47,7 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
 
 
-    return {};
+
 }
 
 

@@ -97,7 +97,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].name = "head_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
-    constants_info_[0].offset = 0;
+
     constants_info_[0].data_size = 256;
     constants_info_[0].from_folded = false;
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -108,7 +108,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[1].name = "table";
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
-    constants_info_[1].offset = 0;
+
     constants_info_[1].data_size = 4096;
     constants_info_[1].from_folded = false;
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Buffer);
@@ -134,7 +134,7 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
 
 
-    return {};
+
 }
 
 

@@ -41,7 +41,7 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
 
 
-    return {};
+
 }
 
 
