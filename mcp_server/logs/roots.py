@@ -94,13 +94,18 @@ def _is_package_call(frame: Frame) -> bool:
     return PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
 
 
+# No loader in C++ raises these: a statement of the program does, in what it hands to the loader.
+_OF_PYTHON_ALONE = frozenset({"KeyError", "IndexError", "NameError", "UnboundLocalError"})
+
+
 def _exception_family(exception: PythonException) -> str:
     frames, inner = exception.frames, exception.frames[-1]
     if exception.type == "KeyError" and inner.function == "__getitem__" and _ENVIRON.search(inner.file):
         return "environment_variable"
     if any(_is_package_call(frame) for frame in frames):
         return "operator_raised" if inner.user else "operator_refused"
-    if any(_LOAD.search(frame.code) for frame in frames[-1 if inner.user else -3 :]):
+    own = inner.user and exception.type in _OF_PYTHON_ALONE
+    if not own and any(_LOAD.search(frame.code) for frame in frames[-1 if inner.user else -3 :]):
         return "load_exception"
     if inner.user:
         if not _OWN_CHECK.match(inner.code) and not exception.type.endswith("AssertionError"):

@@ -141,6 +141,10 @@ def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
             yield _contract_suspect(mismatch, case)
 
 
+# What generated code steps through memory with: it has no check of them, and computes from other elements.
+_MISREAD = frozenset({"dtype", "size", "stride"})
+
+
 def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     index = mismatch.input_index
     known = index is not None and index < len(case.compiled_inputs)
@@ -173,9 +177,10 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     facts += [refused] if refused is not None else []
     facts += [seen("locate_fault", quoted(fault.summary or fault.text))] if fault is not None else []
     facts += [seen("intervention", trial_in_words(trial))] if trial is not None and cured else []
-    # A program that succeeded accepted its outputs. The mismatch is then harmful only with a bad access, or
-    # if a trial returned different values without the mismatch.
-    harms = gone or fault is not None if case.ended_well or case.handled else sure
+    # A program that succeeded accepted its outputs. The mismatch is then harmful only if the kernels read
+    # other memory than the tensor's elements, or if a trial returned different values without the mismatch.
+    misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
+    harms = gone or fault is not None or misread if case.ended_well or case.handled else sure
     # The program has that size as a symbol, so an operator that raises is one that no other range helps.
     refusing = raising_lines(case) if mismatch.aspect == "range" else []
     # No trial can clear or prove a size if the outputs differ from what the user expects for that size.
