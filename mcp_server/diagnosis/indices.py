@@ -75,8 +75,24 @@ def checked_inputs(case: DiagnosisState) -> list[Index]:
 
     Empty if other elements lie between or behind them: the origin of the index names those.
     """
+    return _direct(candidates(case), case)
+
+
+def further_inputs(case: DiagnosisState) -> list[Index]:
+    """The same of the checks that did not fail, or were not reached: a call may hold several bad indices."""
+    failed = checked_inputs(case)
+    if not failed or case.view is None:
+        return []
+    parts = {each.part for each in failed}
+    return [each for each in _direct(case.view.tracer.every(), case) if each.part not in parts][:MOST_FURTHER]
+
+
+MOST_FURTHER = 16
+
+
+def _direct(checks: Iterable[Candidate], case: DiagnosisState) -> list[Index]:
     found = []
-    for candidate in candidates(case):
+    for candidate in checks:
         for source in candidate.sources:
             allowed = _allowed(candidate, source, case) if source.direct else None
             part = _slice_read(candidate, source, allowed, case) if allowed is not None else None

@@ -156,7 +156,10 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             "code around the call"
         )
         step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
-        return [step] if isinstance(case.workload, PackageWorkload) else []
+        slow = {**workload_arguments(case.workload), "symptom": "slow"}
+        timed = NextStep(why="if it is too slow, find what costs the time", tool="diagnose", arguments=slow)
+        first = [step] if isinstance(case.workload, PackageWorkload) else []
+        return [*first, timed] if case.symptom.seen is None else first
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # For outputs that are wrong for no visible reason, the program or the right weights settle it.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}

@@ -96,16 +96,20 @@ def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
     return not suspect.weak, not from_log_alone, suspect.level, suspect.guilty.launch_index is not None
 
 
+_FAILS_STILL = (Effect.SAME, Effect.CHANGED)
+
+
 def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
     """Return the results of the interventions that would remove it, as far as they were tried.
 
-    If one leaves the failure unchanged alone, but not combined with others, the combination counts.
+    If one leaves a failure, the same or another, but does not when combined with others, the combination
+    counts.
     """
     found = [case.trials[each.key] for each in suspect.interventions if each.key in case.trials]
-    joint = _joint(case) if any(trial.effect is Effect.SAME for trial in found) else None
+    joint = _joint(case) if any(trial.effect in _FAILS_STILL for trial in found) else None
     if joint is None:
         return found
-    hidden = (t.effect is Effect.SAME and t.intervention.key in joint.intervention.parts for t in found)
+    hidden = (t.effect in _FAILS_STILL and t.intervention.key in joint.intervention.parts for t in found)
     return [joint if is_hidden else trial for trial, is_hidden in zip(found, hidden, strict=True)]
 
 
@@ -204,11 +208,17 @@ def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledO
 FAILS_ALONE = (
     "the call fails in the same way when it is repeated alone, in one thread, on its own copy of the inputs"
 )
-NO_REFERENCE = (
-    "The numbers themselves were not checked: there was no reference. Give the exported program ({}) or the "
-    "correct outputs ({})."
-)
 MOST_NAMED = 3  # of the user's own kernels and operators
+
+
+def _no_reference(case: DiagnosisState) -> str:
+    program = f"the exported program ({argument('exported')})"
+    if not isinstance(case.workload, PackageWorkload):
+        program = f"diagnose the package with {argument('inputs')} and {program}"
+    return (
+        "The numbers themselves were not checked: there was no reference. Give the correct outputs "
+        f"({argument('expect')}), or {program}."
+    )
 
 
 def health_summary(case: DiagnosisState) -> str:
@@ -247,7 +257,7 @@ def health_summary(case: DiagnosisState) -> str:
         sentences.append("It returns different outputs each time because it draws random numbers.")
     elif case.differs_in("second") is False:
         sentences.append("A second call returned the same outputs.")
-    sentences.append(NO_REFERENCE.format(argument("exported"), argument("expect")))
+    sentences.append(_no_reference(case))
     if own := own_code(case):
         names = ", ".join(own[:MOST_NAMED])
         sentences.append(
@@ -357,19 +367,15 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
     package = case.package
     if launched and package is not None and not package.kernel_information and case.program_path is None:
         yield (
-            f"No line of the model is known, because the package has no provenance. {_lines_from(case)}, "
-            "or compile with INDUCTOR_PROVENANCE=1."
+            "The package does not record the lines of the model. To see them, compile it with "
+            f"INDUCTOR_PROVENANCE=1, or {_lines_from(case)}."
         )
 
 
 def _lines_from(case: DiagnosisState) -> str:
-    """Say how to get the lines of the model. A script that compiles under the hook gets provenance."""
     if isinstance(case.workload, PackageWorkload):
-        return f"Give its exported program ({argument('exported')})"
-    return (
-        "Move the package away so that the program compiles it again, diagnose the package alone with "
-        f"{argument('inputs')} and {argument('exported')}"
-    )
+        return f"give its exported program ({argument('exported')})"
+    return f"diagnose the package with {argument('inputs')} and {argument('exported')}"
 
 
 def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:

@@ -139,6 +139,17 @@ class Tracer:
         ]
         return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
 
+    def every(self) -> tuple[Candidate, ...]:
+        """List every index check of each launch, in execution order."""
+        numbers = self.view.wrapper.launches_of
+        found = [
+            self._candidate(self.view.wrapper.launches[number], kernel, check)
+            for checks in self._checks.values()
+            for kernel, check in checks
+            for number in numbers.get(kernel.name, [])
+        ]
+        return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
+
     @cached_property
     def _checks(self) -> dict[str, list[tuple[Kernel, IndexAssert]]]:
         """Every index assert of the package, by its condition."""

@@ -28,6 +28,7 @@ from mcp_server.diagnosis.indices import (
     bound_value,
     candidates,
     checked_inputs,
+    further_inputs,
     index_error,
     operator_indices,
     refused_index,
@@ -58,6 +59,8 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
     bad = [each for each in checked if _outside(each.part, case)]
     yield from (_by_input(each, error, case) for each in bad)
     if bad:
+        more = {each.part: each for each in further_inputs(case) if _outside(each.part, case)}
+        yield from (_by_input(each, None, case) for each in more.values())
         return
     yield from _by_nan(error, case)
     # The launches with the check, except those whose input elements were all checked and are in range.
@@ -89,8 +92,8 @@ def _flat(part: InputSlice) -> slice:
     return EVERYWHERE if whole else slice(part.offset, part.end, part.stride)
 
 
-def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    """The elements of an input that a check or an operator rejects."""
+def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Suspect:
+    """The elements of an input that a check or an operator rejects; no error if it was not reached."""
     part, candidate, launch = index.part, index.candidate, index.launch
     assert part is not None, "asked for an index that is an input as given"
     item, facts = case.compiled_inputs[part.input], case.index_values[part]
@@ -115,7 +118,7 @@ def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
         summary=f"{where[:1].upper()}{where[1:]}. This value indexes {', '.join(index.indexed) or 'a tensor'}"
         f", where {low} to {high} are allowed.{either}",
         evidence=(
-            said(error),
+            *([said(error)] if error is not None else []),
             seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
             seen("inspect_package", f"launch {launch.index} ({launch.kernel}) checks it{at}"),
         ),

@@ -12,7 +12,14 @@ import anyio.to_thread
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes.value_constraints import divisor_parts, failed_divisions
 from mcp_server.diagnosis.causes.wrong_output import extreme_parts
-from mcp_server.diagnosis.indices import candidates, checked_inputs, operator_indices, parts_of, whole_slice
+from mcp_server.diagnosis.indices import (
+    candidates,
+    checked_inputs,
+    further_inputs,
+    operator_indices,
+    parts_of,
+    whole_slice,
+)
 from mcp_server.diagnosis.observe import EXPLAINS, NEEDED, Observation, place
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -203,7 +210,7 @@ def _bound(mismatch: Mismatch) -> str:
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
     """Return elements of inputs that a failed kernel assertion, or the check of an operator, saw."""
-    found = parts_of([*checked_inputs(case), *operator_indices(case)])
+    found = parts_of([*checked_inputs(case), *further_inputs(case), *operator_indices(case)])
     found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
     found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]
     found += extreme_parts(case)
