@@ -19,8 +19,9 @@ from mcp_server.diagnosis.origin.lines import (
 )
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.model import Component, Evidence, Fix
+from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.plurals import counted, listed
+from mcp_server.worker import events
 
 MOST_ELEMENTS = MOST_LINES = 4
 LONGEST = 160  # letters of an expression in a summary
@@ -40,7 +41,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
         # The guard in the model lines that the kernel computes, if every line is known and can be guarded.
         # Without provenance there may be more lines.
-        known = launch_lines(origin.launch_index, case, ALL_LINES)
+        known = _made_in_eager(launch_lines(origin.launch_index, case, ALL_LINES), case)
         codes = [each.code for each in (*known, *guilty.model_locations)] if known else []
         change = _in_model(change, codes, origin)
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
@@ -73,7 +74,19 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
     op = operation.op if operation is not None else origin.operator
     found = [line for line in known if operation is not None and may_leave_domain(line.code, op)]
     found = found or [line for line in known if op and may_compute(line.code, op)]
+    found = _made_in_eager(found, case)
     return party.model_copy(update={"model_locations": found or party.model_locations[:MOST_LINES]})
+
+
+def _made_in_eager(lines: list[ModelLocation], case: DiagnosisState) -> list[ModelLocation]:
+    """Of lines with the same operation, those at which eager mode makes a bad value; all if it shows none."""
+    made = {
+        (frame.file, frame.line)
+        for event in case.eager_events(events.NodeNonFinite)
+        if not event.bad_inputs
+        for frame in event.stack
+    }
+    return [line for line in lines if (line.file, line.line) in made] or lines
 
 
 def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:
