@@ -193,9 +193,12 @@ def expression_of(origin: Origin) -> str:
 
 def _inputs(origin: Origin) -> list[OffendingElement]:
     """The offending input elements, starting with those that the condition describes."""
-    label = origin.condition.label if origin.condition is not None else ""
+    label, varied = "", ""
+    if origin.condition is not None:
+        label, (_, bracket, place) = origin.condition.label, origin.condition.variable.partition("[")
+        varied = f"{bracket}{place} ="
     found = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
-    return sorted(found, key=lambda each: each.label != label)
+    return sorted(found, key=lambda each: (each.label != label, varied not in each.text()))
 
 
 def _elements(origin: Origin) -> str:
@@ -239,8 +242,8 @@ def _beside(origin: Origin) -> list[str]:
     """When the value is bad, its layer, and why the expression is at fault, one sentence for each fact."""
     found = []
     if origin.condition is not None:
-        variable, label = origin.condition.variable, origin.condition.label
-        text = re.sub(rf"\b{re.escape(variable)}\b", label or variable, f"{origin.condition.text}.")
+        letter, label = origin.condition.variable.partition("[")[0], origin.condition.label
+        text = re.sub(rf"\b{re.escape(letter)}\b", label or letter, f"{origin.condition.text}.")
         found.append(f"{text[0].upper()}{text[1:]}")
     if any(part.isdigit() for part in origin.layer.split(".")):
         found.append(f"It is in layer {origin.layer}.")
