@@ -53,7 +53,8 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""
     failing = Seen("ok", differs=found.again) if tried.stage in WRONG else Seen("raised", text=found.again)
     trial = judged_elsewhere(change, Effect.GONE, failing)
-    return replace(trial, reason=passed + at_sizes)
+    left = "; its compile was not tried" if stage == "export" else ""
+    return replace(trial, reason=passed + at_sizes + left)
 
 
 def action_of(found: Attempt) -> str:
