@@ -137,8 +137,11 @@ class Built:
 
 async def diagnose_call(
     context: Context, workload: PackageWorkload, built: Built, *, budget_s: float
-) -> Verdict:
-    """Return a verdict of category `cost`, or `no_fault` with the numbers. May raise `ProblemError`."""
+) -> tuple[Verdict, float]:
+    """Return a verdict of category `cost`, or `no_fault` with the numbers, and the seconds of a call alone.
+
+    May raise `ProblemError`.
+    """
     if workload.inputs is None:
         raise ProblemError("timing a call needs inputs", allowed="inputs=FILE of torch.save, or specs")
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
@@ -153,7 +156,7 @@ async def diagnose_call(
     request["seconds"] = min(budget_s / 8, 12.0)
     pairs, died = await _pairs(context, workload, request, others)
     timed = Timed(view, signals, pairs, launches, frozenset(tried), died)
-    return _verdict(context, timed, built)
+    return _verdict(context, timed, built), pairs[0].plain
 
 
 async def _launches(
@@ -194,7 +197,8 @@ async def _pairs(
 def _with_program(signals: list[Found], built: Built) -> list[Found]:
     """Add what only the program shows: work on constants inside of other kernels, and the build's options."""
     names = [each.signal.name for each in signals]
-    own = [Found(DEFAULTS)] if built.configs else []
+    leave = f"leave out {', '.join(built.configs)} of the build's options"
+    own = [Found(replace(DEFAULTS, fix=leave))] if built.configs else []
     more = [Found(PRECOMPUTED)] if PRECOMPUTED.name not in names else []
     return [*own, *signals, *more]
 
@@ -215,7 +219,7 @@ async def _builds(
         if not signal.builds or len(packages) == MOST_BUILDS:
             found.append(each)
             continue
-        own = {} if signal is DEFAULTS else {**built.configs, **(signal.configs or {})}
+        own = {} if signal.name == DEFAULTS.name else {**built.configs, **(signal.configs or {})}
         request: dict[str, object] = {"exported": str(built.program), "package_path": str(path)}
         request |= {"inductor_configs": own, "extra_imports": workload.extra_imports}
         how, more = ("compile_changed", {"change": signal.change}) if signal.change else ("compile", {})

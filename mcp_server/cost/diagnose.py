@@ -292,23 +292,39 @@ async def diagnose_cost(
         words = ("the model is compiled again and again", took, party, Fix(text=COMPILE_ONCE))
         return loss(*words, context.cost.cost(), (), unproven)
     if took:
-        path = str(loads[0].package)
-        party = Component(kind="script", name=path, model_locations=loads[-1].stack[:1])
-        words = ("the package is loaded again and again", f"{took}.", party, Fix(text=LOAD_ONCE))
-        return loss(*words, context.cost.cost(), (), unproven)
+        return loss(*_loaded_again(loads, f"{took}."), context.cost.cost(), (), unproven)
     built = Built(subject.program, subject.configs, subject.threads)
-    found = await diagnose_call(context, subject.package, built, budget_s=budget_s)
-    calls = calls_in_turn(subject.seen.calls if subject.seen is not None else [])
-    own, outside = calls_and_gaps(calls)
-    if outside < LEAST_OUTSIDE * (own + outside):
+    found, seconds = await diagnose_call(context, subject.package, built, budget_s=budget_s)
+    around = _around_calls(subject.seen, loads, seconds) if subject.seen is not None else None
+    if around is None:
         return found
-    took = f"{counted(len(calls), 'call')} took {told(own)} of processor time in all"
-    fact = f"{took}, and the program {told(outside)} between them"
     if found.outcome != "no_fault":
-        return found.model_copy(update={"remarks": [*found.remarks, f"{fact[0].upper()}{fact[1:]}."]})
+        return found.model_copy(update={"remarks": [*found.remarks, around[1]]})
+    return loss(*around, context.cost.cost(), found.evidence, unproven)
+
+
+_Words = tuple[str, str, Component, Fix]  # headline, summary, party and fix
+
+
+def _loaded_again(loads: Sequence[CapturedLoad], took: str) -> _Words:
+    party = Component(kind="script", name=str(loads[0].package), model_locations=loads[-1].stack[:1])
+    return "the package is loaded again and again", took, party, Fix(text=LOAD_ONCE)
+
+
+def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) -> _Words | None:
+    """What the program does besides its calls, if that takes longer than the calls when they run alone."""
+    calls = calls_in_turn(seen.calls)
+    own, loading = len(calls) * seconds, sum(load.seconds or 0.0 for load in loads)
+    each = f"{counted(len(calls), 'call')} of {told(seconds)}"
+    if loads and loading > own:
+        took = f"{counted(len(loads), 'load')} of {loads[0].package.name} took {told(loading)} beside {each}."
+        return _loaded_again(loads, took)
+    outside = between_calls(calls)
+    if outside < LEAST_OUTSIDE * (own + outside):
+        return None
+    took = f"Between {each}, the program itself took {told(outside)} of processor time."
     party = Component(kind="script", name="between the calls", model_locations=calls[-1].stack[:1])
-    words = ("the time is spent between the calls", f"{fact[0].upper()}{fact[1:]}.", party, Fix(text=PROFILE))
-    return loss(*words, context.cost.cost(), found.evidence, unproven)
+    return "the time is spent between the calls", took, party, Fix(text=PROFILE)
 
 
 LEAST_CALLS = 8
@@ -342,11 +358,10 @@ def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
     return found if len(found) >= LEAST_CALLS else []
 
 
-def calls_and_gaps(calls: Sequence[CapturedCall]) -> tuple[float, float]:
-    """The processor seconds of the thread in its calls but the last, and between them, without the hook's."""
-    pairs = list(pairwise(calls))
-    gaps = sum(after.began_cpu - before.ended_cpu for before, after in pairs)
-    return sum(each.cpu_s for each, _ in pairs), max(gaps, 0.0)
+def between_calls(calls: Sequence[CapturedCall]) -> float:
+    """The processor seconds of the thread between its calls, without those of the hook."""
+    gaps = (after.began_cpu - before.ended_cpu for before, after in pairwise(calls))
+    return max(sum(gaps), 0.0)
 
 
 async def _subject(context: Context, workload: Workload | None, exported: Path | None) -> _Subject:

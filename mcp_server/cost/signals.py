@@ -240,7 +240,7 @@ DEFAULTS = Signal(
     "the default options",
     "options of the build make the call slow",
     lambda _view: [],
-    "leave out the options of this build, or find the one that costs the time",
+    "leave out the options of this build",
     configs={},
 )
 SIGNALS = (

@@ -194,8 +194,8 @@ class CapturedCall(Phase):
     - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
     - `after`: the calls that had returned, if what the program then held was counted; 0 if it was not. It
       held `kept_outputs` blocks of memory of outputs (`kept_bytes`), and `loaders`.
-    - `cpu_s`: processor seconds of the calling thread in the call. `began_cpu` and `ended_cpu`: those of the
-      thread until the hook began to look at the call, and until it had done so.
+    - `began_cpu` and `ended_cpu`: processor seconds of the calling thread until the hook began to look at the
+      call, and until it had done so.
     """
 
     number: int
@@ -215,7 +215,6 @@ class CapturedCall(Phase):
     kept_outputs: int = 0
     kept_bytes: int = 0
     loaders: int = 0
-    cpu_s: float = 0.0
     began_cpu: float = 0.0
     ended_cpu: float = 0.0
 

@@ -68,7 +68,6 @@ class Entered:
     path: Optional[str]
     watched: Watched
     start: float
-    cpu: float  # seconds of this thread, which other processes do not lengthen
 
 
 class Calls:
@@ -243,7 +242,7 @@ class Calls:
             began_cpu=began,
             frames=frames(),
         )
-        return Entered(number, load, path, watched, time.monotonic(), time.thread_time())
+        return Entered(number, load, path, watched, time.monotonic())
 
     def saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
         """Save a record. Return (path, "") or (None, why not)."""
@@ -255,7 +254,7 @@ class Calls:
             return None, "{}: {}".format(type(error).__name__, error)[:500]
 
     def _called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
-        seconds, cpu = time.monotonic() - state.start, time.thread_time() - state.cpu
+        seconds = time.monotonic() - state.start
         if error is not None:
             self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
             if not (capturing() or device_error()):
@@ -275,7 +274,6 @@ class Calls:
             call=state.number,
             seconds=seconds,
             outputs=encode_all([output.text for output in outputs]),
-            cpu_s=cpu,
             ended_cpu=time.thread_time(),
             **self._held(),
         )
