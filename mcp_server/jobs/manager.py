@@ -223,7 +223,8 @@ class Manager:
             finally:
                 job.directory.release()
                 job.done.set()
-        with suppress(ProblemError):  # the next job that needs room reports the problem
+        # A command ends with its job, and would cancel this: without the shield no old job is ever removed.
+        with suppress(ProblemError), anyio.CancelScope(shield=True):  # the next job reports a problem
             await anyio.to_thread.run_sync(self.store.sweep)
 
     def _from_disk(self, job_id: str) -> JobState:

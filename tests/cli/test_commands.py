@@ -16,6 +16,7 @@ import pytest
 
 from mcp_server import __version__
 from mcp_server.cli import main
+from mcp_server.jobs.store import Store
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.tools.machine import Compiler, Machine, checkup
 from tests.conftest import ROOT, example
@@ -42,6 +43,21 @@ def run(tmp_path: Path) -> Run:
         )
 
     return run
+
+
+def test_a_command_removes_the_oldest_jobs(run: Run, tmp_path: Path) -> None:
+    """It ends with its own job, and still leaves no more jobs than are kept."""
+    (tmp_path / "run.log").write_text("RuntimeError: index out of bounds: 0 <= tmp4 < ks1\n")
+    run("diagnose", "--log", "run.log")
+    (first,) = (tmp_path / "state" / "jobs").iterdir()
+    record = json.loads((first / "job.json").read_text())
+    for number in range(Store.cap_jobs):
+        older = first.with_name(f"job_{number:08x}")
+        older.mkdir(mode=0o700)
+        (older / "job.json").write_text(json.dumps({**record, "id": older.name, "number": -number}))
+    run("diagnose", "--log", "run.log")
+    left = list(first.parent.iterdir())
+    assert len(left) == Store.cap_jobs and first in left
 
 
 def test_version(run: Run) -> None:
