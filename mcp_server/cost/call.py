@@ -332,7 +332,7 @@ def _name(launch: Launch, view: PackageView) -> str:
 
 def _seen(each: PairsTimed) -> Evidence:
     same = "the same outputs" if each.same else "different outputs"
-    times = f"{told(each.plain)} unchanged, {told(each.changed)} with the change{_of_what(each)}"
+    times = f"{told(each.plain)}{_of_what(each)} unchanged, {told(each.changed)} with the change"
     text = f"{each.name}: {times}, ratio {each.ratio:.2f}"
     return Evidence(step="time_call", fact=f"{text} [{each.low:.2f} {each.high:.2f}], {same}")
 
