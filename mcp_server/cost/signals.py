@@ -6,6 +6,7 @@ A signal is work that a package shows without a run. A lever is a change that is
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -184,6 +185,18 @@ def _own_operators(view: PackageView) -> list[Launch]:
     return [each for each, name in called if name and not name.startswith("aten::")]
 
 
+def _too_many_threads(view: PackageView) -> list[Launch]:
+    """Kernels for which the build fixed more threads than this machine has processors."""
+    fixed = re.compile(r"\bnum_threads\((?P<count>\d{1,6})\)")
+    kernels = [(each, view.wrapper.kernel_named(each.kernel)) for each in view.wrapper.launches]
+    counts = [
+        (each, [int(found["count"]) for found in fixed.finditer(kernel.source)])
+        for each, kernel in kernels
+        if kernel is not None
+    ]
+    return [each for each, found in counts if max(found, default=0) > (os.cpu_count() or 1)]
+
+
 def _double(view: PackageView) -> list[Launch]:
     """Kernels in double precision, unless an input is double: then the caller asks for it."""
     inputs = view.package.signature.inputs
@@ -259,6 +272,14 @@ SIGNALS = (
         "kernels without vector instructions",
         _without_vectors,
         "build again where the compiler's test of vector instructions passes: this build found none",
+        configs={},
+    ),
+    Signal(
+        "no more threads than processors",
+        "kernels with more threads than processors",
+        _too_many_threads,
+        "build with the number of threads that the calls use: the build fixed the number in each kernel",
+        "torch.set_num_threads(n)  # or OMP_NUM_THREADS, before the compile",
         configs={},
     ),
     Signal(

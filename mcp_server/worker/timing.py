@@ -30,6 +30,7 @@ from torch.fx.node import map_aggregate, map_arg
 
 from . import events
 from .compare import compare_all
+from .encode import TORCH
 from .inputs import flatten, read
 from .interpret import FRAME
 from .loading import compiled, load, load_exported
@@ -272,7 +273,9 @@ def _lines_traced(program: Any) -> list[events.TracedLine]:
     for node in program.graph.nodes:
         frames = FRAME.findall(node.meta.get("stack_trace") or "")
         if node.op == "call_function" and frames:
-            file, line, _function, code = frames[-1]
+            # A layer's own lines are torch's: the line that calls it again and again is the user's.
+            own = [frame for frame in frames if not frame[0].startswith(TORCH)] or frames
+            file, line, _function, code = own[-1]
             nodes[(file, int(line), code.strip())][str(node.target)] += 1
             whole += 1
     most = sorted(nodes.items(), key=lambda each: -sum(each[1].values()))[:MOST_LINES]
