@@ -1,8 +1,7 @@
 """How much of packages `decompile` reads, and whether what it wrote agrees with them.
 
-`python -m benchmarks.decompiled PACKAGES [--read FOLDER]` takes each NAME.pt2 of a folder that has
-NAME.inputs.pt beside it, and reads, runs and compares it. Below `--read`, folders with a model.wrapper.cpp
-are read and not run. The figures are kept in results.json.
+`python -m benchmarks.decompiled PACKAGES` takes each NAME.pt2 of a folder that has NAME.inputs.pt beside it,
+and reads, runs and compares it. The figures are kept in results.json.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("packages", type=Path)
-    parser.add_argument("--read", type=Path)
     parser.add_argument("--extra-imports", action="append", default=[])
     asked = parser.parse_args()
     inputs = sorted(asked.packages.glob("*.inputs.pt"))
@@ -96,8 +94,6 @@ def main() -> int:
         "launches_on_their_own_inputs": launches,
         "run": share(read(packages)),
     }
-    if asked.read:
-        results["read"] = share(read(path.parent for path in sorted(asked.read.rglob("model.wrapper.cpp"))))
     others = {name: each for name, each in found.items() if each["outcome"] != "agrees"}
     keep("decompiled", {**results, "others": others})
     print(json.dumps(results, indent=2))

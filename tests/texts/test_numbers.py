@@ -355,3 +355,21 @@ def test_areas_are_tried_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     assert (new.torch, new.cell("steps")) == ("2.10.0", "not run")
     assert failures([old, new]) == ["2.9, texts: d: read as none"]
     assert table([old, new]).splitlines()[0].endswith("| 2.9.1 | 2.10.0 |")
+
+
+def test_programs_of_packages_are_counted_as_they_were_kept() -> None:
+    """The packages, launches and outcomes of the page are those of the benchmark."""
+    held, page = kept("decompiled"), (ROOT / "benchmarks" / "README.md").read_text()
+    ran, run = held["launches_on_their_own_inputs"], held["run"]
+    assert "different" not in ran and held["outcomes"]["agrees"] + len(held["others"]) == held["packages"]
+    for told in (
+        f"We used {held['packages']} packages",
+        f"Of {run['kernels']} kernel launches {run['kernels_read']} are read",
+        f"and all {run['other_launches']} others",
+        f"takes {run['lines_median']} lines in the median",
+        f"{ran['equal']} are equal bit",
+        f"{ran['rounding']} up to rounding, and none is different. {ran['not_run']} did not run",
+        f"{held['outcomes']['agrees']} packages agree with their programs",
+        f"Of the {len(held['others'])} others",
+    ):
+        assert told in page
