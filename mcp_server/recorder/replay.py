@@ -129,6 +129,7 @@ class TakenCall:
     number: CallNumber | None  # None if the recording does not number its calls
     lines: list[ModelLocation]
     facts: list[str]
+    updates: int = 0  # of the weights, before the call or while it ran
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
@@ -167,6 +168,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         CallNumber(number=call.sequence, of=last) if call.sequence else None,
         lines,
         facts,
+        call.generation if call.generation_after is None else call.generation_after,
     )
 
 

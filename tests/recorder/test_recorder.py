@@ -354,10 +354,73 @@ print("alive")
 """
 
 
-def of_python(how: str, package: Path, kept: Path) -> int:
+SERVER = """
+import os, signal, sys, threading, torch
+from pathlib import Path
+from torch._inductor.package import load_package
+how, package, folder = sys.argv[1:]
+os.environ["AOTI_RECORDER_DIR"] = folder
+torch.set_num_threads(2 if how == "assert" else 1)
+good, bad = (torch.load(Path(package).parent / name) for name in ("good.pt", "bad.pt"))
+model = load_package(package)
+wrong = {"index": bad, "assert": bad, "dtype": [good[0], good[1].int()]}.get(how)
+right = model(*good)
+def serve():
+    while True:
+        if not torch.allclose(model(*good), right):
+            os.abort()
+for _ in range(4):
+    threading.Thread(target=serve, daemon=True).start()
+for turn in range(200):
+    if how == "swap":
+        model.load_constants({"users.weight": torch.full((500, 32), float("nan"))}, check_full_update=False)
+    if turn == 100 and how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    model(*(wrong if turn == 100 and wrong is not None else good))
+"""
+
+
+def of_python(how: str, package: Path, kept: Path, program: str = PROGRAM) -> int:
     """How a Python host ends. It is forked with torch, whose import takes longer than the calls."""
     printed = package.with_name(f"{how or 'plain'}.{kept.parent.name}.txt")
-    return builder().run("-c", (PROGRAM, how, str(package), str(kept)), printed)
+    return builder().run("-c", (program, how, str(package), str(kept)), printed)
+
+
+@dataclass(frozen=True)
+class Served:
+    """How a server ends, and what its recording shows: outcome, category, confidence, and a text."""
+
+    status: tuple[int, ...]
+    verdict: tuple[str, str | None, str]
+    told: str
+
+
+INDEX = Served((-6, 1), ("fault", "index_out_of_bounds", "proven"), "1024 at [5, 19]")
+DTYPE = Served((-6, 1), ("fault", "input_mismatch", "proven"), "args[1] as int64")
+SERVERS = {
+    "C++ dtype": DTYPE,
+    "index": INDEX,
+    "assert": INDEX,
+    "dtype": DTYPE,
+    "kill": Served((-9,), ("no_fault", None, "possible"), "the call returns when it is repeated alone"),
+    "swap": Served((-6,), ("inconclusive", "constants", "possible"), "had updated the weights "),
+}
+
+
+@pytest.mark.parametrize("how", ["index", *nightly("C++ dtype", "assert", "dtype", "kill", "swap")])
+def test_a_server_is_diagnosed_from_its_recording(
+    host: Path, package: Path, recorded: Path, tmp_path: Path, how: str
+) -> None:
+    """The call that ended the server, proven; nothing is claimed where it passes alone."""
+    kept, served = tmp_path / "kept", SERVERS[how]
+    if how.startswith("C++"):
+        status = end_of([str(host), str(recorded), "16", "100", "--break", how.split()[1]], kept)
+    else:
+        status = of_python(how, recorded, kept, SERVER)
+    assert status in served.status
+    found = answered("diagnose", package, "--recording", kept)
+    assert (found["outcome"], found["category"], found["confidence"]) == served.verdict, found
+    assert served.told in json.dumps(found), found
 
 
 @pytest.mark.parametrize("how", ["cut", *nightly("deleted", "loaded again")])

@@ -21,7 +21,8 @@ from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.package.pytorch.text import ConstantValues
-from mcp_server.plurals import quoted
+from mcp_server.plurals import counted, quoted
+from mcp_server.recorder.replay import TakenCall
 from mcp_server.worker.protocol import OwnConstant, Step
 
 MOST_NAMED = 8
@@ -38,10 +39,30 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
                 yield replace(suspect, harmful=case.failed)
     if case.package is not None:
         yield from _own_values(case)
+    if case.taken is not None and case.taken.updates:
+        yield _of_host(case.taken)
 
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
     return {each.fqn: each for each in case.package.constants} if case.package is not None else {}
+
+
+def _of_host(taken: TakenCall) -> Suspect:
+    """Weights that a recorded host updated: a recording counts updates, but does not hold their values."""
+    times = counted(taken.updates, "time")
+    return Suspect(
+        category="constants",
+        guilty=Component(kind="constant", name="the host's weights", model_locations=taken.lines),
+        summary=f"The host had updated the weights {times} when the call was made. The recording does not "
+        "hold their values, and the call was repeated with those of the package.",
+        level=CausalLevel.STATE,
+        evidence=(seen("note", f"the host updated the weights {times} before the call ended"),),
+        fix=Fix(
+            text="let no call run between the parts of an update, and check the weights before they serve"
+        ),
+        weak=True,
+        settle="Diagnose the host itself, or give the package with the updated weights.",
+    )
 
 
 def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
