@@ -20,7 +20,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.tools.machine import Compiler, Machine, checkup
 from tests.conftest import ROOT, example
-from tests.support.command import CLI, environment
+from tests.support.command import CLI, ran
 from tests.zoo.names import thorough
 from tools import demo_picture
 from tools.made import MADE
@@ -35,14 +35,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(tmp_path: Path) -> Run:
     """Runs a command line in a pipe, with a state directory of its own."""
 
-    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        env = {**environment(tmp_path), **variables}
-        argv = [*CLI, *arguments]
-        return subprocess.run(
-            argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600
-        )
-
-    return run
+    return lambda *arguments, **variables: ran([*CLI, *arguments], tmp_path, **variables)
 
 
 def test_a_command_removes_the_oldest_jobs(run: Run, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import pickle
 import re
 import shlex
-import subprocess
 import sys
 import traceback
 import zipfile
@@ -26,7 +25,7 @@ from mcp_server.operations.table import OPERATIONS, command_name
 from mcp_server.package import dataflow, kernels, wrapper
 from tests.conftest import ROOT, ZooPackage
 from tests.jobs.support import ASKED, asked_before
-from tests.support.command import CLI, environment
+from tests.support.command import CLI, ran
 from tests.support.servers import Speaker, serving
 from tests.zoo.names import THOROUGH, nightly, thorough
 
@@ -563,7 +562,6 @@ def test_surroundings_that_do_not_work_are_named(name: str, tmp_path: Path) -> N
     """What is wrong is said in one line, and it is not called a defect of this program."""
     script, said = WRONG_SURROUNDINGS[name]
     shell = ["bash", "-c", script.replace("$A", shlex.join(CLI))]
-    env = environment(tmp_path)
-    ended = subprocess.run(shell, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    ended = ran(shell, tmp_path)
     assert ended.returncode == Exit.PROBLEM and said in ended.stderr, ended.stderr
     assert "defect" not in ended.stderr and ended.stderr.count("\n") <= 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from mcp_server.server.standard_streams import LossyStream
 from tests.conftest import ROOT
 from tests.jobs.support import ASKED, asked_before
 from tests.server.small_disk import SmallDisk, small_disk
-from tests.support.command import CLI, environment
+from tests.support.command import CLI, environment, ran
 from tests.support.servers import serving
 from tests.zoo.names import THOROUGH, nightly, thorough
 
@@ -32,16 +31,13 @@ EXPLAIN = [*CLI, "explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks
 
 def shell(tmp_path: Path, redirection: str, command: list[str] = EXPLAIN) -> tuple[int, str, str]:
     """Exit code, output and errors of a command whose streams are redirected."""
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirection}', "sh", *command],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = ran(["sh", "-c", f'exec "$@" {redirection}', "sh", *command], tmp_path)
     return done.returncode, done.stdout, done.stderr
+
+
+def limited(kilobytes: int) -> list[str]:
+    """Precedes a command that may write no file larger than this."""
+    return ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash"]
 
 
 @pytest.mark.parametrize(
@@ -80,16 +76,7 @@ def test_errors_that_reach_nobody(tmp_path: Path, redirection: str) -> None:
 
 def test_a_disk_that_takes_nothing(tmp_path: Path) -> None:
     """Where no job can be stored, neither there nor in the temporary directory, that is what is said."""
-    done = subprocess.run(
-        EXPLAIN,
-        cwd=tmp_path,
-        env={**environment(tmp_path), "TMPDIR": str(tmp_path / "tmp")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
-    )
+    done = ran([*limited(0), *EXPLAIN], tmp_path, TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == 2 and "cannot store a job" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -174,7 +161,6 @@ def test_what_was_dropped_is_counted() -> None:
 # A full disk, or one that fills during a run: a clear error, no stack, and nothing is lost.
 
 FLOOD = "import sys\nfor _ in range(40_000):\n    print('x' * 100)\nsys.exit(3)\n"
-LIMIT_BYTES = 1 << 20
 
 Typed = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -192,14 +178,7 @@ def typed(disk: SmallDisk, tmp_path: Path) -> Typed:
 
     def typed(*arguments: str, temporary: Path = disk.path) -> subprocess.CompletedProcess[str]:
         variables = {"AOTI_DEBUG_STATE": str(disk.path / "state"), "TMPDIR": str(temporary)}
-        return subprocess.run(
-            disk.command(disk.path, *CLI, *arguments),
-            env={**environment(tmp_path), **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
+        return ran(disk.command(disk.path, *CLI, *arguments), tmp_path, **variables)
 
     return typed
 
@@ -213,21 +192,8 @@ def refused(done: subprocess.CompletedProcess[str], words: str) -> None:
 @pytest.mark.parametrize("command", ["run-deterministic", *nightly("diagnose")])
 def test_output_that_the_disk_did_not_take(tmp_path: Path, command: str) -> None:
     """4 MB of output where no file may exceed 1 MiB: the reason and the remedy are in the result."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
-
     (tmp_path / "flood.py").write_text(FLOOD)
-    done = subprocess.run(
-        [*CLI, command, "flood.py", "--json"],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = ran([*limited(1024), *CLI, command, "flood.py", "--json"], tmp_path)
     assert done.returncode in (1, 3), done.stderr
     result = json.loads(done.stdout)
     said = result["summary"] if command == "diagnose" else " ".join(result["notes"])

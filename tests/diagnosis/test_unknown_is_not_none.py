@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from tests.diagnosis.support import (
     worker_run,
 )
 from tests.package.archives import changed, without
-from tests.support.command import CLI, environment
+from tests.support.command import CLI, ran
 from tests.support.tools import of_package, tool, verdict
 from tests.zoo.names import few, thorough
 
@@ -114,10 +113,7 @@ def test_nothing_differs_from_an_unknown_signature(sourceless: Sourceless) -> No
 
 
 def shown(tmp_path: Path, *arguments: str) -> tuple[int, str]:
-    argv = [*CLI, *arguments]
-    done = subprocess.run(
-        argv, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
-    )
+    done = ran([*CLI, *arguments], tmp_path)
     return done.returncode, done.stdout
 
 

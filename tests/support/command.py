@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -20,6 +21,12 @@ CLI = [sys.executable, "-c", "from mcp_server.cli.main import main; main()"]
 def environment(tmp_path: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     return {**inherited, "AOTI_DEBUG_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+
+
+def ran(argv: Sequence[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A process that ran in `folder`, where its state is, too."""
+    env = {**environment(folder), **variables}
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=600)
 
 
 def typed(*words: str) -> subprocess.CompletedProcess[str]:
