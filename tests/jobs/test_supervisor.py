@@ -106,7 +106,7 @@ async def test_a_kill_by_the_kernel_needs_evidence(
     monkeypatch.setattr("mcp_server.jobs.child.oom_kill_count.__defaults__", places)
     (tmp_path / "after").write_text(counts.format(3 + kills))
     done = await finish(tmp_path, ("sh", "-c", f"cp after {file}; {end}"))
-    assert (done.ending, f"struck {kills} time(s)" in done.note) == (ending, noted)
+    assert (done.ending, f"ended {kills} process" in done.note) == (ending, noted)
 
 
 Server = subprocess.Popen[bytes]

@@ -27,6 +27,8 @@ COMPILED_BY_THE_WORKER = {
     ("mcp_server/worker/capture/changes.py", "compile"),
     # the fake function of a custom operator, as it is printed: names of the operator's schema, and numbers
     ("mcp_server/worker/capture/shapes.py", "exec"),
+    # what leaves an operator to eager mode, as it is printed: the name of an operator of ATen
+    ("mcp_server/worker/capture/attempts.py", "exec"),
     # one launch of the program that `decompile` wrote, in the process that loads the package
     ("mcp_server/worker/decompiled.py", "eval"),
 }

@@ -442,7 +442,9 @@ def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     # A copy of another shape would be as wrong, so its trial would clear that shape.
     wanted = {name: constant.shape for name, constant in _compiled(case).items()}
     shapes = {name: tuple(leaf.shape or ()) for name, leaf in update.constants.items()}
-    views = [name for name in update.views if shapes.get(name) == wanted.get(name, shapes.get(name))]
+    views = [
+        name for name in update.views if name not in shapes or shapes[name] == wanted.get(name, shapes[name])
+    ]
     if not views:
         return
     shown, view = ", ".join(views[:4]), f"{views[0]!r}: view"

@@ -25,7 +25,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].name = "out_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
-
+    constants_info_[0].offset = 0;
     constants_info_[0].data_size = 256;
     constants_info_[0].from_folded = false;
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
@@ -51,7 +51,7 @@ std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_im
 
 
 
-
+    return {};
 }
 
 
@@ -348,129 +348,129 @@ void AOTInductorModel::_const_run_impl(
     AOTIProxyExecutorHandle proxy_executor
 ) {}
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+AOTI_NOINLINE static void check_input_0(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg2_1 = ConstantHandle(input_handles[0]);
+    int32_t arg2_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg2_1, &arg2_1_dtype));
+
+    int32_t arg2_1_expected_dtype = aoti_torch_dtype_float32();
+    if (arg2_1_expected_dtype != arg2_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dtype, "
+           << "expected: " << arg2_1_expected_dtype << "(at::kFloat), "
+           << "but got: " << arg2_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg2_1_size = arg2_1.sizes();
+
+    if (arg2_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg2_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg2_1_size[0] > 64) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 64, " << "but got: "
+           << arg2_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (16 != arg2_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 1, "
+           << "expected: 16, " << "but got: " << arg2_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg2_1_stride = arg2_1.strides();
+
+    if (16 != arg2_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 0, "
+           << "expected: 16, " << "but got: " << arg2_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg2_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 1, "
+           << "expected: 1, " << "but got: " << arg2_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg2_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg2_1, &arg2_1_device_type));
+
+    int32_t arg2_1_expected_device_type = 1;
+    if (arg2_1_expected_device_type != arg2_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched device type, "
+        << "expected: " << arg2_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg2_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+AOTI_NOINLINE static void check_input_1(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg3_1 = ConstantHandle(input_handles[1]);
+    int32_t arg3_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg3_1, &arg3_1_dtype));
+
+    int32_t arg3_1_expected_dtype = aoti_torch_dtype_int64();
+    if (arg3_1_expected_dtype != arg3_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched dtype, "
+           << "expected: " << arg3_1_expected_dtype << "(at::kLong), "
+           << "but got: " << arg3_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg3_1_size = arg3_1.sizes();
+
+    if (arg3_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[1]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg3_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg3_1_size[0] > 64) {
+        std::stringstream ss;
+        ss << "input_handles[1]: dim value is too large at 0, "
+           << "expected to be <= 64, " << "but got: "
+           << arg3_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg3_1_stride = arg3_1.strides();
+
+    if (1 != arg3_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched stride value at 0, "
+           << "expected: 1, " << "but got: " << arg3_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg3_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg3_1, &arg3_1_device_type));
+
+    int32_t arg3_1_expected_device_type = 1;
+    if (arg3_1_expected_device_type != arg3_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched device type, "
+        << "expected: " << arg3_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg3_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
 
 static bool _check_aoti_runtime_check_inputs_env() {
 
