@@ -168,7 +168,7 @@ async def _wait_for_end_or_stall(child: Child, command: Command) -> None:
 
         async def repeat(tell: Callable[[float], None]) -> None:
             began = time.monotonic()
-            while True:
+            while not child.has_ended:
                 await anyio.sleep(TELL_S)
                 tell(time.monotonic() - began)
 
