@@ -25,7 +25,7 @@ from mcp_server.cost.signals import (
     signals_of,
     told,
 )
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.jobs.child import Command, child_environment
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, PackageWorkload, Verdict
 from mcp_server.package.launches import Launch
@@ -143,7 +143,10 @@ async def diagnose_call(
     May raise `ProblemError`.
     """
     if workload.inputs is None:
-        raise ProblemError("timing a call needs inputs", allowed="inputs=FILE of torch.save, or specs")
+        raise ProblemError(
+            "timing a call needs inputs",
+            allowed=f"{argument('inputs')} with a file of torch.save, or {argument('specs')}",
+        )
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     signals = signals_of(view)
     others: dict[str, Path] = {}

@@ -16,7 +16,7 @@ from mcp_server.cost.call import Built, diagnose_call
 from mcp_server.cost.signals import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.diagnosis.causes.wrong_output import LOAD_ONCE, loaded_often
 from mcp_server.diagnosis.observe.program import suspect_call
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.logs.captured import CapturedCall, CapturedLoad
 from mcp_server.model import (
     Component,
@@ -268,7 +268,11 @@ async def diagnose_cost(
     subject = await _subject(context, workload, exported)
     if symptom == "slow-build":
         if subject.program is None or workload is None:
-            raise ProblemError("timing a build needs the exported program", allowed="exported, or script")
+            what = "timing a build needs a program to build, and none was found"
+            raise ProblemError(
+                what,
+                allowed=f"{argument('exported')} with its program, or a script that exports and compiles",
+            )
         empty = subject.seen is not None and any(each.empty_cache for each in subject.seen.compiles)
         given = subject.package if subject.package is not None else workload
         return await diagnose_build(
@@ -281,7 +285,7 @@ async def diagnose_cost(
             imports=getattr(given, "extra_imports", ()),
         )
     if subject.package is None:
-        raise ProblemError("this symptom is about a package", allowed="package with inputs, or script")
+        raise ProblemError("this symptom is about a package", allowed="a package with inputs, or a script")
     loads, took = loaded_often(subject.seen) if subject.seen is not None else ([], "")
     if symptom == "slow-load":
         return await diagnose_load(context, subject, loads)
@@ -371,7 +375,7 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
     if isinstance(workload, ExportedWorkload):
         return _Subject(None, workload.exported)
     if not isinstance(workload, ScriptWorkload):
-        raise ProblemError("this symptom is about a package", allowed="package with inputs, or script")
+        raise ProblemError("this symptom is about a package", allowed="a package with inputs, or a script")
     seen = await capture(context, workload)
     call, builds = suspect_call(seen), [each for each in seen.compiles if each.exported]
     package = None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from anyio.to_thread import run_sync as in_thread
 
-from mcp_server.errors import ProblemError, here
+from mcp_server.errors import ProblemError, argument, here
 from mcp_server.model import (
     Attached,
     CostSymptom,
@@ -239,7 +239,7 @@ async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Re
     from mcp_server.tools.dump_kernel_io import dump_kernel_io as step
 
     if bool(given.package) == bool(given.exported):
-        raise ProblemError("give one model", allowed="either package or exported")
+        raise ProblemError("give one model", allowed="either a package or an exported program")
     read: Callable[..., PackageWorkload | ExportedWorkload]
     read = checked.package_workload if given.package else checked.exported_workload
     return await step(
@@ -353,7 +353,10 @@ async def compare_with_eager(context: args.Context, given: args.CompareArguments
     from mcp_server.tools.compare_with_eager import compare_with_eager as step
 
     if not (given.script or given.exported):
-        raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
+        raise ProblemError(
+            "nothing to compare with",
+            allowed="a script, or an exported program with or without its package",
+        )
     workload = await in_thread(checked.paired_model, given)
     exported = None
     if isinstance(workload, PackageWorkload):
@@ -413,7 +416,7 @@ async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
         raise ProblemError(
             "a package cannot be compiled again: it does not hold the program that it was compiled from",
             value=str(workload.package),
-            allowed="exported=that program (torch.export.save), or script",
+            allowed=f"{argument('exported')} with that program (torch.export.save), or a script",
         )
     return await step(context, workload, budget_s=given.budget_s)
 

@@ -97,7 +97,7 @@ def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkloa
         return package_workload(given)
     if given.exported:
         return exported_workload(given)
-    raise ProblemError("no model given", allowed="exported, package or script")
+    raise ProblemError("no model given", allowed="a script, a package or an exported program")
 
 
 def script_workload(given: args.ProgramArguments | args.PairArguments) -> ScriptWorkload:

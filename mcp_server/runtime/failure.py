@@ -28,6 +28,7 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Ending, Finished
 from mcp_server.logs.facts import LogFacts
+from mcp_server.logs.families.kinds import guide_path
 from mcp_server.logs.log import open_log, read_log, read_log_file
 from mcp_server.logs.text import bound, read_line
 from mcp_server.model import Category, Record
@@ -143,7 +144,7 @@ def read_failure(finished: Finished) -> Failure | None:
         candidates=list(root.candidates) if root else [],
         text=root.text if root else text,
         line=root.line if root else line,
-        guide=root.family.guide if root else "",
+        guide=guide_path(root.family.guide) if root else "",
         log=finished.output,
     )
 

@@ -10,7 +10,7 @@ from typing import Literal
 import anyio.to_thread
 from pydantic import Field
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.model import Artifact, Cost, ExportedWorkload, PackageWorkload, Record, ScriptWorkload
 from mcp_server.package.view import view_package
 from mcp_server.plurals import quoted
@@ -157,7 +157,7 @@ async def compare_with_eager(
     else:
         raise ProblemError(
             "comparing a package needs the exported program that it was compiled from",
-            allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
+            allowed=f"{argument('exported')} with a .pt2 of torch.export.save, or a script that compiles it",
         )
     return await compare_pair(context, pair, tolerance)
 
@@ -217,7 +217,7 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
         raise ProblemError(
             "the script makes no call of a package that it compiled itself, or it was not kept",
             value=str(workload.script),
-            allowed="package and exported, saved by the script",
+            allowed="a package and its exported program, saved by the script",
         )
     replayed = plan_replay(seen, call)
     found = called_package(replayed, call.file, workload)

@@ -17,7 +17,7 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.logs.families import Advice, Rank, closest_family
-from mcp_server.logs.families.kinds import HANG_GUIDE, MAIN_GUIDE
+from mcp_server.logs.families.kinds import HANG_GUIDE, MAIN_GUIDE, guide_path
 from mcp_server.logs.journal import DEVICES, DTYPES, WORDS, read_printout
 from mcp_server.logs.log import lines_of_blocks
 from mcp_server.logs.text import is_expression
@@ -156,8 +156,8 @@ class Explanation(Record):
     category: Category | None = None
     candidates: list[Category] = Field(default_factory=list)
     text: str = ""
-    line: int = 0
-    count: int = 0
+    line: int | None = None
+    count: int | None = None
     fields: dict[str, str] = Field(default_factory=dict)
     meaning: str = ""
     not_proven: str = ""
@@ -191,7 +191,7 @@ async def explain_error(
     if bool(text.strip()) == (log is not None):
         raise ProblemError(
             "give the error either as text or as a log file",
-            allowed="text='RuntimeError: …' or log='run.log'",
+            allowed="the text of one error, or the path of one log",
         )
     if log is not None:
         context.progress(f"reading {log.name}")
@@ -244,7 +244,7 @@ def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
         "meaning": family.meaning,
         "not_proven": family.not_proven,
         "releases": family.torch,
-        "guide": family.guide,
+        "guide": guide_path(family.guide),
         "page": f"guides/error-texts.md#{family.id}",
         "kernel": root.fields.get("kernel", ""),
         "generated": list(facts.locations[:_FRAMES]),
@@ -263,7 +263,8 @@ def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
         summary = "This text matches no known error."
     else:
         summary = (
-            "No error text in this log: the program hung, crashed without a message, or the log was cut off."
+            "This log contains no error text. If the program failed, it hung or crashed without a message, "
+            "or the log was cut off."
         )
     if not facts.last_launch and facts.best_lines:
         family = closest_family(facts.best_lines[-1][1])
@@ -272,7 +273,7 @@ def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
             "pass the whole log, standard output and standard error: the cause is often in another line"
         )
     elif not facts.last_launch:
-        guide = HANG_GUIDE
+        guide = guide_path(HANG_GUIDE)
     lines = [f"{number}: {text}" for number, text in (facts.best_lines or facts.tail)[-_LINES:]]
     return {"summary": summary, "guide": guide, "lines": lines}, notes
 

@@ -101,7 +101,7 @@ def of_attempt(done: WorkerRun) -> FailureShown | None:
     if not phase:
         raise ProblemError(
             "the program cannot be loaded: " + failure.text,
-            allowed="extra_imports for its operators; script, which needs no saved program",
+            allowed="extra_imports for its operators, or a script, which needs no saved program",
             next_call="diagnose",
         )
     return of_ending(done.finished, failure, phase)

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 from pydantic import Field
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.jobs.child import Command, Finished
 from mcp_server.model import (
     Artifact,
@@ -104,7 +104,7 @@ async def reduce(
         raise ProblemError(
             "a package does not hold the graph that it was compiled from",
             value=str(workload.package),
-            allowed="exported=the program it was compiled from, or script",
+            allowed=f"{argument('exported')} with the program it was compiled from, or a script",
         )
     async with context.sharing_imports():
         return await reduce_program(context, await failing_program(context, workload), budget_s)

@@ -59,6 +59,12 @@ HANG_GUIDE = "hangs-and-concurrency.md"
 CONSTANTS_GUIDE = "weights-and-constants.md"
 MAIN_GUIDE = "SKILL.md"  # for generic texts: the guide's first section leads to the text with the cause
 
+
+def guide_path(guide: str) -> str:
+    """Return where a guide is in the skill's folder."""
+    return guide if guide in (MAIN_GUIDE, INDEX_GUIDE) else f"guides/{guide}"
+
+
 # What to do next and which guide to read, by a family's likeliest category. A row states only what differs.
 _NEXT: dict[Category, tuple[Advice, str]] = {
     "input_mismatch": ("check_inputs", SHAPES_GUIDE),
