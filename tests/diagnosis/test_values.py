@@ -30,6 +30,7 @@ from tests.diagnosis.support import (
     by,
     called,
     capture,
+    cuda_case,
     failing,
     from_eager,
     package_case,
@@ -39,7 +40,7 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
-from tests.memory_faults.support import joined
+from tests.memory_faults.support import joined, recorded
 from tests.worker.support import here
 
 CHECK = """Traceback (most recent call last):
@@ -322,6 +323,17 @@ def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
         and "is 9, but at most 5 is assumed" in found.summary
         and found.intervention is None
     )
+
+
+def test_a_size_read_from_an_input_is_put_on_the_input(tmp_path: Path) -> None:
+    """The input is named with the value that failed the check; a value in range is the experiment."""
+    read = "    int64_t u0;\n    aoti_torch_item_int64(arg1_1, &u0);\n"
+    case = failing(cuda_case("counter", tmp_path), "Error: Expected u0 <= 5 but received 9")
+    case.package = recorded("counter", tmp_path, {"    inputs.clear();\n": read}).package
+    (found,) = by("value_constraints.detect_size", case)
+    assert (found.category, found.guilty.input_index) == ("shape_out_of_range", 0)
+    assert found.summary.endswith("is used as a size, and it is 9, but at most 5 is assumed.")
+    assert found.intervention is not None and found.intervention.changes[0].high == 5
 
 
 def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:

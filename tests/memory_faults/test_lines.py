@@ -281,6 +281,14 @@ def test_a_mask_that_bounds_the_other_side_only_is_the_kernels(
         assert mask in fault.blame.reasons[0] and fault.blame.confidence == "likely"
 
 
+def test_a_buffer_of_another_size_blames_the_launch_that_made_it(tmp_path: Path) -> None:
+    """The wrapper expects two rows more than the buffer has: not the kernel that reads it is at fault."""
+    sizes = "int_array_2[] = {"
+    fault = joined("missing_mask", tmp_path, old=f"{sizes}s77,", new=f"{sizes}s77 + 2L,")
+    assert fault is not None and fault.blame is not None
+    assert (fault.blame.name, fault.blame.category) == ("triton_poi_fused_sin_0", "illegal_memory_access")
+
+
 def test_uninitialised_memory_blames_who_was_to_write_it(tmp_path: Path) -> None:
     """initcheck names the reader; the join names the kernel that left half of the buffer unwritten."""
     fault = joined("uninitialised", tmp_path)
