@@ -24,7 +24,22 @@ def tools(chosen: str = "all") -> list[dict[str, Any]]:
 
 
 def text_of(listed: list[dict[str, Any]]) -> str:
-    return json.dumps(listed, indent=1, ensure_ascii=False) + "\n"
+    """A line for each tool and for each of its arguments, without the texts, which docs/tools.md shows."""
+    rows = []
+    for tool in map(without_texts, listed):
+        arguments = tool["inputSchema"].pop("properties")
+        rows += [tool, *({name: schema} for name, schema in arguments.items())]
+    return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
+
+
+def without_texts(part: Any) -> Any:
+    """A schema, or a part of one, without the descriptions. An argument may have the name `description`."""
+    if isinstance(part, list):
+        return [without_texts(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    kept = {key: value for key, value in part.items() if key != "description" or not isinstance(value, str)}
+    return {key: without_texts(value) for key, value in kept.items()}
 
 
 if __name__ == "__main__":
