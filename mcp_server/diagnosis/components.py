@@ -270,3 +270,16 @@ def first_line(event: events.NodeRaised | events.GuardFailed) -> str:
 def raising_lines(case: DiagnosisState) -> list[ModelLocation]:
     """The model's lines of the operator that raised in eager mode."""
     return [line for event in case.eager_events(events.NodeRaised)[:1] for line in lines_of(event)]
+
+
+# Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.
+DRAWS = re.compile(
+    r"(?:^|[_.])(native_dropout|dropout|bernoulli|multinomial|rand(?:n|int|perm)?(?:_like)?)(?=[_.]|$)"
+)
+
+
+def drawing_launches(case: DiagnosisState) -> list[tuple[str, Launch]]:
+    """Launches that draw random numbers, each with its operator."""
+    texts = [(text, launch) for launch in case.launches for text in (launch.kernel, *launch.atens)]
+    found = [(DRAWS.search(text), launch) for text, launch in texts]
+    return [(match[1], launch) for match, launch in found if match is not None]

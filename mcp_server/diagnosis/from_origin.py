@@ -227,7 +227,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
     found: list[str] = []
     if origin.launch_index is None:
-        found = [f"The value is as it was given: {computed}."]
+        found = [f"The bad value is {_elements(origin) or computed}, as the caller gave it."]
     elif not (brief and inputs and inputs[0].label in origin.explanation):
         found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
     if not inputs and not brief:
@@ -241,7 +241,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
 def _beside(origin: Origin) -> list[str]:
     """When the value is bad, its layer, and why the expression is at fault, one sentence for each fact."""
     found = []
-    if origin.condition is not None:
+    if origin.condition is not None and origin.launch_index is not None:
         letter, label = origin.condition.variable.partition("[")[0], origin.condition.label
         text = re.sub(rf"\b{re.escape(letter)}\b", label or letter, f"{origin.condition.text}.")
         found.append(f"{text[0].upper()}{text[1:]}")

@@ -159,6 +159,11 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         slow = {**workload_arguments(case.workload), "symptom": "slow"}
         timed = NextStep(why="if it is too slow, find what costs the time", tool="diagnose", arguments=slow)
         first = [step] if isinstance(case.workload, PackageWorkload) else []
+        if case.symptom.seen is None and case.outputs_nan:
+            said = {**workload_arguments(case.workload), "symptom": "nan"}
+            first = [
+                NextStep(why="if the NaN is not meant, find its origin", tool="diagnose", arguments=said)
+            ]
         return [*first, timed] if case.symptom.seen is None else first
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # For outputs that are wrong for no visible reason, the program or the right weights settle it.
@@ -179,6 +184,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         # For example, torch.save(dict(program.state_dict), FILE) of the exported program.
         meant = {**_of_call(arguments), "constants": STATE_DICT}
         return [NextStep(why="repeat the call with the intended weights", tool="try_fix", arguments=meant)]
+    if best.category == "wrong_output" and best.guilty.kind == "script":
+        return steps  # the package agrees with its program: neither its launches nor its operators are wrong
     tool, why = TOOLS.get(best.category, ("", ""))
     if tool == "run_deterministic" and case.call is None and not case.calls:
         return steps  # nothing was called that could be repeated

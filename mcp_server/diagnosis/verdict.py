@@ -221,15 +221,21 @@ def _no_reference(case: DiagnosisState) -> str:
     )
 
 
+def _whose_outputs(case: DiagnosisState) -> str:
+    """Name the call whose outputs are meant, if the program made several."""
+    call = call_of(case)
+    return f"the outputs of call {call.number} of {call.of}" if call and call.of > 1 else "its outputs"
+
+
 def health_summary(case: DiagnosisState) -> str:
     """Describe what was tried without finding a fault, and what could not be tried."""
     outputs = "finite outputs"
     if case.outputs_nan and case.equals_eager:
-        outputs = "NaN in its outputs, as in those of its exported program,"
+        outputs = f"NaN in {_whose_outputs(case)}, as its exported program has there,"
     elif case.outputs_nan and case.nan_given is not None:
-        outputs = f"NaN in its outputs, all from the NaN in {case.nan_given},"
+        outputs = f"NaN in {_whose_outputs(case)}, all from the NaN in {case.nan_given},"
     elif case.outputs_nan:
-        outputs = "NaN in its outputs"
+        outputs = f"NaN in {_whose_outputs(case)}"
     elif case.outputs_nonfinite:
         outputs = "minus infinity in its outputs, as masks use it,"
     fit = ", and its inputs match the package"
@@ -247,11 +253,11 @@ def health_summary(case: DiagnosisState) -> str:
         sentences[0] += " Repeated outside of the program, the call gives different numbers."
     if case.plain_run is not None and case.plain_run.as_expected:
         return f"{sentences[0]} The outputs are as expected."
-    if compared(case):
-        agrees = " Its outputs equal those of the exported program." if case.equals_eager else ""
-        return f"{sentences[0]}{agrees}"
-    if case.nan_given is not None:
+    if case.outputs_nan:
         sentences.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
+    if compared(case):
+        agrees = ["Its outputs equal those of the exported program."] if case.equals_eager else []
+        return " ".join(sentences[:1] + agrees + sentences[1:])
     # What is known of outputs without a reference, and what cannot be known.
     if case.differs_in("second"):
         sentences.append("It returns different outputs each time because it draws random numbers.")

@@ -6,6 +6,7 @@ import ast
 import logging
 import re
 
+from mcp_server.diagnosis.components import drawing_launches
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import CallNumber, Category, Component, Eager, Fix
@@ -118,6 +119,8 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
     if plain in ("exception", "signal"):
         refused = bool(case.eager_events(events.NodeRaised))
         return "same" if refused else "differs" if ends is not None else "not_known"
+    if drawing_launches(case):  # each run draws other numbers
+        return "not_known"
     if plain == "differs" and case.equals_eager is not None:
         return "same" if case.equals_eager else "differs"
     return "not_known"

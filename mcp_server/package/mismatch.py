@@ -52,7 +52,7 @@ _CATEGORIES: dict[Aspect, Category] = {
 }
 _MAX_SWAPS = 64
 _KEYWORD = "kwargs["
-_DOUBTS = {
+DOUBTS = {
     True: "; export raises every lower bound to 2, so a smaller size may work",
     False: "; on the CPU the compiler may have lowered this bound itself, so a larger size may work",
 }
@@ -383,7 +383,7 @@ def _out_of_range(
     # The CPU guard leaves an upper bound of 4096 // k, for an integer k.
     guarded = item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
     soft = _may_be_assumed(dim, signature.definition(item.name, dim.index)) if below else guarded
-    doubt = _DOUBTS[below] if soft else ""
+    doubt = DOUBTS[below] if soft else ""
     if below and guarded:
         doubt += f"; on the CPU the compiler may have lowered the upper bound {upper} itself"
     fix = Fix(text=f"{_within(dim, below)}; {WIDER.format(got=got)}{BRANCH}")

@@ -90,6 +90,19 @@ def test_an_element_outside_is_guilty(zoo: ZooPackage, value: int) -> None:
     assert by("index_out_of_bounds.detect_index", inside) == []
 
 
+@pytest.mark.parametrize(("value", "past"), [(6, True), (7, False)])
+def test_a_position_in_a_tensor_is_told_apart_from_an_id(zoo: ZooPackage, value: int, past: bool) -> None:
+    """An index into no table has no reserved row: its producer is to be corrected, by one if one too many."""
+    case = jagged(zoo)
+    (part,) = parts_of(checked_inputs(case))
+    case.index_values[part] = outside(part, value, index=[2])
+    found = suspected(case)
+    assert found.fix is not None and found.intervention is not None
+    texts = f"{found.summary} {found.fix.text} {found.intervention.not_for_shipping}"
+    assert not re.search(r"unknown ids|different id|rows\b", texts)
+    assert ("one past the end" in texts, "subtract 1" in texts) == (past, past)
+
+
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
     """The log alone tells check and input; a symbolic bound is told as a number and what it is a size of."""
     found = suspected(failed(zoo, "ranker", GOOD_IDS))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.causes.log_text import action, named
-from mcp_server.diagnosis.causes.wrong_output import DRAWS
+from mcp_server.diagnosis.components import DRAWS
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, Instrument

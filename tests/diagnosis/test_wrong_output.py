@@ -46,6 +46,9 @@ def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     assert "3 of 64" in best.summary and confidence(best, case) == "likely"
 
 
+LAST = {"3.matrix.weight": 1, "3.matrix.bias": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "others", "told"),
     [
@@ -56,6 +59,8 @@ def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
         ("head.bias", (8,), {"a.bias": 1}, False),
         ("h.1.out.bias", (8,), {"h.0.out.bias": 1, "h.0.norm.bias": 0, "h.1.norm.bias": 0}, True),
         ("h.1.norm.bias", (8,), {"h.0.norm.bias": 0, "h.0.out.bias": 1}, False),
+        # A norm among linear layers, whose weights are matrices.
+        ("2.bias", (8,), {"2.weight": 1, "0.matrix.weight": 1, "0.matrix.bias": 1, **LAST}, False),
     ],
 )
 def test_zeros_are_remarked_where_constants_of_that_name_have_none(
@@ -66,7 +71,10 @@ def test_zeros_are_remarked_where_constants_of_that_name_have_none(
     case.runs["plain"] = run("plain", "", called(), {"event": "compared_expected", "equal": False})
     assert case.package is not None
     known = case.package.constants[0]
-    named = [(name, shape, 8), *((fqn, (8,), 8 - 8 * some) for fqn, some in others.items())]
+    named = [
+        (name, shape, 8),
+        *((fqn, (8,) * (1 + ("matrix.w" in fqn)), 8 - 8 * some) for fqn, some in others.items()),
+    ]
     case.constants_read = tuple(
         ConstantValues(replace(known, fqn=fqn, shape=sizes), Path("0.bin"), 8, zeros, 1.0)
         for fqn, sizes, zeros in named

@@ -94,10 +94,17 @@ def _odd_as_zero(zero: ConstantValues, read: Sequence[ConstantValues]) -> bool:
 
     Biases, running means and the like start as zeros. Like it are those of other layers, else of its name.
     """
-    name, others = zero.constant.fqn, [each for each in read if each is not zero]
-    last = name.rpartition(".")[2]
+    name, ranks = zero.constant.fqn, {each.constant.fqn: len(each.constant.shape) for each in read}
+    layer, _, last = name.rpartition(".")
     if len(zero.constant.shape) > 1 or last == "weight":
         return True
+    # The bias of a norm starts as zeros, and the bias of a linear layer does not.
+    norms = ranks.get(f"{layer}.weight")
+    others = [
+        each
+        for each in read
+        if each is not zero and ranks.get(f"{each.constant.fqn.rpartition('.')[0]}.weight") == norms
+    ]
     layers = [each for each in others if _in_any_layer(each.constant.fqn) == _in_any_layer(name)]
     named = [each for each in others if each.constant.fqn.rpartition(".")[2] == last]
     alike = layers or (named if len(named) > 1 else [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from mcp_server.diagnosis.components import (
@@ -100,14 +100,7 @@ def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Su
     where, name = f"element {facts.index} of {item.label} is {facts.value}", name_of(item)
     flat, low, high = _flat(part), part.low, part.high
     read = name if flat == EVERYWHERE else f"{name}.flatten(){slice_text(flat)}"
-    table = _short_name(index.indexed)
-    missing, outside = (facts.max or 0) - high, share(facts.outside, facts.elements, "value")
-    rows = high + 1 + missing
-    larger = f"; if they are real ids, {table} needs at least {rows} rows" if missing > 0 else ""
-    # Nothing in a package tells a value that is too high from a table that is too short.
-    either = (
-        f" If the value is right, {table} is too short: it needs {rows} rows." if 0 < missing <= high else ""
-    )
+    indexed, outside = _Indexed.of(index), share(facts.outside, facts.elements, "value")
     at = f" at {candidate.location}" if candidate is not None else ""
     own = _lines(candidate) if candidate is not None else launch_lines(launch.index, case)
     lines = raising_lines(case) or own or case.call_locations
@@ -115,8 +108,8 @@ def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Su
     elements = [f"{name}{place} = {value}" for place, value in facts.first]
     return _Index(
         guilty=guilty.model_copy(update={"elements": elements}),
-        summary=f"{where[:1].upper()}{where[1:]}. This value indexes {', '.join(index.indexed) or 'a tensor'}"
-        f", where {low} to {high} are allowed.{either}",
+        summary=f"{where[:1].upper()}{where[1:]}. This value indexes {indexed.label}, where {low} to {high} "
+        f"are allowed.{indexed.doubt(part, facts, case)}",
         evidence=(
             *([said(error)] if error is not None else []),
             seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
@@ -124,24 +117,75 @@ def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Su
         ),
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
         fix=Fix(
-            text=f"reject values of {read} outside {low}..{high} where they are produced, or map them to "
-            f"a row reserved for unknown ids{larger}",
+            text=indexed.advice(read, part, facts),
             after=f"assert {low} <= int({read}.min()) and int({read}.max()) <= {high}",
         ),
-        intervention=_replaced(part, table, case),
+        intervention=_replaced(part, indexed, case),
     )
 
 
-JUST_PAST = 0.01  # of a table's rows: as far behind the end, the table may be what is wrong
+@dataclass(frozen=True)
+class _Indexed:
+    """What an index selects from: a constant, whose rows belong to ids, or another tensor."""
+
+    label: str
+    name: str
+    is_table: bool
+
+    @classmethod
+    def of(cls, index: Index) -> _Indexed:
+        """Read the label: `constant city.weight of shape [48, 32]`, `input 0 (args[0])` or `buf1`."""
+        first = index.indexed[0] if index.indexed else ""
+        name = first.removeprefix("constant ").partition(" of shape")[0]
+        computed = first.isidentifier()
+        label = f"{first}, which the package computes" if computed else ", ".join(index.indexed)
+        return cls(label or "a tensor", name or "the tensor", first.startswith("constant "))
+
+    def past(self, part: InputSlice, facts: events.IndexValues) -> bool:
+        """Whether values are one past the end at most, as a length is that is used as a position."""
+        return not self.is_table and facts.max == part.high + 1 and (facts.min or 0) >= part.low
+
+    def doubt(self, part: InputSlice, facts: events.IndexValues, case: DiagnosisState) -> str:
+        """Say what else may be wrong than the value: a table that is too short, or the inputs together."""
+        rows = (facts.max or 0) + 1
+        if self.is_table:
+            # Nothing in a package tells a value that is too high from a table that is too short.
+            short = f" If the value is right, {self.name} is too short: it needs {rows} rows."
+            return short if part.high < rows - 1 <= 2 * part.high else ""
+        sizes = _as_long(part, case)
+        also = f" Dimension {sizes[0][0]} of {sizes[0][1]} has this size." if len(sizes) == 1 else ""
+        return f"{also} {facts.max} is one past the end." if self.past(part, facts) else also
+
+    def advice(self, read: str, part: InputSlice, facts: events.IndexValues) -> str:
+        """Say what to change: the ids or the table, or what computes the positions."""
+        low, high, rows = part.low, part.high, (facts.max or 0) + 1
+        if self.is_table:
+            text = f"reject values of {read} outside {low}..{high} where they are produced, or map them to a"
+            larger = f"; if they are real ids, {self.name} needs at least {rows} rows"
+            return f"{text} row reserved for unknown ids{larger if rows > high + 1 else ''}"
+        text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"
+        return f"{text}; if it is a length, or counts from 1, subtract 1" if self.past(part, facts) else text
+
+    def wrongly_read(self, row: int) -> str:
+        """Say why the nearest allowed value is no fix."""
+        if self.is_table:
+            return f"use row {row} of {self.name}, which belongs to a different id"
+        return f"be position {row} of {self.name}, whatever position was meant"
 
 
-def _short_name(indexed: Sequence[str]) -> str:
-    """The name of the indexed tensor: `city.weight` of `constant city.weight of shape [48, 32]`."""
-    named = indexed[0] if indexed else "the tensor that it indexes"
-    return named.removeprefix("constant ").partition(" of shape")[0]
+def _as_long(part: InputSlice, case: DiagnosisState) -> list[tuple[int, str]]:
+    """The dimensions of other inputs that are as long as what is indexed, each with the input's label."""
+    tensors = case.given.tensors if case.given is not None else ()
+    return [
+        (dim, item.label)
+        for item in case.compiled_inputs
+        if item.index != part.input and item.index < len(tensors)
+        for dim, size in enumerate(tensors[item.index].shape)
+        if size == part.high + 1
+    ]
 
 
-def _replaced(part: InputSlice, table: str, case: DiagnosisState) -> Intervention:
+def _replaced(part: InputSlice, indexed: _Indexed, case: DiagnosisState) -> Intervention:
     """`_clamp`, described by the changed element and the wrong row that it would read if shipped."""
     made, facts = _clamp(part, case), case.index_values[part]
     name = name_of(case.compiled_inputs[part.input])
@@ -151,7 +195,7 @@ def _replaced(part: InputSlice, table: str, case: DiagnosisState) -> Interventio
         what = (
             f"the {facts.outside} values of {name} outside {part.low}..{part.high} moved to the nearest limit"
         )
-    wrong = f"{name}{facts.index} would then use row {row} of {table}, which belongs to a different id"
+    wrong = f"{name}{facts.index} would then {indexed.wrongly_read(row)}"
     return replace(made, what=f"the call with {what}", not_for_shipping=f"Do not ship that: {wrong}.")
 
 

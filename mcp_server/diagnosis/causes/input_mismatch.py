@@ -38,7 +38,7 @@ from mcp_server.diagnosis.interventions.input import (
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
-from mcp_server.package.mismatch import Mismatch
+from mcp_server.package.mismatch import DOUBTS, Mismatch
 from mcp_server.plurals import listed, quoted
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
@@ -153,7 +153,10 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
     above = _above(mismatch, case) is not None
-    facts = [seen("check_devices", mismatch.sentence)]
+    # A bad access in a call above the range answers the doubt about that bound.
+    seen_beyond = above and case.located is not None and case.located.fault is not None
+    sentence = mismatch.sentence.removesuffix(DOUBTS[False] if seen_beyond else "")
+    facts = [seen("check_devices", sentence)]
     # The package's own check may report the same about the same input.
     for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
         same_input = error.fields.get("input") in (None, str(index))
@@ -195,7 +198,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
             model_locations=[*case.call_locations, *(refusing or lines_reading(index, case))],
         ),
-        summary=f"{mismatch.sentence[:1].upper()}{mismatch.sentence[1:]}.",
+        summary=f"{sentence[:1].upper()}{sentence[1:]}.",
         level=CausalLevel.CALL,
         evidence=tuple(facts),
         fix=_in_that_line(mismatch, refusing[0]) if refusing else mismatch.fix,

@@ -39,6 +39,7 @@ from mcp_server.worker.protocol import InputSlice, Where
 
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
+WIDEN = "widen the bound where the model states it (torch._check, the size of a tensor) and export again"
 LARGEST = 2**31 - 1  # of a size, if the check has no limit of its own
 
 
@@ -64,13 +65,14 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
         if item is not None:
             fact = f"the value that is checked is read from {item.label}"
             kept = keep_in_range(leaf_of(item), ends.get("low", -LARGEST), ends.get("high", LARGEST))
+            kept = replace(kept, what=f"the call with {leaf_of(item).name} changed to be {bound}")
             yield Suspect(
                 category="shape_out_of_range",
                 guilty=input_component(item, raising_lines(case) or case.call_locations, assumed),
-                summary=f"The value of {item.label} is used as a size, and it is {assumed}.",
+                summary=f"The model reads the value of {item.label} as a number. It is {assumed}.",
                 level=CausalLevel.CALL,
                 evidence=(said(error), seen("inspect_package", fact)),
-                fix=Fix(text=f"pass a value of {bound}, or export with a wider range"),
+                fix=Fix(text=f"pass a value of {bound}, or {WIDEN}"),
                 intervention=kept if ends else None,
             )
         # A launch computed the value itself, or a tensor with this length.
@@ -83,10 +85,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
                 summary=f"A size that launch {number} ({kernel}) computes from data{depends} is {assumed}.",
                 level=CausalLevel.BAD_VALUE,
                 evidence=(said(error), seen("inspect_package", fact)),
-                fix=Fix(
-                    text=f"pass data that give {bound}, or widen the bound where the model states it "
-                    "(torch._check, the size of a buffer) and export again"
-                ),
+                fix=Fix(text=f"pass data that give {bound}, or {WIDEN}"),
             )
         return
 

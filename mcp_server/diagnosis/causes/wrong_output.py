@@ -11,8 +11,10 @@ from pathlib import Path
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.constants import programs_values
 from mcp_server.diagnosis.causes.input_mismatch import size_is_open
+from mcp_server.diagnosis.causes.value_constraints import EVALUATION
 from mcp_server.diagnosis.components import (
     component,
+    drawing_launches,
     input_component,
     launch_component,
     launch_lines,
@@ -27,7 +29,6 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
 from mcp_server.logs.captured import Captured, CapturedLoad
 from mcp_server.model import Category, Component, Fix, PackageWorkload
-from mcp_server.package.launches import Launch
 from mcp_server.package.terms.term import EPSILON
 from mcp_server.plurals import counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
@@ -36,12 +37,10 @@ from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice
 from mcp_server.worker.report import TensorFacts
 
-# Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.
-DRAWS = re.compile(
-    r"(?:^|[_.])(native_dropout|dropout|bernoulli|multinomial|rand(?:n|int|perm)?(?:_like)?)(?=[_.]|$)"
-)
 _TRAINING = ("native_dropout", "dropout")
 
+
+SEEDED = "set the same seed before each call whose outputs are compared, or compare means over many calls"
 
 _Wrong = partial(Suspect, category="wrong_output")
 
@@ -49,13 +48,6 @@ _Wrong = partial(Suspect, category="wrong_output")
 def _package(case: DiagnosisState) -> Component:
     """The package as a whole, if no launch is known."""
     return Component(kind="package", name=case.package.path.name if case.package else "the package")
-
-
-def drawing_launches(case: DiagnosisState) -> list[tuple[str, Launch]]:
-    """Launches that draw random numbers, each with its operator."""
-    texts = [(text, launch) for launch in case.launches for text in (launch.kernel, *launch.atens)]
-    found = [(DRAWS.search(text), launch) for text, launch in texts]
-    return [(match[1], launch) for match, launch in found if match is not None]
 
 
 def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
@@ -73,8 +65,10 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     if not diverges and not (training and isinstance(case.workload, PackageWorkload)):
         return
     fix = Fix(text=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
-    if training:
+    if training and EVALUATION not in case.trials:
         fix = Fix(text="export the model in evaluation mode", before="model", after="model.eval()")
+    elif training:  # the outputs differ in evaluation mode too: what they are compared with was drawn
+        fix = Fix(text=SEEDED, after="torch.manual_seed(0)")
     summary = (
         f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from those "
     )
@@ -491,6 +485,12 @@ def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState)
     )
 
 
+COMPARE = (
+    "compare the reference with the exported model: first their weights (state_dict), then training or "
+    "evaluation mode, then the inputs of the two calls"
+)
+
+
 def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     """Numbers that differ from the exported program's or, if those agree, from the script's reference."""
     compared = case.compared_with_program
@@ -528,6 +528,6 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         f"both: {why}",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("interpret", agree), seen("run", differ)),
-        fix=Fix(text=f"compare {name} with a plain implementation on the failing inputs"),
+        fix=Fix(text=f"compare {name} with a plain implementation on the failing inputs" if own else COMPARE),
         observed=len(own) == 1,
     )

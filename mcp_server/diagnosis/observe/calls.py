@@ -8,8 +8,7 @@ from dataclasses import replace
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.causes.value_constraints import form_trials
-from mcp_server.diagnosis.causes.wrong_output import drawing_launches
-from mcp_server.diagnosis.components import operator_missing_here
+from mcp_server.diagnosis.components import drawing_launches, operator_missing_here
 from mcp_server.diagnosis.indices import checked_inputs
 from mcp_server.diagnosis.observe import (
     DECIDES,

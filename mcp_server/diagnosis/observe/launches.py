@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
 from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.value_constraints import failed_divisions
-from mcp_server.diagnosis.causes.wrong_output import drawing_launches
-from mcp_server.diagnosis.components import own_code
+from mcp_server.diagnosis.components import drawing_launches, own_code
 from mcp_server.diagnosis.indices import candidates, index_error, indexing_launches
 from mcp_server.diagnosis.observe import COMPARES, DECIDES, GUESSES, LOCATES, NEEDED, SEARCHES, Observation
 from mcp_server.diagnosis.program_seen import RunSeen

@@ -213,7 +213,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
             continue
         summed = uncast(each.args[0])
         if not isinstance(summed, Fold) or summed.kind not in ("sum", "mean"):
-            text = _too_large("", value, each.dtype)
+            text = _too_large("a result is", value, each.dtype)
             if text:
                 return Overflow(text=text)
             continue
@@ -255,4 +255,4 @@ def _too_large(what: str, total: float, dtype: str) -> str:
     largest = limits(dtype).high
     if not largest < abs(total) < math.inf:
         return ""
-    return f"{what} {shown(total)}, too large for {dtype}, whose largest value is {shown(largest)}".strip()
+    return f"{what} {shown(total)}, too large for {dtype}, whose largest value is {shown(largest)}"
