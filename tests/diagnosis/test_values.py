@@ -332,7 +332,7 @@ def test_a_size_read_from_an_input_is_put_on_the_input(tmp_path: Path) -> None:
     case.package = recorded("counter", tmp_path, {"    inputs.clear();\n": read}).package
     (found,) = by("value_constraints.detect_size", case)
     assert (found.category, found.guilty.input_index) == ("shape_out_of_range", 0)
-    assert found.summary.endswith("is used as a size, and it is 9, but at most 5 is assumed.")
+    assert found.summary.endswith("as a number. It is 9, but at most 5 is assumed.")
     assert found.intervention is not None and found.intervention.changes[0].high == 5
 
 
