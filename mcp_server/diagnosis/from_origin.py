@@ -17,6 +17,7 @@ from mcp_server.diagnosis.origin.lines import (
     may_leave_domain,
     operand_text,
 )
+from mcp_server.diagnosis.origin.of_model import OPEN_END
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
@@ -248,7 +249,8 @@ def _beside(origin: Origin) -> list[str]:
     if any(part.isdigit() for part in origin.layer.split(".")):
         found.append(f"It is in layer {origin.layer}.")
     if origin.of_model:
-        found.append(f"The expression is at fault: {origin.of_model}.")
+        sure = "may be" if origin.of_model == OPEN_END else "is"
+        found.append(f"The expression {sure} at fault: {origin.of_model}.")
     return found
 
 
@@ -295,7 +297,9 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
     text = f"keep {', '.join(kept)} {limit} where it is produced"
     if origin.operation is not None:
-        text += f"; if other values are legitimate, {origin.operation.action} in the model"
+        text += f"; if such values are valid, {origin.operation.action} in the model"
+    elif origin.of_model:
+        text += "; if such values are valid, limit the index in the model"
     whole = bound and not places and "[" in condition.label
     return Fix(text=text, after=f"assert {condition.label}.{bound}" if whole else None)
 

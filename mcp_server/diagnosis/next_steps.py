@@ -340,6 +340,16 @@ UNSEEN: dict[Seen, str] = {
     "or inputs of the sizes at which it does.",
 }
 
+UNSEEN_OF_PROGRAM: dict[Seen, str] = {
+    "nan": "No NaN or infinity was seen in the outputs of this run. Give the arguments with which one is "
+    "returned.",
+    "crash": "The program did not crash in this run. Give the arguments with which it does, or the log or "
+    "core file of a crash.",
+    "hang": "The program ended in this run. Give the arguments with which it hangs, or the process id (pid) "
+    "of one that hangs now.",
+    "memory": "The program had enough memory in this run. Give the arguments with which it runs out.",
+}
+
 
 NEVER_REACHED = (
     "The program exited with code 0, and none of its Python processes compiled, loaded or called a package. "
@@ -435,13 +445,18 @@ def unseen_symptom(case: DiagnosisState) -> str:
         return "Outputs of this call are infinite or NaN, as expected: there is no failure to explain."
     if seen == "wrong-output" and known_right:
         return ""
+    if seen == "nan" and case.finite_calls:
+        return ""
     if seen == "memory" and any(call.after for call in case.captured.calls):
         return ""  # what the program held was counted
     own = case.by_source.own_source if case.by_source is not None else ""
-    return f"{own} {UNSEEN[seen]}".strip()
+    ended = isinstance(case.workload, ScriptWorkload) and seen in UNSEEN_OF_PROGRAM
+    return UNSEEN_OF_PROGRAM[seen] if ended else f"{own} {UNSEEN[seen]}".strip()
 
 
 def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
+    if case.symptom.seen != "wrong-output" and isinstance(case.workload, ScriptWorkload):
+        return []
     if case.symptom.seen != "wrong-output":
         why = "diagnose the program in which it fails"
         return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]

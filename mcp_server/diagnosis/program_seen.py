@@ -256,6 +256,12 @@ class ProgramSeen:
         return self.outputs_nan or infinite or (self.suspect_call is not None and self.suspect_call.nonfinite)
 
     @property
+    def finite_calls(self) -> int:
+        """The number of calls that a program made. It is 0 unless all are known to return finite outputs."""
+        finite = all(call.outcome == "ok" and call.outputs and not call.nonfinite for call in self.calls)
+        return len(self.calls) if finite else 0
+
+    @property
     def outputs_nan(self) -> bool:
         """Whether a call returned NaN, seen without probes."""
         call = self.suspect_call

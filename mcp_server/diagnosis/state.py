@@ -163,6 +163,19 @@ class DiagnosisState(CallSeen):
         return (plain is not None and plain.as_expected) or (self.ended_well and meant)
 
     @property
+    def nan_unjudged(self) -> bool:
+        """Whether a kernel makes NaN that a program accepted unchecked, and eager mode is not known to lack.
+
+        The model may intend such NaN, or be at fault.
+        """
+        first = self.kernel_io.first_bad if self.kernel_io is not None else None
+        plain = self.plain_run
+        checked = plain is not None and plain.as_expected
+        made = first is not None and first.kind == "kernel" and first.what == "non_finite"
+        open_question = self.symptom.seen is None and not checked and self.equals_eager is not False
+        return made and self.outputs_nan and self.ended_well and open_question
+
+    @property
     def nan_given(self) -> str | None:
         """The input whose NaN is the first bad value, if the outputs are finite without what it holds."""
         first = self.kernel_io.first_bad if self.kernel_io is not None else None

@@ -229,7 +229,8 @@ def _whose_outputs(case: DiagnosisState) -> str:
 
 def health_summary(case: DiagnosisState) -> str:
     """Describe what was tried without finding a fault, and what could not be tried."""
-    outputs = "finite outputs"
+    several = case.finite_calls > 1
+    outputs = f"finite outputs in all {case.finite_calls} calls" if several else "finite outputs"
     if case.outputs_nan and case.equals_eager:
         outputs = f"NaN in {_whose_outputs(case)}, as its exported program has there,"
     elif case.outputs_nan and case.nan_given is not None:
@@ -574,6 +575,7 @@ def _without_fault(
         *(Evidence(step="note", fact=note) for note in case.notes if not told),
     ]
     unknown_cause = HEADLINES["environment"] if no_torch(case) else "cause not known"
+    unknown_cause = "symptom not seen" if unseen_symptom(case) else unknown_cause
     missing = f"{unknown}{unseen_symptom(case) or open_question(case)}"
     return Verdict(
         outcome=outcome,

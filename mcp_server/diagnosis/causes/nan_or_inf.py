@@ -202,10 +202,11 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     if first.what != "non_finite":
         return found
     # There is only minus infinity, and the program did not fail over it: a mask, for example.
-    complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
+    asked = case.symptom.seen == "nan"
+    complained = asked or case.outputs_nan or (case.failed and case.outputs_nonfinite)
     meant = first.perhaps_intended and not complained
     # A program succeeded with these values, and no eager run says whether the model intends them.
-    unjudged = case.ended_well and case.equals_eager is None
+    unjudged = case.nan_unjudged or (case.ended_well and case.equals_eager is None and not asked)
     # The launch may have made minus infinity from a zero by arithmetic.
     launch = next((each for each in case.launches if each.index == first.launch), None)
     takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
@@ -217,7 +218,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         intervention=_fill(first, case),
         observed=first.kind != "unset",
         weak=meant or unjudged,
-        harmful=not case.nan_accepted and (not meant or bool(takes_logarithm)),
+        harmful=case.nan_unjudged or (not case.nan_accepted and (not meant or bool(takes_logarithm))),
         settle=MASK.format(argument("symptom")) if meant or unjudged else "",
     )
 
@@ -320,7 +321,9 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"{event.op} produces the first non-finite value, in eager mode too: the value comes from "
         "the model's own arithmetic on these inputs.",
         level=CausalLevel.BAD_VALUE,
-        harmful=not case.nan_accepted,
+        harmful=case.nan_unjudged or not case.nan_accepted,
+        weak=case.nan_unjudged,
+        settle=MASK.format(argument("symptom")) if case.nan_unjudged else "",
         evidence=(making(event),),
         fix=guard_fix(event),
     )

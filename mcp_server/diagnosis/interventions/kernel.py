@@ -72,9 +72,10 @@ HOWS = {
         with_finite_mask,
         "a finite number where {kernel} fills in minus infinity",
         "masked_fill(mask, float('-inf'))",
-        "masked_fill(mask, -1e30)",
+        "masked_fill(mask, torch.finfo(x.dtype).min)",
         hides=False,
-        action="fill masked elements with a large negative number instead of minus infinity",
+        action="fill masked elements of x with its smallest finite number. The softmax of a fully masked row "
+        "then has equal weights: replace them by 0 (torch.where) if the row should count for nothing",
     ),
     **{f"guard-{family}": _guard(family) for family in ("div", "log", "sqrt", "acos", "pow")},
 }

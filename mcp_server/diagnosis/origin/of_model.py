@@ -162,6 +162,9 @@ _BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", 
 _LARGEST = 1 << 31  # a larger limit comes from the type, not the expression
 
 
+OPEN_END = "it is one past the end, as when a range of floats that includes its end is converted to integers"
+
+
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
     """Return why the expression is at fault for an index out of bounds; empty if its operands may be.
 
@@ -183,7 +186,7 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
         return f"it is one past the end of {made_here}, whose size the model computes as well"
     cuts = any(each.op == "cast" and is_float(each.args[0].dtype) != is_float(each.dtype) for each in applied)
     if cuts and not is_float(term.dtype):
-        return "it is one past the end, as if a range of floats with its end were cut to integers"
+        return OPEN_END
     return ""
 
 
