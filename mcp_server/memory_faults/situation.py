@@ -122,7 +122,9 @@ class Situation:
             above = generated_line(self.kernel, 0)
             found = [e for e in found if e.line <= line - above <= e.line + e.code.count("\n")]
         elif self.kernel.kind == "cpp":
-            found = []
+            # Without a line, only an index from memory can leave a tensor of the compiled size.
+            made = [SourceAccess(each, address_of(each.place, {})) for each in found]
+            found = [each.access for each in made if each.address.elements]
         values = {**constants_of(self.kernel.source), **self.scalars}
         unique = {(each.kind, each.line, each.code, each.parameter): each for each in found}
         made = [SourceAccess(each, address_of(each.place, values)) for each in unique.values()]
