@@ -27,12 +27,13 @@ _MAP = re.compile(
 # Libraries between a host and its package.
 FOREIGN = re.compile(
     r"/(?:lib(?:torch|c10|gomp|iomp|stdc\+\+|c\.so|c-|pthread|gcc_s|python)[^/]*|librecorder\.so|[^/]*\.wrapper\.so(?:\.orig)?"
-    r"|ld-linux[^/]*|_C\.[^/]*)$"
+    r"|ld-linux[^/]*|_C\.[^/]*|_ctypes\.[^/]*)$"
 )
 MOST_LOOKED_AT = 256  # threads of a process, the one with the signal first
 LARGEST = 1 << 30  # bytes of a file whose debug information is read
 NEAR = 400  # rows of a line table to search for a line from another file
 SYSTEM = ("/usr/include/", "/usr/lib/")
+SOURCES = (".cpp", ".cc", ".cxx", ".c", ".cu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,9 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
         found = line_at(
             Path(place.path), address - place.start + place.offset - 1
         )  # of the call, not of the instruction after it
-        if found is not None and not found.file.startswith(SYSTEM):
+        if found is not None and found.file.startswith(SYSTEM):  # inlined from a header of the system
+            found = line_at(Path(place.path), address - place.start + place.offset - 1, SOURCES)
+        if found is not None:
             yield found
 
 
@@ -253,7 +256,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}" if number else ""
 
 
-Awaited = Literal["instance", "gil", "mutex", "weights", "device", "openmp"]
+Awaited = Literal["instance", "gil", "mutex", "weights", "rwlock", "device", "openmp"]
 OPENMP = re.compile(r"^lib(?:gomp|iomp5|omp)\b")
 LIBC = re.compile(r"^lib(?:c|pthread)[-.]")
 NAMED = re.compile(r"^(?:lib(?:gomp|iomp5|omp|c|pthread|cuda|cudart)\b|(?:lib)?python)")
@@ -275,17 +278,19 @@ _ROWS: tuple[tuple[Awaited, re.Pattern[str], str], ...] = (
     ("weights", re.compile("pthread_rwlock_"), "the lock of the weights"),
     ("mutex", re.compile("pthread_mutex_(?:lock|timedlock)|__lll_lock_wait"), "a mutex"),
 )
+_OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # one that the package does not take
 """What is awaited, by the innermost function that tells (model_container.h 2.8-2.15, CPython 3.10-3.14, CUDA
 12-13, glibc 2.31-2.41)."""
 
 
 def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str] | None:
     """Return what a thread waits for and its name in words; None if it waits for nothing that is known."""
+    first = next((frame for frame in frames if not LIBC.match(frame.library)), None)
     for frame in frames:
         for kind, functions, words in _ROWS:
             if functions.search(frame.function) and (kind in _SPINS or not thread.computes):
-                return kind, words
-    first = next((frame for frame in frames if not LIBC.match(frame.library)), None)
+                own = kind != "weights" or (first is not None and ".wrapper.so" in first.library)
+                return (kind, words) if own else _OTHER_LOCK
     if first is not None and OPENMP.match(first.library):
         return "openmp", "the other threads of its OpenMP team"
     return None
@@ -301,7 +306,7 @@ def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
     """
     if kind == "mutex":
         places = [8]  # __owner after __lock, which is the awaited word
-    elif kind == "weights":
+    elif kind in ("weights", "rwlock"):
         # __cur_writer, from __wrphase_futex, __writers_futex or __readers.
         places = [16, 12, 24]
     else:
@@ -312,6 +317,23 @@ def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
         if len(raw) == 4 and (number := struct.unpack("<i", raw)[0]) in known:
             return int(number)
     return None
+
+
+TEAM_BYTES = 256  # from the start of libgomp's gomp_team to the words of its barrier (GCC 9-15)
+_TLS_BYTES = 1 << 16  # before the thread's control block, where libgomp keeps a pointer to the team
+_MOST_STACK, _TID = 1 << 20, 0x2D0  # bytes of stack in use; the place of `tid` in struct pthread (x86-64)
+
+
+def in_team(thread: ThreadState, barrier: int, remains: Remains) -> bool:
+    """Whether a thread's own memory points to the OpenMP team with this barrier word (libgomp, glibc)."""
+    start = thread.sp & ~63
+    raw, own = remains.read(start, _MOST_STACK), struct.pack("<i", thread.number)
+    for at in range(0, len(raw) - _TID - len(own), 64):
+        block = struct.pack("<Q", start + at)  # the control block holds its own address twice
+        if raw[at : at + 8] == block == raw[at + 16 : at + 24] and raw[at + _TID :].startswith(own):
+            words = memoryview(raw)[max(0, at - _TLS_BYTES) : at].cast("Q")
+            return any(0 <= barrier - word < TEAM_BYTES for word in words)
+    return False
 
 
 def deadlocked(waits: Map[int, Collection[int]]) -> list[int]:

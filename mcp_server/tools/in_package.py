@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, listed
 from mcp_server.recorder.package import LoadedLibrary, build_id_of
 from mcp_server.recorder.remains import (
+    LIBC,
     NAMED,
     OPENMP,
     Awaited,
@@ -28,13 +30,15 @@ from mcp_server.recorder.remains import (
     awaited,
     function_at,
     holder,
+    host_lines,
+    in_team,
     library_of,
     line_at,
     runs_python,
 )
 
 MOST_FRAMES = 12
-SOURCES = (".kernel.cpp", ".wrapper.cpp")
+GENERATED = (".kernel.cpp", ".wrapper.cpp")
 LONGEST_CODE = 160  # characters shown of a line
 LONGEST_CALL = 8  # most lines of a launch in wrapper.cpp
 STATES = {
@@ -71,6 +75,7 @@ class _Stack:
     launch: Launch | None
     line: SourceLine | None
     waits: tuple[Awaited, str] | None
+    inside: bool = True
     holders: list[int] = field(default_factory=list)
 
     @property
@@ -79,6 +84,9 @@ class _Stack:
 
         Python code inside the call, such as an operator, may have given it up.
         """
+        if not self.inside:  # Python's own waits give it up
+            own = [call for call in self.calls if not LIBC.match(call.library)]
+            return runs_python(self.calls) and (self.state.computes or not runs_python(own[:1]))
         within = next((n for n, call in enumerate(self.calls) if ".wrapper.so" in call.library), 0)
         inner, outer = self.calls[:within], self.calls[within:]
         return runs_python(outer) and not runs_python(inner)
@@ -92,6 +100,7 @@ class Reader:
     library: Path
     remains: Remains
     pool: int = 0  # threads outside of the package that wait for OpenMP work
+    outside: list[ThreadSeen] = field(default_factory=list)
 
     def check(self) -> list[str]:
         """Return what is not known of the build. Raise `ProblemError` if the package was not loaded."""
@@ -105,10 +114,17 @@ class Reader:
         return self._builds()
 
     def threads(self, states: Sequence[ThreadState]) -> list[ThreadSeen]:
-        """Describe the threads that are in the package."""
-        found = [stack for state in states if (stack := self._stack(state)) is not None]
-        for stack in found:
-            stack.holders = self._holders(stack, found)
+        """Describe the threads that are in the package. `outside` gets those that these wait for.
+
+        If no thread is in the package, `outside` gets the threads that wait for a lock, and its holders.
+        """
+        every = [self._stack(state) for state in states]
+        for stack in every:
+            stack.holders = self._holders(stack, every)
+        found = [stack for stack in every if stack.inside]
+        roots = found or [stack for stack in every if stack.waits and stack.waits[0] in LOCKS]
+        wanted = _reached(roots, {each.state.number: each for each in every})
+        self.outside = [self._seen(each) for each in every if each.state.number in wanted and not each.inside]
         return [self._seen(stack) for stack in found]
 
     @cached_property
@@ -139,19 +155,20 @@ class Reader:
             return None
         return address - found.start + found.offset
 
-    def _stack(self, thread: ThreadState) -> _Stack | None:
+    def _stack(self, thread: ThreadState) -> _Stack:
         addresses = self._library.unwinder.addresses(thread)
         places = [self._place(address) for address in addresses]
         calls = [self._call(address, number) for number, address in enumerate(addresses)]
+        waits = awaited(calls, thread)
         if all(place is None for place in places):
             self.pool += any(OPENMP.match(call.library) for call in calls)
-            return None
+            return _Stack(thread, addresses, calls, None, None, waits, inside=False)
         # A return address is after the call; the first address is where the thread itself is.
         known = [place - (number > 0) for number, place in enumerate(places) if place is not None]
-        lines = [line_at(self.library, place, SOURCES) for place in known]
+        lines = [line_at(self.library, place, GENERATED) for place in known]
         launch = self._launch([function_at(self.library, place) for place in known], lines)
         first = next((line for line in lines if line is not None), None)
-        return _Stack(thread, addresses, calls, launch, first, awaited(calls, thread))
+        return _Stack(thread, addresses, calls, launch, first, waits)
 
     def _call(self, address: int, number: int) -> Frame:
         """Return library and function of an active call. The function is empty for most foreign libraries."""
@@ -174,11 +191,19 @@ class Reader:
         if kind == "gil":
             inside = [each for each in others if each.holds_gil and (not each.waits or each.waits[0] != kind)]
             return [each.state.number for each in inside] if len(inside) == 1 else []
-        if kind in ("instance", "weights", "openmp"):
+        if kind == "openmp":
+            return [each.state.number for each in self._team(stack, others)]
+        if kind in ("instance", "weights"):
             # A call inside a call of the same package may wait for the instance that it has itself.
             callers = found if kind == "instance" else others
             return [each.state.number for each in callers if each.launch is not None]
         return []
+
+    def _team(self, stack: _Stack, others: Sequence[_Stack]) -> list[_Stack]:
+        """Return the threads of the waiting thread's OpenMP team that have not reached its barrier."""
+        barrier = stack.state.lock
+        late = [each for each in others if not barrier or each.state.lock != barrier]
+        return [each for each in late if barrier and in_team(each.state, barrier, self.remains)]
 
     def _seen(self, stack: _Stack) -> ThreadSeen:
         launch, line = stack.launch, stack.line
@@ -188,7 +213,7 @@ class Reader:
             launch=launch.index if launch is not None else None,
             kernel=launch.kernel if launch is not None else "",
             generated=f"{_short(line)}  {self._code(line)}".rstrip() if line is not None else "",
-            model=self.view.locations(launch.index)[:4] if launch is not None else [],
+            model=self.view.locations(launch.index)[:4] if launch is not None else self._host(stack),
             frames=_joined(self._frame(frame, number) for number, frame in enumerate(stack.addresses)),
             waits_for=stack.waits[1] if stack.waits is not None else "",
             held_by=stack.holders,
@@ -220,7 +245,14 @@ class Reader:
             does = next(known, does)
         if stack.state.computes and stack.waits is None:
             does = "computes"
+        if not stack.inside:
+            return f"{OUTSIDE}: {does}" if does else OUTSIDE
         return ": ".join(filter(None, (where, does))) or "in the package, outside a launch"
+
+    def _host(self, stack: _Stack) -> list[ModelLocation]:
+        """Return the line of the host's own code that a thread outside of the package is at."""
+        lines = host_lines(stack.addresses, self.remains.maps) if not stack.inside else iter(())
+        return [ModelLocation(file=each.file, line=each.line) for each in islice(lines, 1)]
 
     def _frame(self, address: int, number: int) -> str:
         found = self.remains.mapping(address)
@@ -230,7 +262,7 @@ class Reader:
         if place is None:
             return library_of(found.path)
         place -= number > 0
-        line = line_at(self.library, place, SOURCES)
+        line = line_at(self.library, place, GENERATED)
         return f"{function_at(self.library, place) or self.library.name}" + (
             f" at {_short(line)}" if line else ""
         )
@@ -245,10 +277,27 @@ class Reader:
         return lines[line.line - 1].strip()[:LONGEST_CODE] if 0 < line.line <= len(lines) else ""
 
 
+_VERB = re.compile(r"(?<=wait|read|swap|load|fold)s\b|(?<=sleep)s\b|(?<=update)s\b|(?<=compute)s\b")
+
+
 def states_in_words(threads: Iterable[ThreadSeen]) -> Iterator[str]:
     """Yield each state with the number of threads in it."""
     for state, count in Counter(each.state for each in threads).items():
-        yield f"{counted(count, 'thread')} {state}"
+        yield f"{counted(count, 'thread')} {state if count == 1 else _VERB.sub('', state)}"
+
+
+OUTSIDE = "outside of the package"
+LOCKS = ("gil", "mutex", "rwlock")
+
+
+def _reached(roots: Sequence[_Stack], known: Mapping[int, _Stack]) -> set[int]:
+    """Return the numbers of these threads, and of those that they wait for, directly or not."""
+    found: set[int] = set()
+    new = {each.state.number for each in roots}
+    while new:
+        found |= new
+        new = {holder for each in new if each in known for holder in known[each].holders} - found
+    return found
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -35,7 +35,8 @@ class Flight:
 
 @dataclass(frozen=True)
 class ProcessSeen:
-    """A running process. `threads` are those in the package at the last look.
+    """A running process. `threads` are those in the package at the last look; `outside` are threads that
+    these wait for, or, if `threads` is empty, threads that wait for each other.
 
     `stayed` are those that were in the same place at every look. `flights` are the open calls by thread,
     and `served` is the number of calls that ended between the looks: both from the recorder's `ring`, None
@@ -52,18 +53,29 @@ class ProcessSeen:
     flights: Mapping[int, Flight]
     served: int | None
     remarks: tuple[str, ...] = ()
+    outside: tuple[ThreadSeen, ...] = ()
+
+    @property
+    def everyone(self) -> tuple[ThreadSeen, ...]:
+        return (*self.threads, *self.outside)
 
     @property
     def deadlocked(self) -> list[ThreadSeen]:
         """The threads that wait for each other and can never go on."""
-        stuck = deadlocked({each.thread: each.held_by for each in self.threads})
-        return [each for each in self.threads if each.thread in stuck] if self.stayed & {*stuck} else []
+        stuck = deadlocked({each.thread: each.held_by for each in self.everyone})
+        return [each for each in self.everyone if each.thread in stuck] if self.stayed & {*stuck} else []
 
     @property
     def blocking(self) -> list[ThreadSeen]:
-        """The threads that stayed where they were and wait for no other thread, those in a launch first."""
-        found = [each for each in self.threads if each.thread in self.stayed and not each.held_by]
-        return sorted(found, key=lambda each: each.launch is None)
+        """The threads that stayed where they were and wait for no other thread, those in a launch first.
+
+        A thread outside of the package is one of them only if it keeps another, or waits for a lock itself.
+        """
+        kept = {each.thread: each.held_by for each in self.everyone if each.thread in self.stayed}
+        waited = {holder for holders in kept.values() for holder in holders}
+        beyond = [e for e in self.outside if (e.thread in waited or e.waits_for) and not e.computes]
+        found = [e for e in (*self.threads, *beyond) if e.thread in self.stayed and not e.held_by]
+        return sorted(found, key=lambda each: (each.launch is None, each.thread not in waited))
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,11 @@ class _Look:
     remarks: list[str]
     ring: Path | None
     recording: Recording | None
+    outside: list[ThreadSeen]
+
+    @property
+    def everyone(self) -> list[ThreadSeen]:
+        return [*self.threads, *self.outside]
 
 
 async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
@@ -90,10 +107,10 @@ async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
         await anyio.sleep(BETWEEN_S / (LOOKS - 1) if number else 0)
         looks.append(await anyio.to_thread.run_sync(_look, pid, view, library))
     first, last = looks[0], looks[-1]
-    stayed = {each.thread for each in last.threads} - _moved(first.recording, last.recording)
+    stayed = {each.thread for each in last.everyone} - _moved(first.recording, last.recording)
     for look in looks[:-1]:
-        there = {each.thread: _where(each) for each in look.threads}
-        stayed &= {each.thread for each in last.threads if there.get(each.thread) == _where(each)}
+        there = {each.thread: _where(each) for each in look.everyone}
+        stayed &= {each.thread for each in last.everyone if there.get(each.thread) == _where(each)}
     return ProcessSeen(
         pid,
         view,
@@ -105,6 +122,7 @@ async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
         _flights(last.recording),
         _served(first.recording, last.recording),
         tuple(last.remarks),
+        tuple(last.outside),
     )
 
 
@@ -121,7 +139,7 @@ def _in_a_launch(thread: ThreadSeen, looks: Sequence[_Look]) -> ThreadSeen:
 def _where(thread: ThreadSeen) -> tuple[object, ...]:
     """What is the same if the thread has not moved. A thread that computes may go from launch to launch."""
     if thread.waits_for:  # one that waits for the GIL wakes up again and again
-        return thread.launch, thread.waits_for
+        return thread.launch, thread.waits_for, *thread.held_by
     return ("computes",) if thread.computes else (thread.launch, *thread.frames)
 
 
@@ -136,7 +154,7 @@ def _look(pid: int, view: PackageView, library: Path) -> _Look:
         inside = reader.threads(looked_at)
         ring = next((Path(each.path) for each in remains.maps if each.path.endswith(RING)), None)
         others = len(remains.threads) + len(remains.unknown) - len(inside)
-    return _Look(inside, others, reader.pool, remarks, ring, _recording(ring))
+    return _Look(inside, others, reader.pool, remarks, ring, _recording(ring), reader.outside)
 
 
 def _recording(ring: Path | None) -> Recording | None:

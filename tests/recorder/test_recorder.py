@@ -234,13 +234,16 @@ def test_what_no_post_mortem_can_be_made_of_is_said(core: Path, package: Path, z
 
 
 HUNG = """
-import sys, threading, time, torch
-how, package, file = sys.argv[1:]
+import ctypes, sys, threading, time, torch
+how, package, file, library = sys.argv[1:]
 inside = threading.Event()
+libc, first, second = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
 @torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
 def halve_rows(x: torch.Tensor) -> torch.Tensor:
     inside.set()
-    time.sleep(600 if how == "sleep" else 1)
+    if how == "openmp":
+        ctypes.CDLL(library).team()
+    time.sleep({"sleep": 600, "gil": 1}.get(how, 0))
     return x[::2].clone()
 model = torch._inductor.aoti_load_package(package)
 inputs = torch.load(file)
@@ -249,10 +252,41 @@ if how == "loop":
         model(*inputs)
     print("ready", flush=True)
     model(inputs[0], torch.tensor(1 << 60))
-threading.Thread(target=lambda: model(*inputs), daemon=True).start()
+def cross(one, other):
+    libc.pthread_mutex_lock(one)
+    time.sleep(1)
+    libc.pthread_mutex_lock(other)
+def extension():
+    inside.wait()
+    ctypes.PyDLL(None).sleep(600)
+def keeper():
+    ctypes.CDLL(library).keep()
+other = {"openmp": keeper, "mutex": lambda: cross(second, first), "extension": extension}
+threading.Thread(target=other.get(how, lambda: model(*inputs)), daemon=True).start()
+if how == "openmp":
+    time.sleep(1)
+if how in other:
+    print("ready", flush=True)
+    model(*inputs)
 inside.wait()
+if how == "mutex":
+    cross(first, second)
 print("ready", flush=True)
+if how == "rwlock":
+    libc.pthread_rwlock_rdlock(first)
+    libc.pthread_rwlock_wrlock(first)
 model(*inputs)
+"""
+TEAM = """
+#include <omp.h>
+#include <pthread.h>
+#include <unistd.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+void keep(void) { pthread_mutex_lock(&lock); sleep(600); }
+void team(void) {
+#pragma omp parallel num_threads(3)
+  if (omp_get_thread_num() == 1) pthread_mutex_lock(&lock);
+}
 """
 
 
@@ -272,6 +306,15 @@ HANGING = {
     "gil": Hung("plugin", "likely", (f"{IN_OPERATOR}waits for the GIL, held by", FOR_INSTANCE), "2 threads"),
     "loop": Hung("loop", "likely", ("computes; its call began", "; earlier calls took"), ""),
     "sleep": Hung("plugin", "likely", (f"{IN_OPERATOR}sleeps", FOR_INSTANCE), "aotizoo::halve_rows"),
+    "mutex": Hung("plugin", "likely", ("outside of the package: waits for a mutex, held by",), "2 threads"),
+    "rwlock": Hung("plugin", "likely", ("waits for a read-write lock", "No thread holds it for writing"), ""),
+    "extension": Hung("plugin", "likely", ("sleeps", "waits for it (the GIL)"), "outside of"),
+    "openmp": Hung(
+        "plugin",
+        "likely",
+        (f"{IN_OPERATOR}waits for the other threads of its OpenMP team, held by", "waits for it (a mutex)"),
+        "outside of",
+    ),
 }
 
 
@@ -280,7 +323,7 @@ def processor_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
-@pytest.mark.parametrize("how", ["gil", "loop", *nightly("sleep")])
+@pytest.mark.parametrize("how", ["gil", "loop", "openmp", *nightly("sleep", "mutex", "rwlock", "extension")])
 def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path, how: str) -> None:
     """Who waits for what that whom holds, or which launch runs; the host lives, and computes on if it did.
 
@@ -289,7 +332,10 @@ def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path
     hung = HANGING[how]
     package = zoo(hung.package)
     inputs = package.with_name(f"{hung.package}.inputs.pt")
-    argv = [sys.executable, "-W", "ignore", "-c", HUNG, how, str(package), str(inputs)]
+    source, library = tmp_path / "team.c", tmp_path / "libteam.so"
+    source.write_text(TEAM)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-fopenmp", source, "-o", library], check=True)
+    argv = [sys.executable, "-W", "ignore", "-c", HUNG, how, str(package), str(inputs), str(library)]
     if how == "loop":
         argv = [*CLI, "record", "--preload", "--directory", str(tmp_path / "kept"), "--", *argv]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=torch_environment()) as process:

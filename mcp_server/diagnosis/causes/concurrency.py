@@ -22,8 +22,8 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad
 from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.signature import copied_when_misaligned
-from mcp_server.plurals import counted
-from mcp_server.tools.in_package import ThreadSeen, states_in_words
+from mcp_server.plurals import counted, listed
+from mcp_server.tools.in_package import OUTSIDE, ThreadSeen, states_in_words
 from mcp_server.tools.running_process import BETWEEN_S, ProcessSeen
 from mcp_server.worker.protocol import Change
 
@@ -157,6 +157,7 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 _Stuck = partial(Suspect, category="hang", level=CausalLevel.STATE)
+OTHER_LOCK = "a read-write lock"  # of the host, as awaited() says
 UNUSUAL = 100  # times the usual duration of a call
 MOST_TOLD = 6
 _SAME_ORDER = "take the locks in one order in every thread, or release one before waiting for the other"
@@ -188,7 +189,13 @@ def _deadlock(stuck: Sequence[ThreadSeen], process: ProcessSeen, case: Diagnosis
         frozenset(each.waits_for for each in stuck),
         ("Threads of the process wait for each other, and none can go on.", _SAME_ORDER),
     )
-    told = "; ".join(_told(each) for each in stuck[:4])
+    # Threads that others wait for form the circle.
+    needed = {holder for each in stuck for holder in each.held_by}
+    circle = [each for each in stuck if each.thread in needed]
+    shown = (circle or stuck)[:4]
+    told = "; ".join(_told(each) for each in shown)
+    if len(shown) < len(stuck):
+        told += f"; {counted(len(stuck) - len(shown), 'other thread')} wait for these"
     lines = [line for each in stuck for line in each.model]
     return _Stuck(
         guilty=component("call", f"{counted(len(stuck), 'thread')} that wait for each other", lines),
@@ -205,26 +212,50 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
         flight.seconds >= HANGING_S
         or (flight.usual_s is not None and flight.seconds >= max(BETWEEN_S, UNUSUAL * flight.usual_s))
     )
-    others = len([each for each in process.threads if thread.thread in each.held_by])
-    waiting = (
-        f" {counted(others, 'other thread')} of the package {'waits' if others == 1 else 'wait'} for it."
-        if others
-        else ""
-    )
+    waiting = _waiters(thread, process)
     op = operator_of(thread.launch, case) if thread.launch is not None else ""
     told = _told(thread)
     summary = f"{told[:1].upper()}{told[1:]}{_since(thread, process)}.{waiting}"
     action = end_of(op)
     if thread.waits_for.endswith("OpenMP team") and not process.pool:
         summary, action = FORKED
+    elif thread.waits_for == OTHER_LOCK:
+        summary += " No thread holds it for writing, so threads that hold it for reading keep it."
+        action = "release a lock held for reading before the same thread locks it for writing"
+    elif thread in process.outside and "(the GIL)" in waiting:
+        action = "release the GIL around what waits (Py_BEGIN_ALLOW_THREADS; with ctypes: CDLL, not PyDLL)"
+    elif thread in process.outside:
+        action = "release the lock before waiting, or find out why the thread that holds it does not go on"
     return _Stuck(
-        guilty=_party(thread, case) or component("call", "call of the package", thread.model),
+        guilty=_party(thread, case) or _place(thread, process),
         summary=summary,
         evidence=_evidence(process),
         fix=Fix(text=action),
         weak=thread.computes and not long,
         settle="a recording shows how long a call usually takes; look again, or diagnose that call",
     )
+
+
+def _place(thread: ThreadSeen, process: ProcessSeen) -> Component:
+    if thread in process.outside:
+        return component("script", f"thread {thread.thread}, {OUTSIDE}", thread.model)
+    return component("call", "call of the package", thread.model)
+
+
+def _waiters(thread: ThreadSeen, process: ProcessSeen) -> str:
+    """Say who waits for a thread, and for what; also who waits for these if they are outside the package."""
+    waiting = [each for each in process.everyone if thread.thread in each.held_by]
+    if not waiting:
+        return ""
+    outside = {each.thread for each in waiting if each in process.outside}
+    what = listed(sorted({each.waits_for for each in waiting}), "and")
+    told = counted(len(waiting), "other thread") + ("" if outside else " of the package")
+    told += f" {'waits' if len(waiting) == 1 else 'wait'} for it ({what})"
+    kept = [each for each in process.threads if outside & {*each.held_by}]
+    if kept:
+        numbers = listed([f"thread {number}" for number in sorted(outside)], "and")
+        told += f", and {counted(len(kept), 'thread')} of the package for {numbers}"
+    return f" {told}."
 
 
 def _moving(process: ProcessSeen) -> Suspect:
@@ -243,7 +274,7 @@ def _moving(process: ProcessSeen) -> Suspect:
 
 
 def _told(thread: ThreadSeen) -> str:
-    is_there = thread.launch is not None
+    is_there = thread.launch is not None or thread.state.startswith(OUTSIDE)
     return f"thread {thread.thread} {'is ' if is_there else ''}{thread.state}"
 
 
@@ -261,10 +292,10 @@ def _since(thread: ThreadSeen, process: ProcessSeen) -> str:
 
 
 def _evidence(process: ProcessSeen) -> tuple[Evidence, ...]:
-    facts = [_told(each) for each in process.threads[:MOST_TOLD]]
-    if len(process.threads) > MOST_TOLD:
-        facts = list(states_in_words(process.threads))[:MOST_TOLD]
-    facts.append(f"{counted(process.others, 'thread')} elsewhere")
+    facts = [_told(each) for each in process.everyone[:MOST_TOLD]]
+    if len(process.everyone) > MOST_TOLD:
+        facts = list(states_in_words(process.everyone))[:MOST_TOLD]
+    facts.append(f"{counted(process.others - len(process.outside), 'thread')} elsewhere")
     if process.served is not None:
         facts.append(
             f"{counted(process.served, 'call')} ended while the process was observed ({BETWEEN_S:g} s)"
