@@ -26,7 +26,7 @@ SITE ?= $(MADE)/site
 SOURCES := mcp_server examples tools tests benchmarks
 
 .PRECIOUS: %/.runs %/.installed
-.PHONY: help env demo docs generated test test-thorough coverage test-gpu test-clients test-ray test-slurm corpus corpus-gpu scan scan-shipped lint format clean
+.PHONY: help env demo docs generated test test-thorough coverage test-gpu test-clients test-ray test-slurm corpus corpus-gpu scanner scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -89,6 +89,8 @@ $(SCANNER)/.installed: tests/security/scanner/requirements.txt
 	$(PYTHON) -m venv $(SCANNER)
 	$(SCANNER)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<
 	touch $@
+
+scanner: $(SCANNER)/.installed
 
 scan: $(STAMP) $(SCANNER)/.installed ## let a scanner of skills look at all that `npx skills add` installs
 	$(BIN)/python -m tests.security.scanner $(SCANNER)/bin/skill-scanner
