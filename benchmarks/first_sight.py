@@ -1,7 +1,8 @@
 """Counts first verdicts on programs that no author of the tool had seen: `python -m benchmarks.first_sight`.
 
-`first_sight.csv` has a row for each program and form that was asked about, once, at a frozen commit. The
-programs and whole verdicts are in the history of the repository, up to commit 3f314473.
+`first_sight.csv` counts the verdicts that say and miss the same. Each program was asked about once in each
+form, at a frozen commit. The programs and whole verdicts are in the history of the repository, up to commit
+3f314473.
 """
 
 from __future__ import annotations
@@ -20,10 +21,7 @@ class First:
     """A first verdict beside the answer; None where there is nothing to judge."""
 
     batch: int
-    program: str
     form: str
-    needs: str
-    answer: str
     category_right: bool
     outcome: str = ""
     category: str = ""
@@ -44,7 +42,12 @@ JUDGED = {"yes": True, "no": False, "": None}
 
 def first_verdicts() -> list[First]:
     with ROWS.open(newline="") as file:
-        return [_first(row) for row in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    found = []
+    for row in rows:
+        programs = int(row.pop("programs"))
+        found += [_first(row)] * programs
+    return found
 
 
 def _first(row: dict[str, str]) -> First:
