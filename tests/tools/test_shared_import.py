@@ -66,7 +66,10 @@ def facts(run: WorkerRun) -> list[Event]:
 
 
 def test_forks_report_what_processes_report(tmp_path: Path) -> None:
-    """Events, ending and exit status are those of a worker of its own; the second import costs nothing."""
+    """Events, ending and exit status are those of a worker of its own; the second import costs nothing.
+
+    The server is killed: a request, sent before that was noticed, is carried out by its own process.
+    """
     inputs = saved(tmp_path, "in.pt", [torch.arange(6).view(2, 3)])
     alone = Context(directory=tmp_path / "alone", python=Path(sys.executable))
 
@@ -77,9 +80,15 @@ def test_forks_report_what_processes_report(tmp_path: Path) -> None:
             assert forked(fork) and not forked(own)
             assert facts(fork) == facts(own)
             assert fork.finished.ok and own.finished.ok
+        (supervisor,) = children_of(os.getpid())
+        (server,) = children_of(supervisor)
+        os.kill(server, signal.SIGKILL)
+        late = await context.worker("describe_inputs", {"inputs": inputs})
+        assert late.finished.ok and not forked(late)
 
     context = shared(tmp_path, both)
     assert context.imports is None and context.cost.cost().wall_s > 0.2
+    assert children_of(os.getpid()) == []
 
 
 def test_a_fork_has_its_own_directory_and_variables(tmp_path: Path) -> None:
@@ -131,27 +140,25 @@ def test_a_module_that_would_harm_a_fork_is_left_out(tmp_path: Path, harm: str) 
     [("os.abort()", "SIGABRT"), *nightly(("while True: pass", None))],
     ids=["crash", "hang"],
 )
-def test_a_fork_that_dies_takes_only_its_own_along(tmp_path: Path, end: str, signal_name: str | None) -> None:
-    """A crash or a time limit ends the fork's whole tree, says which, and the next request is served."""
-    pids, request = program(tmp_path, end)
+def test_a_fork_that_ends_early_takes_only_its_own_along(
+    tmp_path: Path, end: str, signal_name: str | None
+) -> None:
+    """A crash, a time limit or a cancelled request ends the fork's whole tree, and the next one is served.
+
+    Leaving the context ends the server.
+    """
     inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
+    for name in ("dying", "cancelled"):
+        (tmp_path / name).mkdir()
 
     async def work(context: Context) -> None:
+        pids, request = program(tmp_path / "dying", end)
         run = await context.worker("run", request, timeout_s=6)
         assert forked(run)
         expected = "signal" if signal_name else "timeout"
         assert (run.finished.ending, run.finished.signal) == (expected, signal_name or "SIGTERM")
         assert all_dead(family(pids), 15.0)
-        assert forked(await context.worker("describe_inputs", {"inputs": inputs}))
-
-    shared(tmp_path, work)
-
-
-def test_a_cancelled_request_leaves_nothing(tmp_path: Path) -> None:
-    """Cancelling the one who waits kills the fork's tree, and leaving the context kills the server."""
-    pids, request = program(tmp_path, "while True: pass")
-
-    async def work(context: Context) -> None:
+        pids, request = program(tmp_path / "cancelled", "while True: pass")
         with anyio.move_on_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(partial(context.worker, "run", request))
@@ -159,22 +166,7 @@ def test_a_cancelled_request_leaves_nothing(tmp_path: Path) -> None:
                     await anyio.sleep(0.02)
                 tasks.cancel_scope.cancel()
         assert all_dead(family(pids), 15.0)
-
-    shared(tmp_path, work)
-    assert children_of(os.getpid()) == []
-
-
-def test_without_the_server_requests_are_started_as_usual(tmp_path: Path) -> None:
-    """The server is killed: a request, sent before that was noticed, is carried out by its own process."""
-    inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
-
-    async def work(context: Context) -> None:
         assert forked(await context.worker("describe_inputs", {"inputs": inputs}))
-        (supervisor,) = children_of(os.getpid())
-        (server,) = children_of(supervisor)
-        os.kill(server, signal.SIGKILL)
-        run = await context.worker("describe_inputs", {"inputs": inputs})
-        assert run.finished.ok and not forked(run)
 
     shared(tmp_path, work)
     assert children_of(os.getpid()) == []
