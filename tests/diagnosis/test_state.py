@@ -56,6 +56,22 @@ def test_a_constant_that_differs_is_named(
         assert casts == ({"table.weight": "float32"} if "dtype" in leaf else {})
 
 
+@pytest.mark.parametrize(
+    ("leaf", "harmful"),
+    [({"shape": [31, 16]}, True), ({"dtype": "int32"}, True), ({"shape": [16, 32]}, False)],
+    ids=["fewer rows", "dtype of one size", "as many elements"],
+)
+def test_bytes_of_another_constant_are_a_fault_of_a_program_that_succeeds(
+    zoo: ZooPackage, leaf: dict[str, Any], harmful: bool
+) -> None:
+    """Rows that an update does not reach keep their old values, although nothing fails."""
+    case = package_case(zoo("ranker"))
+    case.capture = updated(zoo("ranker"), leaf).capture
+    assert not case.failed
+    (found,) = by("constants.detect", case)
+    assert found.harmful == harmful
+
+
 def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> None:
     """The package reads the memory of a user-managed constant as it is, so that a copy has to stay alive."""
     case = failing(package_case(zoo("ranker")))

@@ -171,6 +171,18 @@ def test_a_check_over_a_right_call_is_the_programs() -> None:
         assert confidence(found, case) in ("possible", "likely")
 
 
+@pytest.mark.parametrize("by_rounding", [0.0, 7e-7])
+def test_a_check_that_allows_no_rounding_is_told(by_rounding: float) -> None:
+    """The largest difference is named, with the tolerance that the check lacks; equal bits need neither."""
+    case = checked()
+    output = {"output": 0, "elements": 4, "by": by_rounding}
+    case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": [output]})
+    (found,) = by("wrong_output.detect_own_check", case)
+    assert found.fix is not None
+    told = ("up to 7e-07" in found.summary, "tolerance" in found.fix.text)
+    assert told == (by_rounding > 0, by_rounding > 0)
+
+
 LATE = RAISED.replace("assert scores.max() < 1", "assert took < 5").replace(
     "risk above 1", "9.2 ms a request"
 )

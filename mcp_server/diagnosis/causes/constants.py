@@ -36,7 +36,7 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
     for update in case.updates:
         for look in looks:
             for suspect in look(update, case):
-                yield replace(suspect, harmful=case.failed)
+                yield replace(suspect, harmful=case.failed or suspect.harmful)
     if case.package is not None:
         yield from _own_values(case)
     if case.taken is not None and case.taken.updates:
@@ -178,7 +178,7 @@ def _changed(read: ConstantValues, factor: float | None) -> Intervention:
 LARGE = 100.0  # few trained weights are larger
 
 
-_OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
+_OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE, harmful=False)
 
 
 def _updated(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
@@ -209,9 +209,17 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
             f"{consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),
+            # Part of the constant is then stale, or memory behind it is overwritten, whatever the program
+            # made of its outputs.
+            harmful=update.outcome == "ok" and _misread(aspect, *pairs[name]),
             # A shape cannot be changed without the user's values.
             intervention=_cast(name, wanted) if aspect == "dtype" else None,
         )
+
+
+def _misread(aspect: str, given: Leaf, constant: CompiledConstant) -> bool:
+    """Whether the given bytes cannot be the compiled constant: another dtype, or another size."""
+    return aspect == "dtype" or (aspect == "shape" and prod(given.shape or ()) != prod(constant.shape))
 
 
 def _difference(

@@ -292,12 +292,19 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
         if _OF_TIME.search(text) or _OF_MEMORY.search(text):
             yield _too_slow(suspect, case) if _OF_TIME.search(text) else _too_large(suspect, case)
             continue
+        rounded, fix = "", "look at the inputs of that call and at what the check expects"
+        compared = case.compared_with_program
+        apart = max((each.by or 0.0 for each in compared.outputs), default=0.0) if compared else 0.0
+        if apart > 0:
+            rounded = f", except for rounding: they differ by up to {apart:.2g}"
+            fix += "; if it compares bits (torch.equal) or allows less than that, give it a tolerance"
         yield replace(
             suspect,
             summary=f"{suspect.summary.rstrip('.')}. For the preceding call, the package matches its "
-            "exported program. Look for the error in the expected values, in the inputs, or in the model.",
+            f"exported program{rounded}. Look for the error in the expected values, in the inputs, or in the "
+            "model.",
             evidence=(*suspect.evidence, *facts),
-            fix=Fix(text="look at the inputs of that call and at what the check expects"),
+            fix=Fix(text=fix),
         )
 
 
