@@ -74,9 +74,9 @@ def tools_page() -> str:
         "",
         NOTE,
         "",
-        "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. The second "
-        "column says how to give an argument in a shell. Words in capitals are positional arguments; TARGET "
-        "is what the command works on.",
+        "Each tool is also a command, spelled with hyphens: `check_devices` is `aoti-debug "
+        "check-devices`. The second column says how to give an argument in a shell. Words in capitals are "
+        "positional arguments; TARGET is what the command works on.",
         "",
         "| tool | does | runs your code |",
         "| --- | --- | --- |",

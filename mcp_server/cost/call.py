@@ -98,8 +98,8 @@ class Timed:
         busy = [each.others for each in self.pairs if each.by_cpu]
         if busy:
             said.append(
-                f"Other processes used {max(busy):.0%} of processors: processor time of one thread was "
-                "compared, not the clock. Whether more threads would help is not known."
+                f"Other processes used {max(busy):.0%} of the processors, so processor time of one thread "
+                "was compared instead of wall time. This does not show whether more threads would help."
             )
         return said
 

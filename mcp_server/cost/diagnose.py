@@ -271,7 +271,7 @@ async def diagnose_cost(
             what = "timing a build needs a program to build, and none was found"
             raise ProblemError(
                 what,
-                allowed=f"{argument('exported')} with its program, or a script that exports and compiles",
+                allowed=f"{argument('exported')}, or a script that exports and compiles the model",
             )
         empty = subject.seen is not None and any(each.empty_cache for each in subject.seen.compiles)
         given = subject.package if subject.package is not None else workload
@@ -446,7 +446,7 @@ async def diagnose_load(context: Context, subject: _Subject, loads: Sequence[Cap
 
 
 async def _without_weights(context: Context, workload: PackageWorkload, subject: _Subject) -> list[_Way]:
-    """Build the package without its weights; nothing if that does not compile."""
+    """Build the package without its weights. Return no way to load it if that does not compile."""
     out = context.fresh("without-weights")
     package, weights = out / "model.pt2", out / "weights.pt"
     request = {

@@ -171,7 +171,7 @@ def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
     # A replay reports the program's own comparison under the same name, which always fits.
     if compared is not None and compared.given and compared.layout:
         expected, given = compared.counts
-        what = f"the call gives {given} tensors, the expectation has {expected}"
+        what = f"the call returns {given} tensors, but {expected} are expected"
         if expected == given:
             place = next(each.output for each in compared.outputs if each.layout)
             what = f"output {place} has {compared.layout}"
@@ -195,7 +195,7 @@ class Surroundings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class OtherOutput:
-    """An output whose values sum to a different number `in_program` than when the call is made `alone`."""
+    """An output whose sum in the program (`in_program`) differs from its sum in a repeated call (`alone`)."""
 
     output: int
     in_program: float

@@ -564,7 +564,7 @@ def _without_fault(
     judged = compared(case) or not isinstance(case.workload, PackageWorkload)
     unknown = ""
     if case.workload is None and case.log is not None and case.log.root is None:
-        # The program may have succeeded, or reported it elsewhere.
+        # The program may have succeeded, or logged its error elsewhere.
         unknown = f"No known error in the {counted(case.log.lines, 'line')} of the log. "
     # If nothing ran, the summary says what could not be observed.
     told = case.only_loaded or (case.refused and not case.runs)

@@ -48,7 +48,7 @@ KILL_STEP_S = 0.005
 
 
 def marked_processes(mark: str) -> list[int]:
-    """List the ids of this user's processes with the mark in their environment, unless they cleared it."""
+    """List the ids of this user's processes with the mark in their environment."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has ended, or belongs to another user

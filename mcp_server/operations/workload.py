@@ -329,7 +329,7 @@ def _package_slug(path: Path, model_name: str | None = None) -> str:
 
     Raise `PackageError` for a package that has models, but none named `model_name`.
     """
-    from mcp_server.package.archive import open_package  # the server starts without it
+    from mcp_server.package.archive import open_package  # imported late, so the server starts fast
     from mcp_server.package.problems import PackageError
 
     try:

@@ -259,7 +259,7 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
     what = "core file" if candidate.recording.mode == MODE else "recording"
     yield f"the {what} has {candidate.number}: {candidate.why}; {kept}"
     if candidate.recording.mode == MODE:
-        yield "the call was made with the package's weights: a core file does not record updates"
+        yield "the call was made with the package's own weights: a core file does not record new weights"
     after = call.generation if call.generation_after is None else call.generation_after
     if after:
         during = ", and again while it ran" if after > call.generation else ""

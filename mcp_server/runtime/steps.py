@@ -1,4 +1,4 @@
-"""The steps of a job: words for a running step, and finished steps, which a resumed job does not repeat.
+"""The steps of a job: what a running step is called, and finished steps, which a resumed job does not repeat.
 
 A step's key is a digest of its command, its request and the content of the files that they name, without the
 numbers of the job's own steps. The key is written next to the output when the child ends, so a stopped child

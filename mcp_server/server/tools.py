@@ -221,7 +221,7 @@ class ToolServer(MCPServer[Any]):
 
 
 async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResult:
-    """Return the answer of the tool `name`, or why it has none. Never raises."""
+    """Return the result of tool `name`, or an error result. Never raises."""
     try:
         result = await answer
         text = types.TextContent(type="text", text=text_of(result))

@@ -249,7 +249,7 @@ def _result(
         for each in search.named
     ]
     outcome: Outcome = "not_found"
-    summary = f"No compiler pass was found behind the failure ({failure}): {search.reason}."
+    summary = f"No compiler pass was found to cause the failure ({failure}): {search.reason}."
     if decisions and not search.reason:
         outcome = "decision"
         names = []

@@ -255,7 +255,9 @@ async def _request(
         notes += [f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}" for s in rebuilt.skipped]
     except ProblemError as problem:
         request.update(probes=False)
-        notes.append(f"only outputs were compared, the package cannot be rebuilt with probes: {problem}")
+        notes.append(
+            f"only outputs were compared, because the package cannot be rebuilt with probes: {problem}"
+        )
     return request, notes, env
 
 

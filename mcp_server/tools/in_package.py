@@ -221,7 +221,7 @@ class Reader:
         )
 
     def _launch(self, names: Sequence[str], lines: Sequence[SourceLine | None]) -> Launch | None:
-        """Return the launch in which the wrapper's run was, else the only launch of a kernel in a frame."""
+        """Return the launch that `run_impl` was executing, otherwise the only one of a frame's kernel."""
         launches = self.view.wrapper.launches
         for name, line in zip(names, lines, strict=True):
             if "8run_impl" in name and line is not None and line.file.endswith(".wrapper.cpp"):

@@ -282,12 +282,12 @@ async def fewest(
         return alone
     if with_all == "same":
         return ()
-    # All of them together may fail in their own way.
+    # Combined, the options may cause a different failure.
     helping, left = names if with_all == "gone" else (), tuple(name for name in names if name not in alone)
     while left and len(helping) != 1:
         parts = [tuple(part) for part in split(left, min(len(left), max(2, parallel)))]
         results = await run(parts)
         if "gone" not in results:
-            return helping  # only together, if at all
+            return helping  # no part helps alone
         helping = left = parts[results.index("gone")]
     return helping

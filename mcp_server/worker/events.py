@@ -894,8 +894,8 @@ class LaunchVerified(Verified, Event):
 class CaptureJudged(LaunchVerified):
     """A launch on the arguments that a file of torch's kernel capture holds.
 
-    `fault` is what its source says of them: `out_of_bounds`, or `non_finite`, which it makes from finite
-    values. `values` are the tensors before it and those that it makes, in words.
+    `fault` is what its source, run on them, does: `out_of_bounds`, or `non_finite` if finite inputs gave a
+    value that is not finite. `values` are the tensors before it and those that it makes, in words.
     """
 
     file: str = ""

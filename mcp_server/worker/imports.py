@@ -309,7 +309,7 @@ class _Operators(SourceFileLoader):
         self.taken = taken
 
     def get_code(self, _fullname: str) -> CodeType:
-        # It keeps file and lines: Triton reads the source of a kernel there, and errors name them.
+        # Keep the file name and line numbers: Triton reads kernel source there, and errors name them.
         return code_of(self.taken.statements, self.path)
 
 

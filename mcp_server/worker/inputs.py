@@ -368,7 +368,7 @@ MOST_OUTSIDE = 4  # elements that are named
 
 
 def operate_index_values(request: InputsRequest, report: Report) -> None:
-    """Event `index_values`, one per part of `parts`: elements of the input tensors, in calling order."""
+    """Report elements of the input tensors in call order, one event `index_values` per entry of `parts`."""
     flat = [leaf.cpu() for leaf in flatten(read(request.get("inputs")), None)]
     for facts in request["parts"]:
         part = InputSlice(**facts)

@@ -275,7 +275,7 @@ class Trial:
     def _fewest(
         self, planned: PlannedCall, names: Sequence[str], options: Callable[[Sequence[str]], Any]
     ) -> tuple[str, ...]:
-        """The fewest constants that make the call right with these options; empty if not even all do."""
+        """Return a smallest set of constants that makes the call right; empty if all together do not."""
         deadline = time.monotonic() + MOST_SECONDS
 
         def cures(part: Sequence[str]) -> bool:

@@ -84,7 +84,7 @@ def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _by_place(numbers: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the numbers times 1, 2, 3, ... Weights are cached, since making them takes longer."""
+    """Return the sum of the numbers times 1, 2, 3, ... The factors are cached, as they cost more."""
     weights = _places.get(numbers.device)
     if weights is None or weights.numel() < numbers.numel():
         weights = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)

@@ -165,7 +165,7 @@ _SAME_ORDER = "take the locks in one order in every thread, or release one befor
 _CYCLES: dict[frozenset[str], tuple[str, str]] = {
     frozenset({"the GIL", "a free instance of the model"}): GIL_AND_RUNNER,
     frozenset({"a free instance of the model"}): (
-        "A call of the package waits for a free runner while every runner is in a call that waits for it.",
+        "A nested call of the package waits for a free runner, and every runner waits for a nested call.",
         "call the package from its own operators only with a runner to spare (num_runners)",
     ),
 }

@@ -247,5 +247,5 @@ def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
         f"{total} launches had returned when the time ran out{condition}.",
         evidence=(seen("trace_launches", fact),),
         crashing=party,
-        fix=Fix(text="limit the number of iterations in the loop's condition, or check what it waits for"),
+        fix=Fix(text="limit the number of iterations in the loop's condition, or see why it stays true"),
     )

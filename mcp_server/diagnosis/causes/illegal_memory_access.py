@@ -254,7 +254,11 @@ def _located(found: Finding, case: DiagnosisState) -> str:
     if missed.parameter != found.parameter:
         return ""
     wrapped = found.kind == "overflow" and is_a_turn_away(missed)
-    away = f"; 2**32 elements away is an element of {missed.label}" if wrapped else ""
+    away = (
+        f"; 2**32 elements away it would be inside {missed.label}, so a 32-bit index overflowed"
+        if wrapped
+        else ""
+    )
     return f"the access to {missed.parameter} of launch {found.launch} is outside its memory{away}"
 
 

@@ -176,8 +176,8 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         evidence.append(seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}"))
     own = case.by_source.by_launch if case.by_source is not None else ()
     if any(each.launch == made and each.agreement in ("equal", "rounding") for each in own):
-        same = "its source, read as PyTorch, gives the same values on the same inputs, including NaN"
-        evidence.append(seen("decompile", f"the kernel does what the model says: {same}"))
+        same = "translated to PyTorch, the source gives the same values on the same inputs, including NaN"
+        evidence.append(seen("decompile", f"the kernel matches its source: {same}"))
     op = operator_of(made, case) if made is not None else ""
     # The operator that makes it in eager mode if known, else all lines of the kernel.
     in_eager = first_made(case) if first.what == "non_finite" else None

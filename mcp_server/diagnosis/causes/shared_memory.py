@@ -200,7 +200,7 @@ ROWS = (
         "it: the allocator reuses its memory for the next tensor at once.",
         fact="the memory of input {place} was freed, and something was allocated, before the stream that "
         "owns it waited for the stream of the call; record_stream was not called",
-        fix="tell the allocator which stream uses the input, or keep it until that stream is done",
+        fix="call record_stream on the input, or keep the input alive until that stream has finished",
         after="x.record_stream(torch.cuda.current_stream())",
         sure=lambda case: case.fails_only_alone,  # the hook waits for each call
         more=_alone,

@@ -351,7 +351,7 @@ LOAD_ONCE = (
 
 
 def loaded_often(seen: Captured) -> tuple[list[CapturedLoad], str]:
-    """The loads of the first package if there are several, and what they took if it exceeds all calls."""
+    """Return the loads of a package that is loaded several times, and their time if all calls took less."""
     loads = [load for load in _loads(seen) if load.seconds is not None]
     if len(loads) < SEVERAL:
         return [], ""

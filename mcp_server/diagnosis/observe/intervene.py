@@ -248,7 +248,7 @@ class WatchOperators(Observation):
 
 
 def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
-    """Return the effect of kept promises on the model, if the package ignores them but diverges from it.
+    """Return the effect on the exported program of operators that do what they declare.
 
     Perhaps only the model reads memory that an operator writes without declaring it: the package, unaware of
     the write, computes that value again or stores it elsewhere.

@@ -70,10 +70,10 @@ class Fault:
     """What went wrong in a call.
 
     `check`: the index check on line `line` (1-based in the kernel's source) of launch `launch` failed.
-    `access`: the launch missed the tensor of its `parameter`, of this shape and stride in elements, without a
-    check. `value`: launch `launch` has a bad value in `buffer` at `element`, before or after it ran. `low`
-    and `high` are the ends of the allowed values, `high` exclusive (None: the value is bad because it is not
-    finite).
+    `access`: the launch accessed memory outside the tensor `parameter` (`shape` and `stride` in elements),
+    and no check caught it. `value`: launch `launch` has a bad value in `buffer` at `element`, before or
+    after it ran. `low` and `high` are the ends of the allowed values, `high` exclusive (None: the value is
+    bad because it is not finite).
     """
 
     launch: int

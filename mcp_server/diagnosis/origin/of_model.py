@@ -124,7 +124,7 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
 
 
 def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
-    """Return the leaves from which a value is computed; of a reduction at most so many, one by one."""
+    """Return the leaves from which a value is computed; `most` is the limit for elements of a reduction."""
     closing = Closing(walker)
     queue = [(start, 0)]
     for computed, depth in queue:  # grows in the loop
@@ -302,7 +302,7 @@ def _standing_out(leaves: Sequence[Leaf]) -> tuple[Leaf | None, float]:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A value that is not finite, as one element of an input varies."""
+    """A non-finite value that is computed again while one input element is varied."""
 
     walker: Walker
     source: Computed
@@ -341,8 +341,8 @@ class _Tried:
 
 
 UNCANCELLED = (
-    "compute it without the difference: a variance as torch.var(x, correction=0), not as mean(x²) - mean². "
-    "A clamp or an epsilon hides the lost digits"
+    "avoid subtracting numbers that are nearly equal: for a variance, use torch.var(x, correction=0) instead "
+    "of mean(x²) - mean². A clamp or an epsilon only hides the lost digits"
 )
 
 

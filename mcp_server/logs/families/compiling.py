@@ -147,7 +147,7 @@ TABLE.cause(
         Naming("{header}"),
         Naming("{header2}"),
     ),
-    fix="set CXX to a compiler with a complete C++ library, which {blind} does not find, without options such as -nostdinc++",
+    fix="{blind} does not find the C++ standard library: set CXX to a compiler that does, and remove options such as -nostdinc++",
 )
 TABLE.cause(
     "compiler_killed",
@@ -233,7 +233,7 @@ TABLE.cause(
         r"LINK : fatal error (?P<detail>LNK(?:1104|1181): [^']*'(?P<library>[^']+)')",
     ),
     "toolchain",
-    "A library that the linker is told to use is missing, or is of the wrong kind.",
+    "A library that the linker needs is missing, or is for another architecture or format.",
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
     names=(Naming("-l{library}"), Naming("linker", "{detail}")),
     fix="install what the linker looks for, or build with a compiler that does not ask for it",

@@ -275,7 +275,7 @@ TABLE.error(
         r"[Dd]evice index (?P<index>-?\d+)[^\n]*(?:out of range|must be|available)",
     ),
     ("device_mismatch",),
-    "A device index does not exist here, or constants and data are on different devices.",
+    "The device index does not exist on this machine, or constants and data are on different devices.",
     "RuntimeError: CUDA error: invalid device ordinal",
     advice="check_machine",
     guide=BUILD_GUIDE,

@@ -248,7 +248,7 @@ TABLE.cause(
     "inductor_not_imported",
     r"AttributeError: module '(?P<package>torch\._inductor)' has no attribute '(?P<module>codecache)'",
     "environment",
-    "A fault of torch 2.10.0: its package loader needs torch._inductor.codecache but does not import it, so "
+    "A bug in torch 2.10.0: the package loader needs torch._inductor.codecache but does not import it, so "
     "aoti_load_package fails in a process that has compiled nothing (pytorch/pytorch#173706).",
     "AttributeError: module 'torch._inductor' has no attribute 'codecache'",
     torch="==2.10",
@@ -334,7 +334,7 @@ TABLE.error(
     advice="constants",
     guide=CONSTANTS_GUIDE,
     stage="call",
-    not_proven="Who freed it; in an export this text means instead that a custom kernel was traced into.",
+    not_proven="Who freed it. During export, the same message means that tracing entered a custom kernel.",
 )
 TABLE.error(
     "weights_blob",
