@@ -6,22 +6,24 @@ on loaded data, on a branch, or on code that was not understood is left open.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from mcp_server.package.assertion import source_location, without_number
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.symbols import known_sizes, scalar_values
-from mcp_server.package.terms.accesses import Lane, Spans, lanes, read_accesses
+from mcp_server.package.terms.accesses import Lane, Spans, lanes, read_accesses, used
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import elements, free_positions, parts, say
-from mcp_server.package.terms.program import Access, read_program
+from mcp_server.package.terms.program import Access, Program, Store, read_program
 from mcp_server.package.terms.sizes import evaluate_whole, reached, size_term
 from mcp_server.package.terms.term import (
     Apply,
@@ -33,15 +35,32 @@ from mcp_server.package.terms.term import (
     Scalar,
     Size,
     Term,
+    dtype_of,
+    is_float,
     itemsize_of,
 )
+from mcp_server.package.terms.triton_calls import signature_of
 from mcp_server.package.view import PackageView
 
-FindingKind = Literal["overflow", "beyond", "never_stored", "grid", "narrow"]
+FindingKind = Literal[
+    "overflow",
+    "beyond",
+    "never_stored",
+    "grid",
+    "narrow",
+    "uncovered",
+    "clash",
+    "lost",
+    "unset",
+    "gap",
+    "retyped",
+]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, for every CUDA architecture
 # The constants for which a launcher was tuned, by grid (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
 _OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # hostile text may cause these too
+_MOST_LANES = 1 << 14
+_POINTERS = re.compile(r"(?P<name>\w+)\.to\(tl\.pointer_type\((?P<dtype>[\w.]+)\)")
 _MOST_BASES = 32  # of a view; in damaged text, a buffer may be its own base
 _GROWING = ("add", "sub", "mul", "lshift")
 _NARROW = ("int8", "int16", "int32")
@@ -144,6 +163,8 @@ class _Launched:
         """Yield the defects of this launch."""
         yield from self._grid()
         yield from self._never_stored()
+        if self.kernel.kind == "user_triton" and 0 not in self.grid:
+            yield from self._of_user()
         accesses = [] if 0 in self.grid else list(read_accesses(self.kernel))
         accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # a store tells more than a load
         for access in accesses:
@@ -184,10 +205,185 @@ class _Launched:
         return bool(after.steps or after.outputs)
 
     def _shape(self, argument: Argument) -> str:
-        buffer = self.view.wrapper.buffers.get(argument.target or "")
-        sizes = argument.view.sizes if argument.view else buffer.sizes if buffer else None
-        values = [evaluate_whole(size, self.known) for size in sizes or ()]
-        return f"shape {values}" if sizes is not None and None not in values else "of unknown shape"
+        layout = self._layout(argument)
+        return f"shape {list(layout[0])}" if layout is not None else "of unknown shape"
+
+    # What only a user's kernel may do wrong.
+
+    def _of_user(self) -> Iterator[Finding]:
+        program = read_program(self.kernel)
+        for check in (self._clash, self._lost, self._gap, self._retyped):
+            for access in program.accesses:
+                try:
+                    found = check(access) if access.parameter and not access.place.others else None
+                except _OPEN:
+                    continue
+                if found is not None:
+                    yield found
+        for argument in self.launch.tensors:
+            with contextlib.suppress(*_OPEN):
+                if (
+                    found := self._unset(argument, program) or self._uncovered(argument, program)
+                ) is not None:
+                    yield found
+
+    def _clash(self, access: Access) -> Finding | None:
+        """Find a plain store of different values to one place by several programs of the grid."""
+        if not isinstance(access, Store) or access.kind != "store":
+            return None
+        placed = set(free_positions(*access.decided_by))
+        for axis, blocks in enumerate(self.grid):
+            name = f"tl.program_id({axis})"
+            if (
+                blocks is not None
+                and blocks > 1
+                and name in free_positions(access.value)
+                and name not in placed
+            ):
+                what = (
+                    f"stores to {access.parameter} at the same elements in all {blocks:,} programs of {name}"
+                )
+                return self._found(
+                    "clash", access.parameter, access.line, f"{what}, so only one result is kept"
+                )
+        return None
+
+    def _lost(self, access: Access) -> Finding | None:
+        """Find a sum at a loaded index without an atomic operation."""
+        if not isinstance(access, Store) or access.kind != "store" or not access.place.is_loaded:
+            return None
+        own = [each for each in elements(access.value) if each.parameter == access.parameter]
+        if not any(say(each.index) == say(access.index) for each in own):
+            return None
+        indexed = dict.fromkeys(e.parameter for part, _ in access.place.parts for e in elements(part))
+        what = (
+            f"adds to {access.parameter} without an atomic operation at an index from {', '.join(indexed)}: "
+        )
+        what += "if it occurs twice, a sum is lost"
+        return self._found("lost", access.parameter, access.line, what)
+
+    def _gap(self, access: Access) -> Finding | None:
+        """Find an access to memory between the elements of a tensor that is not contiguous."""
+        argument = self._passed(access)
+        layout = self._layout(argument) if argument is not None else None
+        if argument is None or layout is None or not access.is_understood:
+            return None
+        sizes, strides = layout
+        if prod(sizes) == reached(sizes, strides)[1]:
+            return None
+        for lane in lanes(access, self.sizes):
+            at = lane.offset(access)
+            if at is not None and not _is_element(at // access.place.itemsize, sizes, strides):
+                text = f"{' + '.join(_index(access))}"
+                what = f"takes {access.parameter} at {text}{self._with(lane, text)}, which is no element of "
+                what += (
+                    f"{self.view.label(argument.target)}, of shape {list(sizes)} and strides {list(strides)}"
+                )
+                return self._found("gap", access.parameter, access.line, what)
+        return None
+
+    def _retyped(self, access: Access) -> Finding | None:
+        """Find a pointer that is converted to a floating dtype other than its tensor's."""
+        source, name = self.kernel.source, access.parameter
+        own = dtype_of(signature_of(source).get(name, "")) or ""
+        text = next((each for each in _POINTERS.finditer(source) if each["name"] == name), None)
+        used_as = dtype_of(text["dtype"]) if text is not None else None
+        if text is None or used_as in (None, own) or not (is_float(own) and is_float(str(used_as))):
+            return None
+        line = source.count("\n", 0, text.start()) + 1
+        return self._found("retyped", name, line, f"reads {name}, which is {own}, as {used_as}")
+
+    def _unset(self, argument: Argument, program: Program) -> Finding | None:
+        """Find memory that the kernel reads or updates before anything wrote it."""
+        if not self._is_fresh(argument):
+            return None
+        mine = [each for each in program.accesses if argument.name in (each.parameter, *each.place.others)]
+        stores = [each.line for each in mine if isinstance(each, Store) and each.kind == "store"]
+        reads = [each for each in mine if each.kind != "store"]
+        first = next((each for each in reads if not stores or each.line <= min(stores)), None)
+        if first is None:
+            return None
+        verb = "updates" if first.kind == "update" else "reads"
+        what = f"{verb} {argument.name}, which is new memory ({argument.target}, {self._shape(argument)}): "
+        return self._found("unset", argument.name, first.line, f"{what}nothing has filled it before")
+
+    def _uncovered(self, argument: Argument, program: Program) -> Finding | None:
+        """Find new memory with more elements than the kernel stores."""
+        stores = program.stores_to(argument.name)
+        layout = self._layout(argument)
+        if not stores or layout is None or program.unread or not self._is_fresh(argument):
+            return None
+        if not all(each.kind == "store" and each.parameter for each in program.stores):
+            return None
+        most, count = sum(self._most(each) for each in stores), prod(layout[0])
+        if most >= count or not self._alone(argument):
+            return None
+        what = f"stores at most {most:,} of the {count:,} elements of {argument.name} ({argument.target}, "
+        blocks = ", ".join("?" if each is None else f"{each:,}" for each in self.grid)
+        what += f"{self._shape(argument)}) with a grid of ({blocks}); the others are unset memory"
+        return self._found("uncovered", argument.name, stores[-1].line, what)
+
+    def _alone(self, argument: Argument) -> bool:
+        """Whether something reads the result, and only this launch has written what the first reader gets."""
+        flow, name = self.view.flow_of(self.launch), argument.target or ""
+        after = flow.forward([name], self.launch.index)
+        reader = next((each.launch for each in after.steps if each.launch is not None), None)
+        read = bool(after.steps or after.outputs)
+        return read and flow.writing_launches(name, reader) == [self.launch.index]
+
+    def _is_fresh(self, argument: Argument) -> bool:
+        """Whether the argument is memory that the wrapper allocated and nothing has written."""
+        flow = self.view.flow_of(self.launch)
+        buffer = root = flow.body.buffers.get(argument.target or "")
+        for _ in range(_MOST_BASES):
+            if root is not None and root.base:
+                root = flow.body.buffers.get(root.base, root)
+        allocated = buffer is not None and root is not None and root.kind == "allocated"
+        return allocated and not flow.last_writers(argument.target or "", self.launch.index)
+
+    def _most(self, store: Store) -> int:
+        """Return how many elements a store writes at most."""
+        plain = Lane({}, self.sizes)
+        names = {each.name for part, _ in store.place.parts for each in used(part, store.ranges)}
+        spans = {each.name: plain.span(each) for each in store.ranges if each.name in names}
+        total, seen = 1, set[str]()
+        for test in _conjuncts(store.test):
+            own = {name for name in free_positions(test) if name in spans}
+            lanes_of = prod(len(spans[name]) for name in own)
+            if not own or own & seen or not own.issuperset(free_positions(test)) or lanes_of > _MOST_LANES:
+                continue
+            try:
+                places = itertools.product(*(spans[name] for name in own))
+                kept = sum(
+                    bool(Lane(dict(zip(own, at, strict=True)), self.sizes).value(test)) for at in places
+                )
+            except _OPEN:
+                continue
+            total, seen = total * kept, seen | own
+        return total * prod(len(span) for name, span in spans.items() if name not in seen)
+
+    def _layout(self, argument: Argument) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return sizes and strides of an argument, in elements; None if they are not known."""
+        shape = argument.view or self.view.wrapper.buffers.get(argument.target or "")
+        sizes, strides = (shape.sizes, shape.strides) if shape is not None else (None, None)
+        if sizes is None or strides is None:
+            return None
+        values = [evaluate_whole(each, self.known) for each in (*sizes, *strides)]
+        known = tuple(each for each in values if each is not None)
+        return (
+            (known[: len(sizes)], known[len(sizes) :])
+            if len(known) == 2 * len(sizes) == len(values)
+            else None
+        )
+
+    def _whole(self, argument: Argument) -> tuple[int, int] | None:
+        """Return first byte and end of a constant, relative to its start; None for other arguments."""
+        own = (each for each in self.view.package.constants if each.name == argument.target)
+        found = next(own, None) if argument.view is None else None
+        return (0, prod(found.shape) * itemsize_of(found.dtype)) if found is not None else None
+
+    def _passed(self, access: Access) -> Argument | None:
+        return next((each for each in self.launch.tensors if each.name == access.parameter), None)
 
     def _overflow(self, access: Access, spans: Spans) -> Finding | None:
         """Find integer arithmetic in an index that overflows its type."""
@@ -209,8 +405,10 @@ class _Launched:
 
     def _beyond(self, access: Access, spans: Spans) -> Finding | None:
         """Find an access outside the memory that the wrapper allocates for the tensor."""
-        argument = next((each for each in self.launch.tensors if each.name == access.parameter), None)
+        argument = self._passed(access)
         held = self._allocated(argument) if argument is not None else None
+        if argument is not None and held is None and self.kernel.kind == "user_triton":
+            held = self._whole(argument)
         if argument is None or held is None or not spans.may_leave(*held):
             return None
         first, end = held
@@ -241,6 +439,21 @@ class _Launched:
         before = skipped * itemsize_of(buffer.dtype)
         rank = len(root.sizes)
         return -before, reached(known[:rank], known[rank : 2 * rank])[1] * itemsize_of(root.dtype) - before
+
+
+def _is_element(at: int, sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether an offset is an element of a tensor with these sizes and strides, none of which overlap."""
+    for stride, size in sorted(zip(strides, sizes, strict=True), reverse=True):
+        if stride > 0 and size > 1:
+            turns = min(at // stride, size - 1)
+            at -= turns * stride
+    return at == 0
+
+
+def _conjuncts(test: Term | None) -> list[Term]:
+    if isinstance(test, Apply) and test.op in ("and", "bitand"):
+        return [each for part in test.args for each in _conjuncts(part)]
+    return [test] if test is not None else []
 
 
 def _index(access: Access) -> list[str]:

@@ -171,18 +171,34 @@ def read(case: DiagnosisState, directory: Path) -> DiagnosisState:
     [
         (ILLEGAL, True, "illegal_memory_access"),
         (REFUSED, True, None),  # which a grid would explain
-        (OWN_CHECK, False, None),
+        (OWN_CHECK, True, None),
         ("", False, None),
     ],
 )
 def test_a_defect_explains_failures_of_its_kind_alone(
     tmp_path: Path, text: str, looked: bool, category: str | None
 ) -> None:
-    """Nothing is read for a healthy call, or for one that fails of something else."""
+    """Nothing is read for a healthy call, and an overflow does not explain the program's own error."""
     case = wide(tmp_path, text)
     assert (look("read_kernels").gain(case, []) > 0) == looked
     found = by("illegal_memory_access.detect_kernel_defect", read(case, tmp_path))
     assert [each.category for each in found] == ([category] if category else [])
+
+
+@pytest.mark.parametrize("text", [OWN_CHECK, "parity check failed at batch 1024"])
+def test_a_users_kernel_is_suspect_if_the_programs_own_check_fails(tmp_path: Path, text: str) -> None:
+    """Half of the output is never stored: likely if the program failed, with its own error or none."""
+    case = wide(tmp_path, "")
+    half = tmp_path / "half"
+    half.mkdir()
+    view = view_of(FAULTS / "uninitialised", half)
+    case.parsed, case.package, case.given = view, view.package, given_to("uninitialised")
+    case.runs["script"] = run("script", "")
+    assert look("read_kernels").gain(case, []) == 0.0  # the program succeeded
+    case.runs["script"] = run("script", text)
+    (found,) = by("illegal_memory_access.detect_kernel_defect", read(case, tmp_path))
+    assert found.category == "wrong_output" and "64 of the 128 elements of out" in found.summary
+    assert confidence(found, case) == "likely" and "cdiv" in (found.fix.text if found.fix else "")
 
 
 def test_a_defect_is_possible_and_one_that_was_located_likely(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.torch-2.11-cuda.cpp"))
 WRONG = {
     "int32_overflow": ("overflow", "x"),
     "missing_mask": ("beyond", "out"),
+    "uninitialised": ("uncovered", "out"),
 }
 INDEX_LIMIT = (1 << 31) - 1
 
@@ -231,3 +232,39 @@ def test_a_workspace_for_fewer_blocks_than_the_grid_has(split: int, wrong: bool,
         ("uint32_t grid_0 = ", f"uint32_t grid_0 = {split} + 0 * "),
     )
     assert [each for each in found if each[1] == "out_ptr2"][:1] == ([("beyond", "out_ptr2")] * wrong)
+
+
+KERNEL = "        tl.store(out + at, tl.load(x + at) * 2)\n"
+BROKEN = {
+    "healthy": ("tl.store(out + at, tl.load(x + at) * 2)", set()),
+    "atomic": ("tl.store(out + at, 0.0)\n        tl.atomic_add(out + at, tl.load(x + at))", set()),
+    "same element": (
+        "tl.store(out + tl.arange(0, block), tl.load(x + at))",
+        {("clash", "out"), ("uncovered", "out")},
+    ),
+    "not filled": ("tl.atomic_add(out + at, tl.load(x + at))", {("unset", "out")}),
+    "wrong bound": ("tl.store(out + at, tl.load(x + at), mask=at < 1000)", {("uncovered", "out")}),
+    "not atomic": (
+        "i = tl.load(x + at).to(tl.int32)\n        tl.store(out + i, tl.load(out + i) + 1.0)",
+        {("lost", "out"), ("unset", "out")},
+    ),
+    "another dtype": (
+        "x = x.to(tl.pointer_type(tl.float16))\n        tl.store(out + at, tl.load(x + at) * 2)",
+        {("retyped", "x")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_a_users_kernel_does_wrong_for_the_sizes_of_a_call(name: str, tmp_path: Path) -> None:
+    """Twelve programs of 128 lanes on [96, 16] elements: each defect is named, and nothing else."""
+    body, wrong = BROKEN[name]
+    view = view_of(FAULTS / "missing_mask", tmp_path, KERNEL, f"        {body}\n")
+    assert set(defects(view, {"s77": 96})) == wrong
+
+
+def test_a_users_kernel_that_takes_a_strided_tensor_for_contiguous(tmp_path: Path) -> None:
+    """Rows of 16 elements lie 32 apart, so the 17th element of memory belongs to no row."""
+    strided = "static constexpr int64_t int_array_3[] = {32L, 1L};"
+    view = view_of(FAULTS / "missing_mask", tmp_path, strided.replace("32L", "16L"), strided)
+    assert ("gap", "x") in defects(view, {"s77": 96})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from mcp_server.diagnosis.causes.illegal_memory_access import numbers_doubted
 from mcp_server.diagnosis.components import (
     TORCHS,
     component,
@@ -227,7 +228,7 @@ def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
                 level=CausalLevel.FAULT_SITE,
                 evidence=(seen("inspect_package", each.fact),),
                 fix=Fix(text=each.advice, before=each.code),
-                weak=plain == "none",
+                weak=plain == "none" and not numbers_doubted(case),
                 observed=False,
             )
 

@@ -192,7 +192,17 @@ DEFECT_FIXES: dict[FindingKind, str] = {
     "never_stored": "compile with `inplace_buffers=False`, and report the kernel to PyTorch",
     "grid": "split the call along that dimension, or launch the kernel with it in x",
     "narrow": "convert what it is computed from to 64 bits first, with `.long()`",
+    "uncovered": "cover the whole output: `triton.cdiv(n, BLOCK)` programs, a BLOCK of at least "
+    "`triton.next_power_of_2` of the row that one program handles, and the output's size in the mask",
+    "clash": "add the parts with `tl.atomic_add` to an output of zeros, or give each program its elements",
+    "lost": "replace load, add and store with `tl.atomic_add`",
+    "unset": "allocate it with `torch.zeros` instead of `torch.empty`",
+    "gap": "pass the strides of the tensor to the kernel and index with them, or pass `.contiguous()`",
+    "retyped": "use the pointer as it is passed, without a conversion to another dtype",
 }
+OF_USERS = frozenset({"uncovered", "clash", "lost", "unset", "gap", "retyped", "beyond"})
+DEFINITE = OF_USERS - {"lost", "beyond"}
+CORRECTED = "the call with a corrected kernel or launch"
 SETTLE = "the call with this launch in eager mode: try-fix --launch {} --as eager --exported program.pt2"
 
 
@@ -214,6 +224,10 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE
         if effect is Effect.GONE or found.kind == "grid":
             level = CausalLevel.BUILD
+        elif found.kind in DEFINITE:
+            level = CausalLevel.STATE  # whatever value was seen to be wrong, the code made it
+        # Eager mode runs the user's own kernels too, so it settles nothing about them.
+        settle = CORRECTED if found.kind in OF_USERS else SETTLE.format(found.launch)
         facts = [seen("inspect_package", found.sentence, found.location)]
         facts += [seen("locate_fault", located)] if located else []
         yield Suspect(
@@ -224,9 +238,16 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
             evidence=tuple(facts),
             fix=Fix(text=DEFECT_FIXES[found.kind]) if not wrong else None,
             intervention=change,
-            settle="" if change is not None else SETTLE.format(found.launch),
-            observed=bool(located) or found.kind == "grid",
+            settle="" if change is not None else settle,
+            observed=bool(located) or found.kind in {"grid", "beyond"} | DEFINITE,
         )
+
+
+def numbers_doubted(case: DiagnosisState) -> bool:
+    """Whether the program ended with an error that wrong numbers may cause, as its own comparison does."""
+    roots = [root for _, root in case.own_roots]
+    unexplained = not roots and case.failure_of("plain") == "none"
+    return case.failed and (unexplained or any("wrong_output" in root.candidates for root in roots))
 
 
 def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
@@ -242,7 +263,9 @@ def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
         return "illegal_memory_access"
     by_program = case.equals_eager is False and (case.failed or case.judged_by_program)
     numbers = case.failed and case.failure_of("plain") in ("differs", "nonfinite")
-    return "wrong_output" if by_program or numbers else None
+    users = any(each.kind == "user_triton" for each in case.launches)
+    doubted = kind in OF_USERS and users and numbers_doubted(case)
+    return "wrong_output" if by_program or numbers or doubted else None
 
 
 def _located(found: Finding, case: DiagnosisState) -> str:

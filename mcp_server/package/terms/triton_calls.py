@@ -27,6 +27,7 @@ from mcp_server.package.terms.term import (
     Unread,
     dtype_of,
     is_address,
+    is_float,
     promoted,
     whole_dtype,
 )
@@ -125,7 +126,8 @@ class Functions(Reader):
         value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
         if mask is None or other is None:
             return value
-        return chosen(mask, value, other)
+        # Triton converts `other` to the dtype of what is loaded.
+        return chosen(mask, value, cast(other, value.dtype) if is_float(value.dtype) else other)
 
     def called(self, call: Call) -> Term | None:
         """Return the result of a call of a Triton function or of one in the kernel's source; else None."""

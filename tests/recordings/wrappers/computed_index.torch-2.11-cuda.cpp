@@ -126,7 +126,7 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_add_embedding_mul_0 == nullptr) {
-        kernels_.triton_poi_fused_add_embedding_mul_0 = loadKernel("/cache/cmimf4eqxftnpawc7e2tf7j4udyd5ileomoebgspv62lcn2q5lg3/cg2kio6w6bhsrhjdcyzuho4wu3rs742hliwdvxgygwf43usqtj4i.cubin", "triton_poi_fused_add_embedding_mul_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_embedding_mul_0 = loadKernel("/cache/cg2kio6w6bhsrhjdcyzuho4wu3rs742hliwdvxgygwf43usqtj4i.cubin", "triton_poi_fused_add_embedding_mul_0", 0, cubin_dir_); 
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
@@ -210,7 +210,7 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_1 == nullptr) {
-        kernels_.triton_poi_fused_1 = loadKernel("/cache/cmimf4eqxftnpawc7e2tf7j4udyd5ileomoebgspv62lcn2q5lg3/cmd6b4aarjdsjqdpfydxfthqvomf6wf2pm277dz3cesiymd5cx2d.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_1 = loadKernel("/cache/cmd6b4aarjdsjqdpfydxfthqvomf6wf2pm277dz3cesiymd5cx2d.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
     }
     CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_8 = xnumel;
@@ -279,7 +279,7 @@ static inline void call_triton_per_fused_argmax_2(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_per_fused_argmax_2 == nullptr) {
-        kernels_.triton_per_fused_argmax_2 = loadKernel("/cache/cmimf4eqxftnpawc7e2tf7j4udyd5ileomoebgspv62lcn2q5lg3/cfkzv4nbobi7pwxnryo6njujdv7gksbzhbvrn3pbroyyqyvh6u3c.cubin", "triton_per_fused_argmax_2", 16, cubin_dir_); 
+        kernels_.triton_per_fused_argmax_2 = loadKernel("/cache/cfkzv4nbobi7pwxnryo6njujdv7gksbzhbvrn3pbroyyqyvh6u3c.cubin", "triton_per_fused_argmax_2", 16, cubin_dir_); 
     }
     CUdeviceptr var_11 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_12 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -383,7 +383,7 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 == nullptr) {
-        kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 = loadKernel("/cache/cmimf4eqxftnpawc7e2tf7j4udyd5ileomoebgspv62lcn2q5lg3/ctgiuheupvtsw6r5xd6qjxokt37mx57u5on6ywhdpvwwae5uafxd.cubin", "triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 = loadKernel("/cache/ctgiuheupvtsw6r5xd6qjxokt37mx57u5on6ywhdpvwwae5uafxd.cubin", "triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3", 0, cubin_dir_); 
     }
     CUdeviceptr var_17 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_18 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());

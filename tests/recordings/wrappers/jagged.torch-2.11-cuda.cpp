@@ -112,7 +112,7 @@ static inline void call_triton_poi_fused_index_mul_0(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_index_mul_0 == nullptr) {
-        kernels_.triton_poi_fused_index_mul_0 = loadKernel("/cache/ceejhjfjtmyloaxx22adn3pm2phdxcwc7bhilr2px27ilj576eo7/cwehx2e3uhqptgaeqhn5tyjgl2nea6o27gc7zwe5orzgj26g3b65.cubin", "triton_poi_fused_index_mul_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_index_mul_0 = loadKernel("/cache/cwehx2e3uhqptgaeqhn5tyjgl2nea6o27gc7zwe5orzgj26g3b65.cubin", "triton_poi_fused_index_mul_0", 0, cubin_dir_); 
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
@@ -185,7 +185,7 @@ static inline void call_triton_red_fused_mean_1(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_red_fused_mean_1 == nullptr) {
-        kernels_.triton_red_fused_mean_1 = loadKernel("/cache/ceejhjfjtmyloaxx22adn3pm2phdxcwc7bhilr2px27ilj576eo7/c5wtu4jta2sfs2d4r2lj7v6kpjpjmacegukog6ss5u65dtzvcoa7.cubin", "triton_red_fused_mean_1", 16, cubin_dir_); 
+        kernels_.triton_red_fused_mean_1 = loadKernel("/cache/c5wtu4jta2sfs2d4r2lj7v6kpjpjmacegukog6ss5u65dtzvcoa7.cubin", "triton_red_fused_mean_1", 16, cubin_dir_); 
     }
     CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -261,7 +261,7 @@ static inline void call_triton_poi_fused_add_addmm_mean_slice_2(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_add_addmm_mean_slice_2 == nullptr) {
-        kernels_.triton_poi_fused_add_addmm_mean_slice_2 = loadKernel("/cache/ceejhjfjtmyloaxx22adn3pm2phdxcwc7bhilr2px27ilj576eo7/ci6ps3jd33jpgroi4zlzoi6yxfeo53cnxktj7ex6xettylr7jlgg.cubin", "triton_poi_fused_add_addmm_mean_slice_2", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_addmm_mean_slice_2 = loadKernel("/cache/ci6ps3jd33jpgroi4zlzoi6yxfeo53cnxktj7ex6xettylr7jlgg.cubin", "triton_poi_fused_add_addmm_mean_slice_2", 0, cubin_dir_); 
     }
     CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
     CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());

@@ -137,7 +137,7 @@ static inline void call_triton_poi_fused_addmm_halve_rows_tanh_0(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_addmm_halve_rows_tanh_0 == nullptr) {
-        kernels_.triton_poi_fused_addmm_halve_rows_tanh_0 = loadKernel("/cache/csvlx5rbgvl3bdyqj77us6ujvxvvryza25ktafwqfbhuw7czmfqs/cqpfcjltwkapklpg5quw6c3hssdxsoisttwuprnsneifrixrbxdi.cubin", "triton_poi_fused_addmm_halve_rows_tanh_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_addmm_halve_rows_tanh_0 = loadKernel("/cache/cqpfcjltwkapklpg5quw6c3hssdxsoisttwuprnsneifrixrbxdi.cubin", "triton_poi_fused_addmm_halve_rows_tanh_0", 0, cubin_dir_); 
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
     int32_t var_1 = xnumel;
@@ -202,7 +202,7 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_1 == nullptr) {
-        kernels_.triton_poi_fused_1 = loadKernel("/cache/csvlx5rbgvl3bdyqj77us6ujvxvvryza25ktafwqfbhuw7czmfqs/ct76l2cjqzeqz3yfouzmkoov25nw4xl5d2mxktfkqlu5qcmbmk4y.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_1 = loadKernel("/cache/ct76l2cjqzeqz3yfouzmkoov25nw4xl5d2mxktfkqlu5qcmbmk4y.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
     }
     CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_5 = xnumel;

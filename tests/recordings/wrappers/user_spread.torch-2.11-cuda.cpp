@@ -98,7 +98,7 @@ static inline void call_triton_poi_fused_zeros_0(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_zeros_0 == nullptr) {
-        kernels_.triton_poi_fused_zeros_0 = loadKernel("/cache/cxgn6zyr4eg4yvumbagmd2gcv3prxh43b6xb6q5h3mgx5vhb55vm/cy27exsyjouirmqdrdvsxazhtusz7enyh2uq2cbzyv33tx4ohjcx.cubin", "triton_poi_fused_zeros_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_zeros_0 = loadKernel("/cache/cy27exsyjouirmqdrdvsxazhtusz7enyh2uq2cbzyv33tx4ohjcx.cubin", "triton_poi_fused_zeros_0", 0, cubin_dir_); 
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_1 = xnumel;
@@ -151,7 +151,7 @@ static inline void call_triton_poi_fused_mul_sigmoid_1(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_mul_sigmoid_1 == nullptr) {
-        kernels_.triton_poi_fused_mul_sigmoid_1 = loadKernel("/cache/cxgn6zyr4eg4yvumbagmd2gcv3prxh43b6xb6q5h3mgx5vhb55vm/cfl57ypfllx3rwyne4r43onjha6xwtq347ea5thbnudisookzvdu.cubin", "triton_poi_fused_mul_sigmoid_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_mul_sigmoid_1 = loadKernel("/cache/cfl57ypfllx3rwyne4r43onjha6xwtq347ea5thbnudisookzvdu.cubin", "triton_poi_fused_mul_sigmoid_1", 0, cubin_dir_); 
     }
     CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -206,7 +206,7 @@ static inline void call_triton_poi_fused_mul_sigmoid_2(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_mul_sigmoid_2 == nullptr) {
-        kernels_.triton_poi_fused_mul_sigmoid_2 = loadKernel("/cache/cxgn6zyr4eg4yvumbagmd2gcv3prxh43b6xb6q5h3mgx5vhb55vm/cok4xeeiauutse2bku3gb53mjpgfffypuyolur3rkxl3ks7xq5b6.cubin", "triton_poi_fused_mul_sigmoid_2", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_mul_sigmoid_2 = loadKernel("/cache/cok4xeeiauutse2bku3gb53mjpgfffypuyolur3rkxl3ks7xq5b6.cubin", "triton_poi_fused_mul_sigmoid_2", 0, cubin_dir_); 
     }
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -260,7 +260,7 @@ static inline void call_spread_kernel_0(
     uint32_t grid_2 = _grid_2;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.spread_kernel_0 == nullptr) {
-        kernels_.spread_kernel_0 = loadKernel("/cache/cxgn6zyr4eg4yvumbagmd2gcv3prxh43b6xb6q5h3mgx5vhb55vm/c4hj677zg2ijyuc3fx3k5swzlw2s7aidgjdjcumgoc5lsnjrnxxk.cubin", "spread_kernel", 0, cubin_dir_); 
+        kernels_.spread_kernel_0 = loadKernel("/cache/c4hj677zg2ijyuc3fx3k5swzlw2s7aidgjdjcumgoc5lsnjrnxxk.cubin", "spread_kernel", 0, cubin_dir_); 
     }
     CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
     CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(slots.data_ptr());
@@ -330,7 +330,7 @@ static inline void call_triton_poi_fused_addmm_tanh_3(
     uint32_t grid_2 = 1;
     if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
     if (kernels_.triton_poi_fused_addmm_tanh_3 == nullptr) {
-        kernels_.triton_poi_fused_addmm_tanh_3 = loadKernel("/cache/cxgn6zyr4eg4yvumbagmd2gcv3prxh43b6xb6q5h3mgx5vhb55vm/cuhlbmjtbih6zdhh5zmiiqmqqgwc7uursbmiyd57oacg3sou4x7c.cubin", "triton_poi_fused_addmm_tanh_3", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_addmm_tanh_3 = loadKernel("/cache/cuhlbmjtbih6zdhh5zmiiqmqqgwc7uursbmiyd57oacg3sou4x7c.cubin", "triton_poi_fused_addmm_tanh_3", 0, cubin_dir_); 
     }
     CUdeviceptr var_19 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
     int32_t var_20 = xnumel;
