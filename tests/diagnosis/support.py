@@ -26,7 +26,7 @@ from mcp_server.tools.every_launch import WrongLaunch
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker.events import Event
 from tests.conftest import ZooPackage
-from tests.memory_faults.support import recorded
+from tests.support.programs import recorded
 
 LOG = Path("output.log")
 RAISED = "Error: index out of bounds: 0 <= tmp2 < 32L"

@@ -35,7 +35,8 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
-from tests.memory_faults.support import FAULTS, given_to, joined, recorded, view_of
+from tests.memory_faults.support import FAULTS, given_to, joined, view_of
+from tests.support.programs import recorded
 from tests.worker.support import context_in
 
 CALLER = "  /app/serve.py(55): main"

@@ -34,7 +34,7 @@ from tests.diagnosis.support import (
     run,
     trial,
 )
-from tests.memory_faults.support import recorded
+from tests.support.programs import recorded
 
 # An operator of the user's own that calls torch after an earlier kernel failed: the frames are what pybind11
 # adds, the rest is as recorded on an H200.

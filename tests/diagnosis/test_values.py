@@ -40,7 +40,8 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
-from tests.memory_faults.support import joined, recorded
+from tests.memory_faults.support import joined
+from tests.support.programs import recorded
 from tests.worker.support import here
 
 CHECK = """Traceback (most recent call last):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,6 @@ from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.fault_run import read_ranges, read_report
 from mcp_server.worker import events
 from tests.recorded import RECORDINGS
-
-WRAPPERS = RECORDINGS / "wrappers"
-
-
-def recorded(name: str, directory: Path, changes: Mapping[str, str] = {}) -> PackageView:
-    """A recorded wrapper of torch 2.11 on CUDA as a package of nothing else, with `changes` of its text."""
-    text = (WRAPPERS / f"{name}.torch-2.11-cuda.cpp").read_text()
-    for old, new in changes.items():
-        assert old in text
-        text = text.replace(old, new)
-    (directory / f"{name}.wrapper.cpp").write_text(text)
-    return view_package(directory)
-
 
 FAULTS = RECORDINGS / "memory_faults"
 PROGRAMS = sorted(path.name for path in FAULTS.iterdir())

@@ -18,8 +18,9 @@ from mcp_server.package.prover import find_kernel_defects, largest_sizes
 from mcp_server.package.terms.accesses import Spans, lanes, read_accesses
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ZooPackage
-from tests.memory_faults.support import FAULTS, PROGRAMS, given_to, recorded, view_of
+from tests.memory_faults.support import FAULTS, PROGRAMS, given_to, view_of
 from tests.recorded import RECORDINGS
+from tests.support.programs import recorded
 from tests.zoo.names import TRIED, few
 
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.torch-2.11-cuda.cpp"))
@@ -188,14 +189,7 @@ def test_kernels_of_the_zoo_are_healthy(name: str, zoo: ZooPackage) -> None:
 
 def edited(name: str, directory: Path, *edits: tuple[str, str], size: int = 8) -> list[tuple[str, str]]:
     """The defects of a recorded CUDA wrapper in which each first text is replaced by its second."""
-    recorded(name, directory)
-    path = directory / f"{name}.wrapper.cpp"
-    text = path.read_text()
-    for old, new in edits:
-        assert old in text, old
-        text = text.replace(old, new)
-    path.write_text(text)
-    view = view_package(directory)
+    view = recorded(name, directory, dict(edits))
     assert not view.wrapper.problems
     symbols = view.wrapper.symbols.values()
     return defects(view, {s.name: size for s in symbols if s.kind in ("size", "stride")})

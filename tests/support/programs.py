@@ -60,12 +60,15 @@ def build(name: str) -> Path:
 WRAPPERS = RECORDINGS / "wrappers"
 
 
-def recorded(name: str, folder: Path) -> PackageView:
-    """A package that holds a recorded wrapper and no library."""
-    text = (WRAPPERS / f"{name}.torch-2.11-cuda.cpp").read_bytes()
+def recorded(name: str, folder: Path, changes: Mapping[str, str] = {}) -> PackageView:
+    """A package that holds a recorded wrapper, with `changes` of its text, and no library."""
+    text = (WRAPPERS / f"{name}.torch-2.11-cuda.cpp").read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
     members = {
         f"{name}/archive_format": b"pt2",
-        f"{name}/data/aotinductor/model/abc.wrapper.cpp": text,
+        f"{name}/data/aotinductor/model/abc.wrapper.cpp": text.encode(),
         f"{name}/data/aotinductor/model/abc.wrapper_metadata.json": b'{"AOTI_DEVICE_KEY": "cuda"}',
     }
     return view_package(write(folder / f"{name}.pt2", members))
