@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -197,19 +196,6 @@ class Race:
     def lucky_ratio(self, found: Diagnosis) -> float:
         """The guide given up at the first step that named the guilty party, which no one knows beforehand."""
         return (self.guide.named_s or self.guide.wall_s) / found.seconds
-
-
-def read_races(data: Sequence[dict[str, Any]]) -> list[Race]:
-    """Races from what `dataclasses.asdict` made of them, and JSON after it."""
-    return [
-        Race(
-            case=one["case"],
-            needs=one["needs"],
-            guide=Procedure(**one["guide"]),
-            diagnoses=tuple(Diagnosis(**found) for found in one["diagnoses"]),
-        )
-        for one in data
-    ]
 
 
 def print_races(races: Sequence[Race], console: Console) -> None:

@@ -62,10 +62,6 @@ class Program:
             ending.write_text(json.dumps(result))
         return log
 
-    def plain_seconds(self) -> float:
-        """How long the plain run took, in seconds."""
-        return float(json.loads(self.plain_log().with_suffix(".json").read_text())["wall_s"])
-
     def _log(self) -> Question | None:
         if "log" not in self.answer.forms:
             return None

@@ -75,6 +75,8 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
     if category == "cost":
         of = (guilty.value or "").rpartition(" ")[2]
         return {"bytes": "too much memory", "memory": "too much memory"}.get(of, HEADLINES[category])
+    if category == "compile_failure" and any(each.stage == "export" for each in case.captured.attempts):
+        return "export failed"
     words = HEADLINES[category].format(op=guilty.name if guilty.kind == "op" else "").rstrip()
     if category == "nan_or_inf":
         return _non_finite(case) or words

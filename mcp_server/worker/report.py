@@ -117,6 +117,7 @@ class Attempt:
     error: str = ""
     again: str = ""
     sizes: int = 0
+    compiled: bool = False
     more_lines: list[int] = field(default_factory=list)
     reached: int = 0
     reached_code: str = ""

@@ -153,7 +153,7 @@ def test_a_verdict_has_the_rewrite_that_ran(tmp_path: Path) -> None:
     assert (verdict["category"], verdict["confidence"]) == ("compile_failure", "proven")
     assert verdict["guilty"]["model_locations"][0]["line"] == 6
     assert verdict["fix"]["after"] == "return torch.where(x.mean() > 0, x.relu(), -x)"
-    assert "eager mode" in verdict["confirmed"]["after"] and script.read_text() == SCRIPT
+    assert "the compile passed" in verdict["confirmed"]["after"] and script.read_text() == SCRIPT
 
 
 def test_a_change_must_hold_at_the_ends_of_the_declared_range(tmp_path: Path) -> None:
@@ -303,6 +303,19 @@ for _ in range(2):
     given = torch.rand(4)
     torch.testing.assert_close(package(given), model(given))
 """
+
+
+def test_a_change_must_compile_too(tmp_path: Path) -> None:
+    """`x[: k.sum().item()]` exports, and its generated code does not compile."""
+
+    def build(program: Any) -> Any:
+        return torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2"))
+
+    model, args = model_of("return x[: int(k.sum())]", tmp_path), (X, torch.tensor([1, 2]))
+    with pytest.raises(Exception) as raised:
+        torch.export.export(model, args)
+    first, *_ = attempts(Failing(model, args, {}, {}, raised.value, build=build))
+    assert "CppCompileError" in first.error and not first.again
 
 
 @thorough

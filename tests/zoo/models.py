@@ -327,10 +327,6 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
-def features_sample(n: int) -> dict[str, torch.Tensor]:
-    return {"user": _randn(n, 8), "item": _randn(n, 8)}
-
-
 def export(name: str, device: str = "cpu", n: int = 8) -> torch.export.ExportedProgram:
     """The exported program of one entry, from seed 0, with inputs of size `n`."""
     entry = ENTRIES[name]

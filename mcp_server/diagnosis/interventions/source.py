@@ -48,12 +48,13 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
         action=action_of(found),
     )
     stage = "compile" if tried.stage in WRONG else tried.stage
-    passed = f"the {stage} passed and gave the outputs of eager mode"
+    both = stage == "export" and found.compiled
+    passed = f"the {'export and the compile' if both else stage} passed and gave the outputs of eager mode"
     at = "in {} calls in turn" if tried.stage == "state" else "at {} sizes"
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""
     failing = Seen("ok", differs=found.again) if tried.stage in WRONG else Seen("raised", text=found.again)
     trial = judged_elsewhere(change, Effect.GONE, failing)
-    left = "; its compile was not tried" if stage == "export" else ""
+    left = "; its compile was not tried" if stage == "export" and not both else ""
     return replace(trial, reason=passed + at_sizes + left)
 
 

@@ -40,6 +40,7 @@ class Failing:
     options: Dict[str, Any]
     error: Optional[BaseException]
     compile: Optional[Callable[..., Any]] = None
+    build: Optional[Callable[..., Any]] = None  # compiles what a changed export gives
     lines: List[Place] = field(default_factory=list)  # of the model, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
     trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # of functions that are rewritten already

@@ -301,7 +301,8 @@ class Compiles:
         module, args, kwargs, options, failed, sources = self.last_export
         inside = set(map(id, chain(error)))
         if failed is not None and id(failed) in inside:
-            failing = Failing(module, args, kwargs, options, failed, sources=sources)
+            build = compile_with({})
+            failing = Failing(module, args, kwargs, options, failed, build=build, sources=sources)
         elif self.last_compile is not None and id(self.last_compile[1]) in inside:
             again = compile_with(self.last_compile[0])
             error = self.last_compile[1]
