@@ -115,7 +115,9 @@ class WorkloadArguments(ProgramArguments):
 class DiagnoseArguments(WorkloadArguments):
     """A workload or the log of one, and the time limit for the whole procedure."""
 
-    exported: str = Field(default="", description="Use this exported .pt2; with package, as the reference.")
+    exported: str = Field(
+        default="", description="Use this exported .pt2; with package, as the reference; not with script."
+    )
     inputs: Inputs = ""
     log: str = Field(default="", description="Read this log of a failing run, or continue this job.")
 
