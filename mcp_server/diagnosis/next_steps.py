@@ -143,6 +143,9 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if unseen_symptom(case):
         return _to_see_the_symptom(arguments, case)
     repeated = NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)
+    if best is None and _only_built(case):
+        given = {**arguments, "inputs": INPUTS}
+        return [NextStep(why="call it with the inputs that fail", tool="diagnose", arguments=given)]
     if best is None and not case.runs:
         return _with_other_argument(arguments, case)
     if best is None and case.only_loaded and not case.failed:
@@ -195,6 +198,12 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             arguments = {**arguments, "inputs": INPUTS}
         steps = [NextStep(why=why, tool=tool, arguments=arguments) if takes_it else repeated]
     return [*steps, *reduction(best, case)]
+
+
+def _only_built(case: DiagnosisState) -> bool:
+    """Whether an exported program compiled, and was given without inputs to call it with."""
+    workload = case.workload
+    return isinstance(workload, ExportedWorkload) and workload.inputs is None and not case.failed
 
 
 def _of_process(process: ProcessSeen) -> list[NextStep]:
@@ -388,6 +397,11 @@ def open_question(case: DiagnosisState) -> str:
         return f"Nothing could be run: {case.notes[0]}."
     if case.cut_short:
         return ""
+    if _only_built(case):
+        return (
+            "The program compiles. Its package was not called, because no inputs were given. Pass those of "
+            f"the failing call with {argument('inputs')}."
+        )
     if case.only_loaded and not case.failed:
         return (
             "The package loads, but its model was not called, because no inputs were given. Pass those of "

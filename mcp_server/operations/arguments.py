@@ -405,7 +405,9 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else "arguments"
     here = [error for error in errors if error["loc"][:1] == (name,)]
     where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name
-    spelled = argument(where) if on_command_line.get() else f"argument {where!r}"
+    spelled = f"argument {where!r}"
+    if on_command_line.get():
+        spelled = OPTION_NAMES.get(where, (argument(where),))[0]
     field = model.model_fields.get(name)
     allowed = (field.description if field else "") or ""
     if errors[0]["type"] == "missing":
@@ -415,7 +417,8 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
         return ProblemError(f"{spelled} is out of range", value=value, allowed=range_of(field) or allowed)
     if field and get_origin(field.annotation) is Literal:
         choices = [str(choice) for choice in get_args(field.annotation) if choice != ""]
-        return ProblemError(f"{spelled} has no such choice", value=value, allowed=listed(choices, "or"))
+        what = f"{spelled} has no such choice{closest(str(value), choices)}"
+        return ProblemError(what, value=value, allowed=listed(choices, "or"))
     messages = [error["msg"] for error in here or errors]
     message = " or ".join(dict.fromkeys(text[:1].lower() + text[1:] for text in messages))
     return ProblemError(f"{spelled}: {message}", value=value, allowed=allowed)

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import stat
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,8 @@ def workload_of(given: args.ProgramArguments) -> Workload:
         raise ProblemError("a program and a package are two workloads", value=given.package, allowed=allowed)
     if kinds == ["script", "exported"]:
         allowed = "the script alone, or the package with inputs of the failing call and exported"
-        raise ProblemError("exported is the reference of a package", value=given.script, allowed=allowed)
+        what = f"{argument('exported')} is the reference of a package, and a script exports its own"
+        raise ProblemError(what, value=given.script, allowed=allowed)
     if len(kinds) != 1:
         allowed = "exactly one of " + ", ".join(kind for kind in KINDS if hasattr(given, kind))
         what = "more than one workload given" if kinds else "no workload given"
@@ -219,6 +221,8 @@ def launcher() -> tuple[str, ...]:
     return words
 
 
+MOST_NAMES = 1000  # of a folder, to compare a misspelt name with
+
 _KINDS_OF_FILE = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -267,11 +271,20 @@ def _mode(name: str, path: Path, allowed: str) -> int:
     try:
         return path.stat().st_mode
     except FileNotFoundError:
-        raise ProblemError(f"{_said(name)} does not exist", value=str(path), allowed=allowed) from None
+        what = f"{_said(name)} does not exist{_like(path)}"
+        raise ProblemError(what, value=str(path), allowed=allowed) from None
     except (OSError, ValueError) as error:  # the name is too long, or a part of the path is a file
         why = cause(error) if isinstance(error, OSError) else str(error)
         what = f"{_said(name)} cannot be reached: {why}"
         raise ProblemError(what, value=str(path)[:300], allowed=allowed) from None
+
+
+def _like(path: Path) -> str:
+    """Return ` (did you mean 'x'?)` for a file in the same folder with a similar name, or nothing."""
+    try:
+        return args.closest(path.name, [each.name for each in islice(path.parent.iterdir(), MOST_NAMES)])
+    except OSError:
+        return ""
 
 
 def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
@@ -287,7 +300,7 @@ def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
     if not name or not shutil.which(name, path=search_path):
         here = f", such as ./{name}" if name and (cwd / name).is_file() else ""
         allowed = f"a program on PATH, or the path of one{here}"
-        raise ProblemError("no such program", value=name[:300], allowed=allowed)
+        raise ProblemError(f"no such program{_like(cwd / name)}", value=name[:300], allowed=allowed)
 
 
 def package_file(text: str, base: Path, model_name: str | None = None) -> Path:

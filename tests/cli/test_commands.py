@@ -117,7 +117,11 @@ WRONG = [
     ("diagnose reco.py --budget-s 0", "--budget-s is out of range: 0.0", "expected: 1 to 86400"),
     ("diagnose reco.pt2 -i nofile.pt", "--inputs does not exist", "nofile.pt"),
     ("diagnose none.py", "script does not exist", "none.py"),
-    ("diagnose reco.py --exported reco.pt2", "exported is the reference of a package", "the script alone"),
+    (
+        "diagnose reco.py --exported reco.pt2",
+        "--exported is the reference of a package, and a script exports its own",
+        "the script alone",
+    ),
     ("explain-error invalid", "with --text, or a file with --log", "explain-error --text invalid"),
     ("explain-error reco.py", "with --text, or a file with --log", "explain-error --log reco.py"),
     ("diagnose reco.py -i bad.pt", "--inputs does not apply to a script", "with package or exported"),
