@@ -92,6 +92,19 @@ def _flat(part: InputSlice) -> slice:
     return EVERYWHERE if whole else slice(part.offset, part.end, part.stride)
 
 
+def _reads_all(index: Index, case: DiagnosisState) -> bool:
+    """Whether every element of the input selects from the same tensor, as columns do one after another."""
+    part = index.part
+    assert part is not None, "asked for an index that is an input as given"
+    alike = [
+        each.part
+        for each in (*checked_inputs(case), *further_inputs(case))
+        if each.part is not None and _Indexed.of(each) == _Indexed.of(index)
+        if (each.part.input, each.part.stride, each.part.end) == (part.input, part.stride, None)
+    ]
+    return {each.offset for each in alike} >= set(range(part.stride))
+
+
 def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Suspect:
     """The elements of an input that a check or an operator rejects; no error if it was not reached."""
     part, candidate, launch = index.part, index.candidate, index.launch
@@ -100,6 +113,7 @@ def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Su
     where, name = f"element {facts.index} of {item.label} is {facts.value}", name_of(item)
     flat, low, high = _flat(part), part.low, part.high
     read = name if flat == EVERYWHERE else f"{name}.flatten(){slice_text(flat)}"
+    all_read = name if _reads_all(index, case) else read
     indexed, outside = _Indexed.of(index), share(facts.outside, facts.elements, "value")
     at = f" at {candidate.location}" if candidate is not None else ""
     own = _lines(candidate) if candidate is not None else launch_lines(launch.index, case)
@@ -117,8 +131,8 @@ def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Su
         ),
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
         fix=Fix(
-            text=indexed.advice(read, part, facts),
-            after=f"assert {low} <= int({read}.min()) and int({read}.max()) <= {high}",
+            text=indexed.advice(all_read, part, facts),
+            after=f"assert {low} <= int({all_read}.min()) and int({all_read}.max()) <= {high}",
         ),
         intervention=_replaced(part, indexed, case),
     )
