@@ -370,6 +370,7 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
     if outcome == "fault" and left and not any(is_cause(each, case) for each in others):
         failure = left[0].reason or left[0].after.describe()
         yield f"Another failure remains after this change: {failure}. Make the change, then diagnose again."
+    yield from _beside_the_call(best, case)
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
     package = case.package
     if launched and package is not None and not package.kernel_information and case.program_path is None:
@@ -377,6 +378,20 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
             "The package does not record the lines of the model. To see them, compile it with "
             f"INDUCTOR_PROVENANCE=1, or {_lines_from(case)}."
         )
+
+
+def _beside_the_call(best: Suspect, case: DiagnosisState) -> Iterator[str]:
+    """Yield what else went wrong in the program: a wait for a dead thread, and NaN in another call."""
+    call, script = case.suspect_call, case.script_run
+    if call is None:
+        return
+    if script is not None and script.failure == "timeout" and call.outcome == "failed":
+        of = f" of thread {call.thread_name}" if call.thread_name not in ("", "MainThread") else ""
+        yield f"The program did not end: it may wait for what this call{of} should have returned."
+    calls = [each for each in case.calls if each.pid == call.pid]
+    bad = [n for n, each in enumerate(calls, 1) if each is not call and any(o.nan for o in each.outputs)]
+    if bad and best.category != "nan_or_inf" and not case.nan_accepted:
+        yield f"Call {bad[0]} of {len(calls)} returned NaN. If it is not meant, diagnose again after the fix."
 
 
 def _lines_from(case: DiagnosisState) -> str:

@@ -183,6 +183,15 @@ def test_a_check_that_allows_no_rounding_is_told(by_rounding: float) -> None:
     assert told == (by_rounding > 0, by_rounding > 0)
 
 
+def test_nan_in_another_call_is_remarked(tmp_path: Path) -> None:
+    """A program with two defects: the verdict on one call names the other call, which returned NaN."""
+    case = checked()
+    nan = {"path": "out[0]", "kind": "tensor", "nan": 1}
+    case.capture = capture(calls=[phase(1, **CALL, outputs=[nan]), phase(2, **CALL, outcome="failed")])
+    verdict = conclude(list(detect(case)), case, Context(tmp_path, Path("python")))
+    assert any("Call 1 of 2 returned NaN" in remark for remark in verdict.remarks)
+
+
 LATE = RAISED.replace("assert scores.max() < 1", "assert took < 5").replace(
     "risk above 1", "9.2 ms a request"
 )
