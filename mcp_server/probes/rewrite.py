@@ -27,7 +27,9 @@ from mcp_server.probes.domain_guard import GUARDED, HELPERS
 ROLE_BITS: dict[Role, int] = {"read": 1, "written": 2, "read_write": 3, "unknown": 0}
 
 _CONSTANT = re.compile(r"(?P<declared>auto& (?P<name>\w+) = (?P<value>constants_->at\(\d+\)));")
-_HOISTED = re.compile(r"wrap_with_raii_handle_if_needed\(")
+# A temporary that frees its tensor at the end of the statement, before the probe after the launch.
+_OWNER = re.compile(r"RAIIAtenTensorHandle\(")
+_HOISTED = re.compile(rf"wrap_with_raii_handle_if_needed\(|{_OWNER.pattern}")
 # Expressions that can be evaluated twice: no quotes, assignments, increments or moves.
 _PURE = re.compile(
     r"(?!.*(?:\+\+|--|\bmove\(|\brelease\(|\"|'|(?<![=<>!])=(?!=)))[\w\s+\-*/%().:<>,&!|?]+", re.S
@@ -160,9 +162,9 @@ def _launch_edits(text: str, number: int, launch: Launch) -> list[Edit]:
 
 
 def _hoist(text: str, argument: Argument, count: int) -> tuple[Edit, str] | None:
-    """Return the edit that replaces an inline view with a variable, and the variable's definition."""
+    """Return the edit that replaces an inline view or owner with a variable, and its definition."""
     expression = text[argument.start : argument.end]
-    match = _HOISTED.search(expression) if argument.is_tensor and argument.view else None
+    match = (_HOISTED if argument.view else _OWNER).search(expression) if argument.is_tensor else None
     if match is None:
         return None
     start, end, depth = argument.start + match.start(), argument.start + match.end(), 1

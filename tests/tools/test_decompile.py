@@ -238,15 +238,30 @@ class Joins(torch.nn.Module):
         both = torch.cat([self.days(ids), self.hours(ids)], -1)
         return self.out(torch.cat([x.tanh(), both], -1))
 
+class Layouts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.GroupNorm(4, 16)
+        self.experts = torch.nn.Parameter(torch.randn(4, 8, 6))
+    def forward(self, x):
+        image = self.conv(x.view(1, 3, 10, 16)).sigmoid()
+        wide = torch.nn.functional.interpolate(image[..., ::2, ::2], scale_factor=2, mode="bilinear")
+        pooled = torch.nn.functional.adaptive_avg_pool2d(self.norm(image + wide).relu(), 3)
+        rows = x.view(2, 12, 20)
+        rows = ((rows - rows.mean(1, keepdim=True)) / rows.std(1, keepdim=True)).transpose(1, 2)
+        chosen = torch.einsum("tef,efd->ted", x[:20].view(5, 4, -1)[..., :8].tanh(), self.experts)
+        return pooled, torch.cat([rows, rows.roll(1, -1)], 1), chosen
+
 class Turns(torch.nn.Module):
     def forward(self, x):
         return torch.ops.made.turned(x).sin() * torch.arange(16.0)
 
 sys.path.insert(0, sys.argv[1])
 import ops
-made = {"draws": Draws(), "flows": Flows(), "joins": Joins(), "turns": Turns()}[sys.argv[2]]
+made = {each.__name__.lower(): each for each in (Draws, Flows, Joins, Layouts, Turns)}[sys.argv[2]]()
 more = {"flows": [torch.tensor(5)], "joins": [torch.arange(7)]}.get(sys.argv[2], [])
-given = [torch.randn(7, 16) if sys.argv[2] == "joins" else torch.randn(8, 16), *more]
+size = {"joins": (7, 16), "layouts": (30, 16)}.get(sys.argv[2], (8, 16))
+given = [torch.randn(size), *more]
 rows = [{0: torch.export.Dim("rows", min=2, max=64)}, None] if sys.argv[2] == "flows" else None
 program = torch.export.export(made, tuple(given), dynamic_shapes=rows)
 options = {"aot_inductor.force_mmap_weights": sys.argv[2] == "joins"}
@@ -281,12 +296,15 @@ def made_and_read(name: str, folder: Path, outcome: str = "agrees") -> dict[str,
     return found
 
 
-@pytest.mark.parametrize(("name", "outcome"), nightly(("joins", "agrees"), ("turns", "differs")))
+@pytest.mark.parametrize(
+    ("name", "outcome"), nightly(("joins", "agrees"), ("layouts", "agrees"), ("turns", "differs"))
+)
 def test_a_launch_is_judged_on_its_memory(tmp_path: Path, name: str, outcome: str) -> None:
     """Parts of one tensor stay in one memory; a kernel reads what an operator returned as it expects it.
 
     The operator returns other strides than its fake function: the package is wrong, and none of its launches.
-    The weights of the other package lie behind its library.
+    The weights of one package lie behind its library. In another, a kernel reads its own results by their
+    place in memory and stores lanes one by one, and an operator's argument owns its handle.
     """
     found = made_and_read(name, tmp_path, outcome)
     assert {each["agreement"] for each in found["by_launch"]} <= {"rounding", "equal"}, found

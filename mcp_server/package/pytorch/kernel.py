@@ -13,7 +13,17 @@ from dataclasses import dataclass, field, replace
 from mcp_server.package.pytorch.axes import Axes, Axis, Loop, NotRead, Statement, plain_name
 from mcp_server.package.pytorch.expressions import Value
 from mcp_server.package.pytorch.values import Values
-from mcp_server.package.pytorch.views import Memory, Step, Structures, Tensor, is_whole, listed, typical, view
+from mcp_server.package.pytorch.views import (
+    Memory,
+    Step,
+    Structures,
+    Tensor,
+    is_whole,
+    listed,
+    tupled,
+    typical,
+    view,
+)
 from mcp_server.package.terms.parts import parts, unwrapped
 from mcp_server.package.terms.program import Check, Source, Store, read_program
 from mcp_server.package.terms.term import Element, Fold, Number, Range, Size, Term
@@ -93,10 +103,22 @@ class _Writer:
                     done.add(check)
                     self._check(check)
             self._store(store, places[store], stores[number + 1 :])
+        self._lay_out()
         text = "\n".join(self.values.lines)
         reads = [passed.tensor.text for passed in self.tensors.values()]
         used = [each for each in dict.fromkeys(reads) if re.search(rf"\b{each}\b", text)]
         return Function(tuple(self.values.lines), tuple(used), self.results)
+
+    def _lay_out(self) -> None:
+        """Give new tensors the wrapper's strides where a later statement accesses their memory directly."""
+        held = {tensor.text: tensor for states in self.memory.states.values() for _, tensor in states}
+        text = "\n".join(self.values.lines)
+        for name, tensor in held.items():
+            if re.search(rf"\b(?:strided|take|put)\({name}\b|\b{name}\.view\(", text):
+                starts = [n for n, each in enumerate(self.values.lines) if each.startswith(f"{name} = ")]
+                for at in starts[:1]:
+                    line = f"{name} = laid_out({name}, {tupled(tensor.strides)})"
+                    self.values.lines.insert(at + 1, line)
 
     # Checks.
 

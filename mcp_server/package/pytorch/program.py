@@ -24,7 +24,7 @@ from mcp_server.package.terms.whole import TooLarge
 from mcp_server.package.view import PackageView
 from mcp_server.worker.events import Schema
 
-ASSIGN = "assign"  # the callee of a moved handle  # the callee of a moved handle
+ASSIGN = "assign"  # the callee of a moved handle
 
 
 @dataclass(frozen=True)

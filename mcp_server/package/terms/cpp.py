@@ -258,7 +258,9 @@ class _Reader(Reader):
 
     def _lambda(self, node: Node, at_once: bool) -> None:
         match = _LAMBDA.match(node.block.header)
-        if match is None:
+        if match is None and at_once and node.block.header.strip() == "[&]":
+            self._returned(node)  # it stores the lanes of a vector one by one
+        elif match is None:
             self._not_read(node.block.line, node.block.header)
         elif at_once:
             line = node.block.line
