@@ -11,7 +11,6 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -39,13 +38,10 @@ def ran(package: Path, directory: Path, imports: Sequence[str]) -> dict[str, Any
     workload = PackageWorkload(package=package, inputs=inputs, extra_imports=list(imports))
     context = Context(directory=directory, python=Path(sys.executable))
     directory.mkdir()
-    started = time.monotonic()
     found = anyio.run(lambda: decompile(context, workload, out=None, launches=()))
     return {
         "outcome": found.outcome,
         "launches": Counter(each.agreement for each in found.by_launch),
-        "seconds": round(time.monotonic() - started, 1),
-        **({"not_read": found.not_read[0].why} if found.not_read else {}),
     }
 
 
@@ -94,8 +90,7 @@ def main() -> int:
         "launches_on_their_own_inputs": launches,
         "run": share(read(packages)),
     }
-    others = {name: each for name, each in found.items() if each["outcome"] != "agrees"}
-    keep("decompiled", {**results, "others": others})
+    keep("decompiled", results)
     print(json.dumps(results, indent=2))
     return 0
 

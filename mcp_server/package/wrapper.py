@@ -238,12 +238,16 @@ class _Reader:
         scope = self.scope
         if name in scope.symbols or name in scope.scalars:
             return self._bind_value(name, value, statement)
-        old, moved = scope.buffers.get(name), _MOVED.fullmatch(value)
-        if old is None or moved is None:
+        old = scope.buffers.get(name)
+        reference = read_reference(value, 0, len(value))
+        moved = _MOVED.fullmatch(value) or (reference.view and value.startswith("std::move("))
+        new = scope.buffers.get(reference.name or "") if moved else None
+        if old is None or new is None:
             return old is not None and "_aligned" in value
-        new = scope.buffers.get(moved[1])
-        if new is None:
-            return False
+        if (view := scope.view(reference)) is not None:
+            seen = f"{name} as {new.name}"  # a moved view has no name of its own
+            scope.buffers.derive(seen, new.name, "view", statement.line, view)
+            new = scope.buffers[seen]
         if old.sizes is None:
             scope.buffers[name] = replace(
                 old, sizes=new.sizes, strides=new.strides, dtype=new.dtype, device=new.device, offset="0"

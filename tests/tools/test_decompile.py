@@ -225,8 +225,10 @@ class Draws(torch.nn.Module):
 
 class Flows(torch.nn.Module):
     def forward(self, x, n):
-        swap = lambda a, b, n: (b.clone(), a.tanh() + b, n - 1)
-        a, b, _ = while_loop(lambda a, b, n: n > 0, swap, (x, x * 2, n))
+        def swap(a, b, n):
+            c = torch.cond(b.sum() > 0, lambda v: v.tanh() - 1, lambda v: v + 0.3, (a,))
+            return b.clone(), c + b, n - 1
+        a, b, _ = while_loop(lambda a, b, n: (n > 0).squeeze(), swap, (x, x * 2, n))
         return torch.cond(x.shape[0] > 6, lambda a: a.sin(), lambda a: a.cos(), (a,)), b
 
 class Joins(torch.nn.Module):
@@ -259,7 +261,7 @@ class Turns(torch.nn.Module):
 sys.path.insert(0, sys.argv[1])
 import ops
 made = {each.__name__.lower(): each for each in (Draws, Flows, Joins, Layouts, Turns)}[sys.argv[2]]()
-more = {"flows": [torch.tensor(5)], "joins": [torch.arange(7)]}.get(sys.argv[2], [])
+more = {"flows": [torch.tensor([5])], "joins": [torch.arange(7)]}.get(sys.argv[2], [])
 size = {"joins": (7, 16), "layouts": (30, 16)}.get(sys.argv[2], (8, 16))
 given = [torch.randn(size), *more]
 rows = [{0: torch.export.Dim("rows", min=2, max=64)}, None] if sys.argv[2] == "flows" else None
@@ -303,8 +305,7 @@ def test_a_launch_is_judged_on_its_memory(tmp_path: Path, name: str, outcome: st
     """Parts of one tensor stay in one memory; a kernel reads what an operator returned as it expects it.
 
     The operator returns other strides than its fake function: the package is wrong, and none of its launches.
-    The weights of one package lie behind its library. In another, a kernel reads its own results by their
-    place in memory and stores lanes one by one, and an operator's argument owns its handle.
+    Weights lie behind a library; a kernel reads its own results by place; an argument owns its handle.
     """
     found = made_and_read(name, tmp_path, outcome)
     assert {each["agreement"] for each in found["by_launch"]} <= {"rounding", "equal"}, found
@@ -312,7 +313,7 @@ def test_a_launch_is_judged_on_its_memory(tmp_path: Path, name: str, outcome: st
 
 @thorough
 def test_a_loop_that_swaps_and_a_test_of_a_size_agree(tmp_path: Path) -> None:
-    """Handles are moved side by side, each turn from what the turn before left."""
+    """Handles are moved side by side, each turn from what the turn before left; one turn chooses."""
     made_and_read("flows", tmp_path)
     text = (tmp_path / "out" / "model.py").read_text()
     assert re.search(r"^        if \w+ > 6:$", text, re.M) and re.search(

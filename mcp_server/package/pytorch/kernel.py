@@ -112,13 +112,12 @@ class _Writer:
     def _lay_out(self) -> None:
         """Give new tensors the wrapper's strides where a later statement accesses their memory directly."""
         held = {tensor.text: tensor for states in self.memory.states.values() for _, tensor in states}
-        text = "\n".join(self.values.lines)
+        lines, text = self.values.lines, "\n".join(self.values.lines)
         for name, tensor in held.items():
             if re.search(rf"\b(?:strided|take|put)\({name}\b|\b{name}\.view\(", text):
-                starts = [n for n, each in enumerate(self.values.lines) if each.startswith(f"{name} = ")]
-                for at in starts[:1]:
-                    line = f"{name} = laid_out({name}, {tupled(tensor.strides)})"
-                    self.values.lines.insert(at + 1, line)
+                at = next((n for n, each in enumerate(lines, 1) if each.startswith(f"{name} = ")), None)
+                if at is not None:
+                    lines.insert(at, f"{name} = laid_out({name}, {tupled(tensor.strides)})")
 
     # Checks.
 

@@ -195,11 +195,12 @@ def typical(value: Whole) -> int:
 
 
 def listed(sizes: Sequence[Whole]) -> str:
-    return ", ".join(map(str, sizes))
+    """Write sizes as arguments; without dimensions, that is an empty tuple."""
+    return ", ".join(map(str, sizes)) or "()"
 
 
 def tupled(sizes: Sequence[Whole]) -> str:
-    return f"({listed(sizes)},)" if len(sizes) == 1 else f"({listed(sizes)})"
+    return f"({listed(sizes)}{',' * (len(sizes) == 1)})" if sizes else "()"
 
 
 class Memory:
