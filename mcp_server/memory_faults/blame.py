@@ -222,8 +222,11 @@ class BlameRules:
         missed, unseen = self.missed, [p for p in self.parts if p.beyond is None]
         fitting = [p for p in self.parts if p.beyond is False]
         reasons = [f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits" for p in fitting]
-        into = f"goes into the address of a tensor with strides {missed.stride if missed else None}"
-        reasons += [f"{p.parameter} = {p.maximum} {into}" for p in unseen if p.maximum is not None]
+        strides = (missed.stride if missed else None) or []
+        into = f"goes into the address of a tensor with strides {strides or None}"
+        # A number that is one of the strides is used as it should be.
+        odd = [p for p in unseen if p.maximum is not None and p.maximum not in strides]
+        reasons += [f"{p.parameter} = {p.maximum} {into}" for p in odd]
         tensor = self.situation.tensor(missed.parameter) if missed else None
         # An int32 offset that overflows is negative, so the access lies before the tensor.
         if missed is not None and missed.side == "before" and tensor is not None and span(tensor) > 1 << 31:
