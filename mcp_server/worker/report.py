@@ -101,9 +101,9 @@ class Attempt:
 
     `outcome`: passes, differs (from eager mode) or fails. `again` is the error that returned without the
     change; `sizes` counts the sizes of inputs at which the results matched eager mode. `more_lines` are
-    changed too; `reached` is the line at which the export stopped next, with its code. `widened` holds
-    (tensor, dimension) of each dimension whose bound (`name`: min or max) was moved; `note` then says what
-    failed.
+    changed too; `exported` says that a failed export passes, `compiled` that the compile passes. `reached` is
+    the line at which the export stopped next, with its code. `widened` holds (tensor, dimension) of each
+    dimension whose bound (`name`: min or max) was moved; `note` then says what failed.
     """
 
     name: str
@@ -117,6 +117,7 @@ class Attempt:
     error: str = ""
     again: str = ""
     sizes: int = 0
+    exported: bool = False
     compiled: bool = False
     more_lines: list[int] = field(default_factory=list)
     reached: int = 0

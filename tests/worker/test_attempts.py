@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
      "        continue\n    x = x.index_add(0, j, x[j])\nreturn x", (torch.tensor([0, 1, 1, 0]),)),
     ("least squares", "return torch.linalg.lstsq(x.T @ x + torch.eye(6), x.T).solution", ()),
     ("written batch", "return x.reshape(4, 3, 2).sum(1) + 0 * x.shape[0]", ()),
+    ("branch", "return clipped(x)", ()),  # the branch is in a plain function that forward calls
     ("suggested dimension", "return x + self.table[: x.shape[0]]", ()),
     ("padding", "n = x.shape[0]\nif n < 9:\n    x = torch.nn.functional.pad(x, (0, 0, 0, 9 - n))\n"
      "return x[:9]", ()),
@@ -53,6 +55,11 @@ import torch
 class Pair:
     first: torch.Tensor
     second: torch.Tensor
+
+def clipped(y):
+    if y.abs().max() > 1:
+        y = y / 2
+    return y
 
 library = torch.library.Library("small", "FRAGMENT")
 if not hasattr(torch.ops.small, "doubled"):
@@ -316,6 +323,44 @@ def test_a_change_must_compile_too(tmp_path: Path) -> None:
         torch.export.export(model, args)
     first, *_ = attempts(Failing(model, args, {}, {}, raised.value, build=build))
     assert "CppCompileError" in first.error and not first.again
+
+
+@thorough
+def test_a_tensor_that_forward_assigns_is_tried_in_a_buffer(tmp_path: Path) -> None:
+    """The line that assigns it is named, and a buffer written in place gives eager mode's numbers."""
+    script = tmp_path / "carrying.py"
+    old = "self.seen.append(x * 2)\n        return torch.stack(self.seen).sum(0)"
+    new = "self.seen = self.seen * 0.5 + x\n        return self.seen * 2"
+    assert old in KEEPING
+    script.write_text(KEEPING.replace(old, new).replace("self.seen = []", "self.seen = torch.zeros(4)"))
+    verdict = answered("diagnose", script)
+    assert (verdict["category"], verdict["confidence"]) == ("wrong_output", "proven"), verdict
+    assert (verdict["guilty"]["name"], verdict["guilty"]["model_locations"][0]["line"]) == ("seen", 10)
+    assert verdict["fix"]["before"] == "self.seen = self.seen * 0.5 + x"
+    assert verdict["fix"]["after"].splitlines()[-1] == "self.seen.copy_(self.seen * 0.5 + x)"
+
+
+def test_an_example_of_size_1_is_replaced_with_one_of_2(tmp_path: Path) -> None:
+    """The export fixes a size of 1; with a larger example it keeps the dimension dynamic, also for size 1."""
+    model, one = model_of("return x @ self.table.T", tmp_path), X[:1]
+    shapes = ({0: torch.export.Dim("n")},)
+    with pytest.raises(Exception, match="Constraints violated") as raised:
+        torch.export.export(model, (one,), dynamic_shapes=shapes)
+    failing = Failing(model, (one,), {}, {"dynamic_shapes": shapes}, raised.value)
+    *_, last = attempts(failing)
+    assert (last.name, last.outcome) == ("example of size 1", "passes"), last
+    assert last.sizes >= 2 and (last.before, last.after) == ("torch.randn(1, 6)", "torch.randn(2, 6)")
+
+
+def test_a_change_that_exports_and_does_not_compile_is_no_fix(tmp_path: Path) -> None:
+    """With `.item()` as the end of a slice the program exports, and its generated code does not compile."""
+    model, args = model_of("return x[: int(k.sum())] * 2", tmp_path), (X, torch.tensor([1, 2]))
+    with pytest.raises(Exception) as raised:
+        torch.export.export(model, args, strict=False)
+    build = partial(torch._inductor.aoti_compile_and_package, package_path=str(tmp_path / "tried.pt2"))
+    first, *_, last = attempts(Failing(model, args, {}, {"strict": False}, raised.value, build=build))
+    assert (first.outcome, first.exported, first.compiled) == ("fails", True, False), first
+    assert (last.outcome, last.compiled) == ("passes", True), last
 
 
 @thorough

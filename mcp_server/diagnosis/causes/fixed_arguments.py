@@ -70,8 +70,8 @@ _FIXED = {
     "state": _Fixed(
         "wrong_output",
         "constant",
-        "forward changes {what}, which is no tensor",
-        "The model keeps state in Python that a package does not have: {fact}. Each call of the package "
+        "forward changes {what}, which is not a registered buffer",
+        "The model keeps state that a package does not have: {fact}. Each call of the package "
         "computes with the state that the export began with.",
         _kept_right,
     ),

@@ -49,7 +49,11 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     )
     stage = "compile" if tried.stage in WRONG else tried.stage
     both = stage == "export" and found.compiled
-    passed = f"the {'export and the compile' if both else stage} passed and gave the outputs of eager mode"
+    passed = (
+        "the export and the compile passed, and the exported program gave the outputs of eager mode"
+        if both
+        else f"the {stage} passed and gave the outputs of eager mode"
+    )
     at = "in {} calls in turn" if tried.stage == "state" else "at {} sizes"
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""
     failing = Seen("ok", differs=found.again) if tried.stage in WRONG else Seen("raised", text=found.again)

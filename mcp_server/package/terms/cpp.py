@@ -270,7 +270,7 @@ class _Reader(Reader):
             self.scopes[-1].names[match["name"]] = node
 
     def _returned(self, node: Node) -> Term:
-        """Return the result of a lambda: its last returned value."""
+        """Return the result of a lambda: its last returned value, not read if a branch returns too."""
         before, self.result, self.outer = (self.result, self.line, self.outer), None, len(self.tests)
         with self._scope():
             self.run(node)
@@ -309,7 +309,8 @@ class _Reader(Reader):
             value = self.read(text[7:])
             value = self.loaded(value) if is_address(value.dtype) else value
             sure = all(isinstance(each, Number) for each in self.tests[self.outer :])
-            self.result = value if sure else Unread("return", args=(value,))
+            if not isinstance(self.result, Unread):  # after a return in a branch, a later one is not sure
+                self.result = value if sure else Unread("return", args=(value,))
         elif (array := _ARRAY.search(text)) and (array["name"] or "std::array<" in text):
             self._declare_array(array["array"] or array["name"], text)
         elif match := _LOCAL.match(text):

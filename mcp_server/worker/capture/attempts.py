@@ -23,7 +23,7 @@ import warnings
 from collections import deque
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import torch
 from torch.utils import _pytree as pytree
@@ -46,14 +46,15 @@ from .changes import (
     rewritten,
     stop,
     with_dims,
+    with_sizes,
     words,
 )
-from .rewrites import CAPACITY, Buffered
+from .rewrites import CAPACITY, Buffered, Copied
 
 BUDGET_S = 60.0
 MOST = 14
 DEPTH = 3  # changes of one attempt
-QUICK_S = 5.0  # a slower export is not compiled
+QUICK_S = 5.0  # an export that took longer is not compiled as well: its compile takes minutes
 # The sizes of dynamic dimensions at which a change is compared with eager mode, from one size and its `Dim`.
 STEPS: Dict[str, Callable[[int, Any], int]] = {
     "example": lambda size, _dim: size,
@@ -146,6 +147,8 @@ def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[
     if change.owner is None:
         return None
     trees = {**failing.trees, (change.owner, change.attribute): change.tree}
+    if change.told.exported:  # the compile stopped: rows of that stage fit
+        return replace(failing, error=error, trees=trees, lines=[], compile=failing.build)
     with _changed(change):
         behind = replace(failing, error=error, trees=trees, lines=[])
         place = stop(behind)
@@ -285,20 +288,6 @@ def _eager(failing: Failing, step: str) -> Any:
     return failing.module(*given[0], **given[1]) if given is not None else None
 
 
-def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
-    """Return the inputs with other sizes, given by leaf and dimension; None if that is impossible."""
-    leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
-    for (number, dim), size in sizes.items():
-        before = leaves[number].shape[dim]
-        if size < 1 or not before:
-            return None
-        index = torch.arange(size, device=leaves[number].device) % before
-        leaves[number] = leaves[number].index_select(dim, index)
-    copies = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    args, kwargs = pytree.tree_unflatten(copies, spec)
-    return args, kwargs
-
-
 def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torch.Tensor]]]:
     """Yield what eager mode returns for the inputs, and for other sizes of them."""
     for step in STEPS:
@@ -332,12 +321,13 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
         with _changed(change):
             restore(failing.module, state)
             began = time.monotonic()
-            program = exported(failing, change.options)
+            program = exported(_with_example(failing, change), change.options)
             if not _agrees(failing, program, wanted, change):
                 change.told.outcome = "differs"
                 return None
-            quick = time.monotonic() - began < QUICK_S
-            build = failing.compile or (failing.build if quick else None)
+            build = failing.compile
+            if build is None and time.monotonic() - began < QUICK_S:
+                build, change.told.exported = failing.build, failing.build is not None
             if build is not None:
                 build(program)
             change.told.compiled, change.told.outcome = build is not None, "passes"
@@ -347,6 +337,13 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
     finally:
         restore(failing.module, state)
     return None
+
+
+def _with_example(failing: Failing, change: Change) -> Failing:
+    """Return the failure with the change's own example inputs, if it has any."""
+    if change.example is None:
+        return failing
+    return replace(failing, args=change.example[0], kwargs=change.example[1])
 
 
 def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> bool:
@@ -495,7 +492,11 @@ CALLS = 3  # calls in turn, in which state is compared with that of eager mode
 def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
     """Return the Python state that a call in eager mode changes, by module and attribute; it is put back."""
     before = python_state(failing.module)
-    kept = {key: copy.copy(_attribute(failing, key)) for key in before}
+    held = {key: _attribute(failing, key) for key in before}  # alive, so that no new tensor has its id
+    kept = {
+        key: value.detach().clone() if isinstance(value, torch.Tensor) else copy.copy(value)
+        for key, value in held.items()
+    }
     with _put_back(failing.module), torch.no_grad():
         failing.module(*failing.args, **failing.kwargs)
     changed = [key for key, value in python_state(failing.module).items() if before.get(key) != value]
@@ -509,7 +510,9 @@ def _attribute(failing: Failing, key: Tuple[str, str]) -> Any:
 
 
 def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], Any]:
-    """Return what forward may change and a package cannot: numbers, texts, and sizes of containers."""
+    """Return what forward may change and a package cannot: numbers, texts, sizes of containers, and the
+    identity of tensors that are no buffers.
+    """
     found: Dict[Tuple[str, str], Any] = {}
     for path, each in module.named_modules():
         for name, value in vars(each).items():
@@ -519,29 +522,40 @@ def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], Any]:
                 found[path, name] = len(value)
             elif isinstance(value, (bool, int, float, str)):
                 found[path, name] = value
+            elif isinstance(value, torch.Tensor):
+                found[path, name] = (id(value), value._version)
     return found
 
 
 def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
-    """Try to keep the tensors of a list attribute in a buffer, and tell what was tried and how it ended."""
+    """Try to keep a tensor, or the tensors of a list, in a buffer; tell what was tried and how it ended."""
     owner = failing.module.get_submodule(path)
     state = getattr(owner, name)
-    found = _with_buffer(owner, name) if isinstance(state, list) else None
+    is_list = isinstance(state, list)
+    rewrite = Buffered(name) if is_list else Copied(name)
+    # A compile takes a buffer of one element for a constant (torch 2.13).
+    fits = is_list or (isinstance(state, torch.Tensor) and state.numel() > 1)
+    found = _with_buffer(owner, rewrite) if fits else None
     if found is None:
         return
     change, told.before, told.after = found
     with _put_back(failing.module):
         try:
-            setattr(owner, name, [])
+            _begin(owner, name, state)
             with torch.no_grad():
                 wanted = [_tensors(failing.module(*given[0], **given[1])) for given in _varied(failing)]
-            like = getattr(owner, name)[0]
-            owner.register_buffer(f"{name}_kept", like.new_zeros((CAPACITY, *like.shape)))
-            # Two elements: a compile takes a buffer of one for a constant (torch 2.13).
-            owner.register_buffer(f"{name}_count", torch.zeros(2, dtype=torch.int64, device=like.device))
+            if is_list:
+                like = getattr(owner, name)[0]
+                owner.register_buffer(f"{name}_kept", like.new_zeros((CAPACITY, *like.shape)))
+                # Two elements: a buffer of one would be a constant.
+                owner.register_buffer(f"{name}_count", torch.zeros(2, dtype=torch.int64, device=like.device))
+            else:
+                delattr(owner, name)
+                owner.register_buffer(name, state.detach().clone())
             with _changed(change):
                 told.outcome = _in_turn(failing, wanted)
-            setattr(owner, name, [])
+            owner._buffers.pop(name, None)
+            _begin(owner, name, state)
             if _in_turn(replace(failing, compile=None), wanted) == "differs":
                 told.sizes, told.again = (
                     CALLS,
@@ -550,9 +564,14 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
         except Exception as error:
             told.outcome, told.error = "fails", f"{type(error).__name__}: {error}"[:300]
         finally:
-            setattr(owner, name, state)
-            for buffer in (f"{name}_kept", f"{name}_count"):
+            for buffer in (name, f"{name}_kept", f"{name}_count"):
                 owner._buffers.pop(buffer, None)
+            setattr(owner, name, state)
+
+
+def _begin(owner: torch.nn.Module, name: str, state: Any) -> None:
+    """Set the state with which calls in turn begin: an empty list, or a copy of the tensor."""
+    setattr(owner, name, [] if isinstance(state, list) else state.detach().clone())
 
 
 def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
@@ -577,8 +596,10 @@ def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> str:
     return "passes" if all(compare_all(a, b).equal for a, b in zip(wanted, got)) else "differs"
 
 
-def _with_buffer(owner: torch.nn.Module, name: str) -> Optional[Tuple[Change, str, str]]:
-    """Return the change of the method that uses a list, and its code before and after; None without one."""
+def _with_buffer(
+    owner: torch.nn.Module, rewrite: Union[Buffered, Copied]
+) -> Optional[Tuple[Change, str, str]]:
+    """Return the change of the method that changes the state, and its code before and after; None if none."""
     for kind, method, function in functions(owner):
         try:
             lines, first = inspect.getsourcelines(function)
@@ -586,20 +607,16 @@ def _with_buffer(owner: torch.nn.Module, name: str) -> Optional[Tuple[Change, st
             continue
         tree: Any = ast.parse(textwrap.dedent("".join(lines)))
         ast.increment_lineno(tree, first - 1)
-        rewrite = Buffered(name)
+        rewrite.lines = []
         tree = ast.fix_missing_locations(rewrite.visit(tree))
-        left = any(isinstance(each, ast.Attribute) and each.attr == name for each in ast.walk(tree))
-        if method == "__init__" or not rewrite.lines or left:
+        if method == "__init__" or not rewrite.lines or rewrite.left(tree):
             continue
         new = compiled_function(tree, function)
         if new is None:
             continue
         old = (lines[line - first].strip() for line in rewrite.lines)
-        after = (line.strip() for line in ast.unparse(tree).splitlines() if f"{name}_" in line)
-        made = (
-            f'self.register_buffer("{name}_kept", torch.zeros({CAPACITY}, *shape))  # in __init__',
-            f'self.register_buffer("{name}_count", torch.zeros(2, dtype=torch.int64))',
-        )
+        after = (line.strip() for line in ast.unparse(tree).splitlines() if rewrite.mark in line)
+        made = rewrite.made
         change = Change(Attempt("state", ""), {}, owner=kind, attribute=method, function=new, tree=tree)
         return change, "\n".join(old), "\n".join((*made, *after))
     return None

@@ -12,6 +12,7 @@ import re
 import textwrap
 import traceback
 import types
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
@@ -20,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..report import Attempt
-from .rewrites import Context, Rewrite, fitting
+from .rewrites import SIZE, Context, Rewrite, fitting
 from .shapes import NO_FAKE, call_of, registered, written
 
 Place = Tuple[str, int]
@@ -31,7 +32,7 @@ _VIOLATED = re.compile(r"Constraints violated \((?P<names>[\w, ]+)\)")
 class Failing:
     """A failed export, or a failed compile of one, with its `error`. `compile` repeats the compile.
 
-    `error` is None for an export that passed.
+    `error` is None for an export that passed. `build` compiles a program that a change exports.
     """
 
     module: torch.nn.Module
@@ -40,7 +41,7 @@ class Failing:
     options: Dict[str, Any]
     error: Optional[BaseException]
     compile: Optional[Callable[..., Any]] = None
-    build: Optional[Callable[..., Any]] = None  # compiles what a changed export gives
+    build: Optional[Callable[..., Any]] = None
     lines: List[Place] = field(default_factory=list)  # of the model, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
     trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # of functions that are rewritten already
@@ -62,6 +63,7 @@ class Change:
     tree: Any = None
     lines: range = range(0)  # of the statement that is replaced
     during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # while it is tried
+    example: Optional[Tuple[Any, Any]] = None  # other example inputs for the export
     narrows: bool = False  # whether it may refuse sizes that were declared
     factor: int = 1  # it refuses sizes that are no multiple of this number
 
@@ -98,6 +100,23 @@ def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
             for name, value in vars(owner).items():
                 if isinstance(value, types.FunctionType):
                     yield owner, name, value
+
+
+def helpers(failing: Failing, known: Sequence[Any]) -> Iterator[Tuple[Any, str, Any]]:
+    """Yield each plain function that the error passed through and the model's files use, as `functions` does.
+
+    It is replaced by its code, because files import functions by name.
+    """
+    told = set(places(failing))
+    seen = set(map(id, known))
+    waiting = deque(known)
+    while waiting:
+        for value in list(getattr(waiting.popleft(), "__globals__", {}).values()):
+            plain = isinstance(value, types.FunctionType) and id(value) not in seen
+            if plain and not value.__code__.co_freevars and any(holds(value, place) for place in told):
+                seen.add(id(value))
+                waiting.append(value)
+                yield value, "__code__", value
 
 
 def holds(function: Any, place: Place) -> bool:
@@ -149,6 +168,7 @@ def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterato
     yield from registrations(failing, text)
     yield from fakes(failing, text, runs)
     yield from rewritten(failing, text)
+    yield from larger_example(failing, text)
     yield from suggestions(failing, text)
     if failing.stage == "export":
         yield from options(failing)
@@ -166,6 +186,20 @@ def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
         for dim, what in each.items() if isinstance(each, dict) else enumerate(each or ()):
             if what is not None and not isinstance(what, int):
                 yield place, number, dim, what
+
+
+def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
+    """Return the inputs with other sizes, given by leaf and dimension; None if that is impossible."""
+    leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
+    for (number, dim), size in sizes.items():
+        before = leaves[number].shape[dim]
+        if size < 1 or not before:
+            return None
+        index = torch.arange(size, device=leaves[number].device) % before
+        leaves[number] = leaves[number].index_select(dim, index)
+    copies = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    args, kwargs = pytree.tree_unflatten(copies, spec)
+    return args, kwargs
 
 
 def dynamic_places(failing: Failing) -> Dict[int, List[int]]:
@@ -207,6 +241,25 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     told.before = ", ".join(f'{name} = Dim("{name}")' for name in new)
     change = _redeclared(failing, told, lambda each: new.get(each.__name__, each))
     yield replace(change, narrows=True)
+
+
+def larger_example(failing: Failing, text: str) -> Iterator[Change]:
+    """Yield an example with size 2 in each dynamic dimension of size 1: the export fixes a size of 1."""
+    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    ones = {
+        (number, dim): 2 for _, number, dim, _ in declared_dims(failing) if leaves[number].shape[dim] == 1
+    }
+    example = with_sizes(failing, ones) if ones and re.search(SIZE, text) else None
+    if example is None:
+        return
+    new = pytree.tree_leaves(example)
+    told = Attempt("example of size 1", "export with an example of at least 2 in each dynamic dimension")
+    told.note = "torch.export takes a size of 1 in the example as fixed; the package accepts 1 as well"
+    changed = [(leaves[number].shape, new[number].shape) for number in sorted({place for place, _ in ones})]
+    told.before, told.after = (
+        ", ".join(f"torch.randn({', '.join(map(str, pair[side]))})" for pair in changed) for side in (0, 1)
+    )
+    yield Change(told, failing.options, example=example)
 
 
 def options(failing: Failing) -> Iterator[Change]:
@@ -318,6 +371,7 @@ def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Ite
 def stop(failing: Failing) -> Optional[Place]:
     """Return the innermost line of the model that the error names; None if it names none."""
     known = [function for _, _, function in functions(failing.module)]
+    known += [function for _, _, function in helpers(failing, known)]
     return next((place for place in places(failing) if any(holds(each, place) for each in known)), None)
 
 
@@ -350,6 +404,7 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
     """Apply rows that fit the error's text at the lines that it names, or at every line if it names none."""
     rows = fitting(text, failing.stage)
     known = list(functions(failing.module)) if rows else []
+    known += helpers(failing, [function for _, _, function in known])
     told = set(places(failing)) if rows else set()
     is_told = any(holds(function, place) for _, _, function in known for place in told)
     for owner, name, function in known:
@@ -369,6 +424,8 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
                 if change is not None:
                     change.told.file, change.told.line = file, line
                     change.owner, change.attribute = owner, name
+                    if name == "__code__":
+                        change.function = change.function.__code__
                     yield change
 
 

@@ -379,8 +379,8 @@ def own_cache_is_empty() -> bool:
 
 
 STATE = (
-    "keep {name} in a registered buffer of a fixed size that forward changes in place (index_copy_, add_), "
-    "or pass it to forward and return it"
+    "keep {name} in a registered buffer of a fixed size that forward changes in place (copy_, index_copy_, "
+    "add_), or pass it to forward and return it"
 )
 
 

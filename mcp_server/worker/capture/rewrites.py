@@ -107,7 +107,9 @@ class Unconverted(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> Node:
         node = self.generic_visit(node)  # type: ignore[assignment]
         if is_size(node.left):
-            node.left = parsed("torch.scalar_tensor(N)", N=node.left)
+            left: Node = node.left
+            size = parsed("X.shape[0]", X=left.args[0]) if calls(left, "len") else left
+            node.left = parsed("torch.scalar_tensor(N)", N=size)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Node:
@@ -452,6 +454,15 @@ class Buffered(ast.NodeTransformer):
     def __init__(self, name: str) -> None:
         self.name = name
         self.lines: List[int] = []
+        self.mark = f"{name}_"  # of the new lines
+        self.made = (
+            f'self.register_buffer("{name}_kept", torch.zeros({CAPACITY}, *shape))  # in __init__',
+            f'self.register_buffer("{name}_count", torch.zeros(2, dtype=torch.int64))',
+        )
+
+    def left(self, tree: Node) -> bool:
+        """Whether the rewritten method still uses the list."""
+        return any(isinstance(each, ast.Attribute) and each.attr == self.name for each in ast.walk(tree))
 
     def _is_list(self, node: Node) -> bool:
         return isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{self.name}"
@@ -484,6 +495,28 @@ class Buffered(ast.NodeTransformer):
         text = f"self.{self.name}_kept[0:{self.name}_now].movedim(0, D)"
         flat = calls_method(node, "cat")
         return parsed(f"{text}.flatten(D, D + 1)" if flat else text, D=given)
+
+
+class Copied(ast.NodeTransformer):
+    """Writes a tensor attribute in place, as a buffer needs: `self.x = y` becomes `self.x.copy_(y)`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: List[int] = []
+        self.mark = f"self.{name}.copy_("
+        self.made = (f'self.register_buffer("{name}", first_value)  # in __init__',)
+
+    def left(self, tree: Node) -> bool:
+        """Whether a part of the rewritten method still assigns the attribute."""
+        stored = (each for each in ast.walk(tree) if isinstance(getattr(each, "ctx", None), ast.Store))
+        return any(ast.unparse(each) == f"self.{self.name}" for each in stored)
+
+    def visit_Assign(self, node: ast.Assign) -> Node:
+        if [ast.unparse(each) for each in node.targets] != [f"self.{self.name}"]:
+            return node
+        self.lines.append(node.lineno)
+        call = parsed(f"self.{self.name}.copy_(V)", V=node.value)
+        return ast.copy_location(ast.Expr(call), node)
 
 
 BOTH = "both sides are computed"
