@@ -447,9 +447,18 @@ def _comparison(arguments: Arguments) -> NextStep:
     )
 
 
+DIED_ELSEWHERE = (
+    "The host died of {signal}, but the recorded call returns when it is made again alone, with the "
+    "package's weights. The recording does not hold updated weights, or what other threads did: look at the "
+    "core file, or diagnose the host itself."
+)
+
+
 def unseen_symptom(case: DiagnosisState) -> str:
-    """That a symptom was given and not seen, and what to give; empty for a failure, and for right outputs."""
+    """That a symptom or crash was not seen, and what to give; empty for a failure, and for right outputs."""
     seen = case.symptom.seen
+    if case.taken is not None and case.taken.died and case.healthy:
+        return DIED_ELSEWHERE.format(signal=case.taken.died)
     if seen is None or not case.healthy:
         return ""
     plain = case.plain_run

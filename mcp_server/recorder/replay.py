@@ -15,9 +15,10 @@ from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
 from mcp_server.package.archive import open_package
+from mcp_server.plurals import counted
 from mcp_server.recorder.core_file import MODE, calls_of_core, is_core
 from mcp_server.recorder.package import build_id_of, library_in
-from mcp_server.recorder.remains import host_lines, read_maps
+from mcp_server.recorder.remains import host_lines, read_maps, signal_name
 from mcp_server.recorder.ring import RecordedCall, RecordedModel, Recording, read_recording, recordings_in
 from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.worker.protocol import RebuildRequest, RecordedTensor
@@ -70,6 +71,17 @@ class Candidate:
         return f"call {self.call.sequence} of thread {self.call.thread}, process {self.recording.pid}"
 
     @property
+    def updates(self) -> int:
+        """How often the weights were updated before the call ended, or before the host died in it."""
+        after = self.call.generation_after
+        return max(self.call.generation, self.model.generation) if after is None else after
+
+    @property
+    def signal(self) -> str:
+        """The signal that ended the host; empty if none was recorded."""
+        return signal_name(self.recording.crash.signal) if self.recording.crash is not None else ""
+
+    @property
     def missing(self) -> str:
         """What was not kept of the call, in words; empty if everything was kept."""
         if self.call.total_inputs > len(self.call.inputs):
@@ -105,11 +117,15 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
     seen = {id(call) for call in (*flying, *failed)}
     last = [call for call in reversed(recording.calls) if id(call) not in seen]
     on_device = [call for call in last if call.on_device][:MOST_LAST]
-    for call in on_device or last[:1]:
-        why = (
-            "its kernels may still have run at the end" if on_device else "it is the last call that was kept"
-        )
-        yield Candidate(recording, call, why)
+    for call in on_device:
+        yield Candidate(recording, call, "its kernels may still have run at the end")
+    if on_device:
+        return
+    yield from (Candidate(recording, call, "it is the last call that returned") for call in last[:1])
+    # Another call says nothing about one that failed.
+    newest = next((call for call in last if call.complete), None) if not (crashed or failed) else None
+    if newest is not None and newest is not last[0]:
+        yield Candidate(recording, newest, "it is the last call that returned and of which all was kept")
 
 
 @dataclass(frozen=True)
@@ -130,6 +146,7 @@ class TakenCall:
     lines: list[ModelLocation]
     facts: list[str]
     updates: int = 0  # of the weights, before the call or while it ran
+    died: str = ""  # the signal that ended the host, if the call returns when it is repeated alone
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
@@ -149,7 +166,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         raise ProblemError(
             f"the values of {first.number} were not all kept ({first.why}): missing are {first.missing}",
             value=str(folder),
-            allowed="a recording with mode full, a larger --slot-kb, or a core file with these inputs",
+            allowed="a recording with mode full, a larger --ring-mb, or a core file with these inputs",
             next_call="aoti-debug record model.pt2 --mode full",
         )
     chosen = replayed[-1] if not replayed[-1].finished.ok else replayed[0]
@@ -168,7 +185,8 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         CallNumber(number=call.sequence, of=last) if call.sequence else None,
         lines,
         facts,
-        call.generation if call.generation_after is None else call.generation_after,
+        chosen.candidate.updates,
+        chosen.candidate.signal if chosen.finished.ok else "",
     )
 
 
@@ -260,17 +278,31 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
     yield f"the {what} has {candidate.number}: {candidate.why}; {kept}"
     if candidate.recording.mode == MODE:
         yield "the call was made with the package's own weights: a core file does not record new weights"
-    after = call.generation if call.generation_after is None else call.generation_after
-    if after:
-        during = ", and again while it ran" if after > call.generation else ""
+    after = candidate.updates
+    recording = candidate.recording
+    # Only a crash file that is there and empty shows that no signal was handled.
+    watched = recording.path.with_suffix(".crash").is_file() and recording.crash is None
+    if watched and not (recording.ended or recording.alive):
         yield (
-            f"the host had updated the weights {call.generation} times before the call{during}; "
-            "it was made again with those of the package"
+            "the process left no fatal signal: if it did not end by itself, it was killed from outside "
+            "(SIGKILL: an operator, a supervisor, or the kernel when memory runs out)"
         )
+    if after:
+        before = f"the host had updated the weights {counted(call.generation, 'time')} before the call"
+        during = counted(after - call.generation, "time")
+        if after > call.generation:
+            before = (
+                f"the host updated the weights {during} while the call ran"
+                if not call.generation
+                else (f"{before}, and {during} while it ran")
+            )
+        yield f"{before}; it was made again with those of the package"
     passed = [each for each in replayed if each.finished.ok and each is not chosen]
     if passed:
         yield f"{len(passed)} other recorded calls return when they are made again"
-    if chosen.finished.ok:
+    if chosen.finished.ok and call.end_ns is not None and not call.code:
+        yield "the call returned in the host, and returns when it is repeated alone"
+    elif chosen.finished.ok:
         yield "the call returns when it is repeated alone: its failure may depend on what else was running"
     lost = [each for each in found if each.missing]
     if lost:

@@ -448,8 +448,8 @@ SERVERS = {
     "index": INDEX,
     "assert": INDEX,
     "dtype": DTYPE,
-    "kill": Served((-9,), ("no_fault", None, "possible"), "the call returns when it is repeated alone"),
-    "swap": Served((-6,), ("inconclusive", "constants", "possible"), "had updated the weights "),
+    "kill": Served((-9,), ("no_fault", None, "possible"), "it was killed from outside"),
+    "swap": Served((-6,), ("inconclusive", "constants", "possible"), "updated the weights "),
 }
 
 
