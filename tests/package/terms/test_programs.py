@@ -100,6 +100,15 @@ def cpp(body: str) -> Program:
     )
 
 
+def test_a_lambda_that_returns_in_a_branch_is_not_understood() -> None:
+    """Its last return was taken for its value, whatever the condition."""
+    line = "auto y = [&] { if (in_ptr0[0] > 0) { return in_ptr0[1]; } return in_ptr0[2]; } ();"
+    body = (
+        line.replace("{", "{\n").replace(";", ";\n").replace("} return", "}\nreturn").replace("} ()", "}\n()")
+    )
+    assert not cpp(f"{body}\nout_ptr0[0] = y;").is_understood
+
+
 # Triton kernels that people write, read and evaluated, against what they mean in torch.
 
 N, BLOCK = 24, 16
