@@ -341,7 +341,7 @@ def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=torch_environment()) as process:
         try:
             assert process.stdout is not None and "ready" in process.stdout.readline()
-            time.sleep(2)  # the other thread reaches its call
+            time.sleep(6)  # the other thread reaches its call, on a busy machine too
             found = answered("diagnose", "--pid", str(process.pid))
             before = processor_time(process.pid)
             time.sleep(1)
