@@ -11,9 +11,24 @@ on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 """Set by the command line, where arguments are spelled as options."""
 
 
+# The options whose names differ from those of their arguments, or that have a short form.
+OPTION_NAMES = {
+    "inputs": ("--inputs", "-i"),
+    "env": ("--env", "-e"),
+    "flags": ("--flag", "-f"),
+    "changes": ("--change",),
+    "how": ("--as",),
+}
+
+
+def option_of(name: str) -> str:
+    """Return the option of an argument: --model-name for `model_name`."""
+    return OPTION_NAMES.get(name, (f"--{name.replace('_', '-')}",))[0]
+
+
 def argument(name: str) -> str:
     """Spell an argument as the caller does: `model_name`, or --model-name on the command line."""
-    return f"--{name.replace('_', '-')}" if on_command_line.get() else f"`{name}`"
+    return option_of(name) if on_command_line.get() else f"`{name}`"
 
 
 class ProblemError(Exception):

@@ -18,10 +18,11 @@ from mcp_server import versions
 from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, option_help, targets_of
 from mcp_server.diagnosis.diagnose import observations
 from mcp_server.diagnosis.observe import REASONS, Observation
+from mcp_server.errors import OPTION_NAMES
 from mcp_server.flags import FLAGS, Flag, table_markdown
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
-from mcp_server.operations.arguments import OPTION_NAMES, RUNS_USER_CODE, Declaration, fields_of
+from mcp_server.operations.arguments import RUNS_USER_CODE, Declaration, fields_of
 from mcp_server.operations.table import OPERATIONS, command_name
 from mcp_server.server.app import GUIDES
 from mcp_server.server.running import STOP_JOB, WAIT_JOB

@@ -17,10 +17,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import OPTION_NAMES, ProblemError
 from mcp_server.operations.arguments import (
     COMMANDS,
-    OPTION_NAMES,
     PAIRS,
     Arguments,
     RunArguments,

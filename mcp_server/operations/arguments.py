@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from mcp_server.errors import ProblemError, argument, on_command_line
+from mcp_server.errors import ProblemError, argument, on_command_line, option_of
 from mcp_server.plurals import listed
 
 if TYPE_CHECKING:
@@ -310,13 +310,6 @@ class WaitJobArguments(WaitArguments):
     job_id: JobId
 
 
-OPTION_NAMES = {
-    "inputs": ("--inputs", "-i"),
-    "env": ("--env", "-e"),
-    "flags": ("--flag", "-f"),
-    "changes": ("--change",),
-    "how": ("--as",),
-}
 COMMANDS = frozenset({"check"})  # options that take a whole command line
 PAIRS = frozenset({"replace"})  # options that take two words at once
 
@@ -324,10 +317,9 @@ PAIRS = frozenset({"replace"})  # options that take two words at once
 def option_words(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Format arguments as words of a command; an option is repeated for each item of a mapping or list."""
     for name, value in arguments.items():
-        dashed = name.replace("_", "-")
-        option = OPTION_NAMES.get(name, (f"--{dashed}",))[0]
+        option = option_of(name)
         if isinstance(value, bool):
-            yield option if value else f"--no-{dashed}"
+            yield option if value else f"--no-{option.removeprefix('--')}"
         elif name in PAIRS:
             yield from (option, *value)
         elif name in COMMANDS:
@@ -405,9 +397,7 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else "arguments"
     here = [error for error in errors if error["loc"][:1] == (name,)]
     where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name
-    spelled = f"argument {where!r}"
-    if on_command_line.get():
-        spelled = OPTION_NAMES.get(where, (argument(where),))[0]
+    spelled = argument(where) if on_command_line.get() else f"argument {where!r}"
     field = model.model_fields.get(name)
     allowed = (field.description if field else "") or ""
     if errors[0]["type"] == "missing":
