@@ -261,6 +261,10 @@ class _Subject:
     threads: int = 0
 
 
+def _without_package() -> ProblemError:
+    return ProblemError("this symptom is about a package", allowed="a package with inputs, or a script")
+
+
 async def diagnose_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
@@ -285,7 +289,7 @@ async def diagnose_cost(
             imports=getattr(given, "extra_imports", ()),
         )
     if subject.package is None:
-        raise ProblemError("this symptom is about a package", allowed="a package with inputs, or a script")
+        raise _without_package()
     loads, took = loaded_often(subject.seen) if subject.seen is not None else ([], "")
     if symptom == "slow-load":
         return await diagnose_load(context, subject, loads)
@@ -375,7 +379,7 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
     if isinstance(workload, ExportedWorkload):
         return _Subject(None, workload.exported)
     if not isinstance(workload, ScriptWorkload):
-        raise ProblemError("this symptom is about a package", allowed="a package with inputs, or a script")
+        raise _without_package()
     seen = await capture(context, workload)
     call, builds = suspect_call(seen), [each for each in seen.compiles if each.exported]
     package = None

@@ -159,15 +159,12 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             "code around the call"
         )
         step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
-        slow = {**workload_arguments(case.workload), "symptom": "slow"}
-        timed = NextStep(why="if it is too slow, find what costs the time", tool="diagnose", arguments=slow)
         first = [step] if isinstance(case.workload, PackageWorkload) else []
-        if case.symptom.seen is None and case.outputs_nan:
-            said = {**workload_arguments(case.workload), "symptom": "nan"}
-            first = [
-                NextStep(why="if the NaN is not meant, find its origin", tool="diagnose", arguments=said)
-            ]
-        return [*first, timed] if case.symptom.seen is None else first
+        if case.symptom.seen is not None:
+            return first
+        if case.outputs_nan:
+            first = [_with_symptom("nan", "if the NaN is not meant, find its origin", case.workload)]
+        return [*first, _with_symptom("slow", "if it is too slow, find what costs the time", case.workload)]
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # For outputs that are wrong for no visible reason, the program or the right weights settle it.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
@@ -177,8 +174,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best.only_in_program and best.observed and best.category == "wrong_output":
         return steps  # the call by itself is right
     if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
-        said = {**workload_arguments(case.workload), "symptom": "nan"}
-        return [NextStep(why="prove it, if this is a fault", tool="diagnose", arguments=said)]
+        return [_with_symptom("nan", "prove it, if this is a fault", case.workload)]
     if best.category == "hang" and best.guilty.kind == "script":
         # The process is stuck outside of any call, where no tool looks further.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
@@ -198,6 +194,12 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             arguments = {**arguments, "inputs": INPUTS}
         steps = [NextStep(why=why, tool=tool, arguments=arguments) if takes_it else repeated]
     return [*steps, *reduction(best, case)]
+
+
+def _with_symptom(symptom: str, why: str, workload: Workload) -> NextStep:
+    """The diagnosis of the same workload, told what to look for."""
+    arguments = {**workload_arguments(workload), "symptom": symptom}
+    return NextStep(why=why, tool="diagnose", arguments=arguments)
 
 
 def _only_built(case: DiagnosisState) -> bool:
@@ -478,11 +480,10 @@ def unseen_symptom(case: DiagnosisState) -> str:
 
 
 def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
-    if case.symptom.seen != "wrong-output" and isinstance(case.workload, ScriptWorkload):
-        return []
     if case.symptom.seen != "wrong-output":
         why = "diagnose the program in which it fails"
-        return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
+        step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
+        return [] if isinstance(case.workload, ScriptWorkload) else [step]
     if not call_arguments(case) or not isinstance(case.workload, PackageWorkload):
         return [
             NextStep(why="see whether repeated calls agree", tool="run_deterministic", arguments=arguments)

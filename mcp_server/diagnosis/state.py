@@ -176,6 +176,11 @@ class DiagnosisState(CallSeen):
         return made and self.outputs_nan and self.ended_well and open_question
 
     @property
+    def nan_questioned(self) -> bool:
+        """Whether NaN counts against the call: nothing accepts it, or nobody has judged it."""
+        return self.nan_unjudged or not self.nan_accepted
+
+    @property
     def nan_given(self) -> str | None:
         """The input whose NaN is the first bad value, if the outputs are finite without what it holds."""
         first = self.kernel_io.first_bad if self.kernel_io is not None else None

@@ -589,9 +589,10 @@ def _without_fault(
         *_around(case),
         *(Evidence(step="note", fact=note) for note in case.notes if not told),
     ]
+    unseen = unseen_symptom(case)
     unknown_cause = HEADLINES["environment"] if no_torch(case) else "cause not known"
-    unknown_cause = "symptom not seen" if unseen_symptom(case) else unknown_cause
-    missing = f"{unknown}{unseen_symptom(case) or open_question(case)}"
+    unknown_cause = "symptom not seen" if unseen else unknown_cause
+    missing = f"{unknown}{unseen or open_question(case)}"
     return Verdict(
         outcome=outcome,
         confidence="likely" if healthy and judged else "possible",

@@ -12,12 +12,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
 
 from mcp_server.package.assertion import source_location, without_number
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.launches import Argument, Launch, shifted
+from mcp_server.package.launches import Argument, Buffer, Launch, shifted
 from mcp_server.package.symbols import known_sizes, scalar_values
 from mcp_server.package.terms.accesses import Lane, Spans, lanes, read_accesses, used
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
@@ -269,7 +268,7 @@ class _Launched:
         if argument is None or layout is None or not access.is_understood:
             return None
         sizes, strides = layout
-        if prod(sizes) == reached(sizes, strides)[1]:
+        if math.prod(sizes) == reached(sizes, strides)[1]:
             return None
         for lane in lanes(access, self.sizes):
             at = lane.offset(access)
@@ -315,7 +314,7 @@ class _Launched:
             return None
         if not all(each.kind == "store" and each.parameter for each in program.stores):
             return None
-        most, count = sum(self._most(each) for each in stores), prod(layout[0])
+        most, count = sum(self._most(each) for each in stores), math.prod(layout[0])
         if most >= count or not self._alone(argument):
             return None
         what = f"stores at most {most:,} of the {count:,} elements of {argument.name} ({argument.target}, "
@@ -334,11 +333,8 @@ class _Launched:
     def _is_fresh(self, argument: Argument) -> bool:
         """Whether the argument is memory that the wrapper allocated and nothing has written."""
         flow = self.view.flow_of(self.launch)
-        buffer = root = flow.body.buffers.get(argument.target or "")
-        for _ in range(_MOST_BASES):
-            if root is not None and root.base:
-                root = flow.body.buffers.get(root.base, root)
-        allocated = buffer is not None and root is not None and root.kind == "allocated"
+        root = _root(flow.body.buffers, argument, through_pools=True)
+        allocated = root is not None and root.kind == "allocated"
         return allocated and not flow.last_writers(argument.target or "", self.launch.index)
 
     def _most(self, store: Store) -> int:
@@ -349,7 +345,7 @@ class _Launched:
         total, seen = 1, set[str]()
         for test in _conjuncts(store.test):
             own = {name for name in free_positions(test) if name in spans}
-            lanes_of = prod(len(spans[name]) for name in own)
+            lanes_of = math.prod(len(spans[name]) for name in own)
             if not own or own & seen or not own.issuperset(free_positions(test)) or lanes_of > _MOST_LANES:
                 continue
             try:
@@ -360,7 +356,7 @@ class _Launched:
             except _OPEN:
                 continue
             total, seen = total * kept, seen | own
-        return total * prod(len(span) for name, span in spans.items() if name not in seen)
+        return total * math.prod(len(span) for name, span in spans.items() if name not in seen)
 
     def _layout(self, argument: Argument) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return sizes and strides of an argument, in elements; None if they are not known."""
@@ -380,7 +376,7 @@ class _Launched:
         """Return first byte and end of a constant, relative to its start; None for other arguments."""
         own = (each for each in self.view.package.constants if each.name == argument.target)
         found = next(own, None) if argument.view is None else None
-        return (0, prod(found.shape) * itemsize_of(found.dtype)) if found is not None else None
+        return (0, math.prod(found.shape) * itemsize_of(found.dtype)) if found is not None else None
 
     def _passed(self, access: Access) -> Argument | None:
         return next((each for each in self.launch.tensors if each.name == access.parameter), None)
@@ -424,10 +420,7 @@ class _Launched:
     def _allocated(self, argument: Argument) -> tuple[int, int] | None:
         """Return first byte and end of the wrapper's own allocation, relative to the argument's pointer."""
         buffers = self.view.wrapper.buffers
-        buffer = root = buffers.get(argument.target or "")
-        for _ in range(_MOST_BASES):
-            if root is not None and root.kind != "pool":
-                root = buffers.get(root.base or "", root)
+        buffer, root = buffers.get(argument.target or ""), _root(buffers, argument)
         if buffer is None or root is None or root.kind != "allocated" or not (root.dtype and buffer.dtype):
             return None
         offset = shifted(buffer.offset, argument.view.offset) if argument.view else buffer.offset or "0"
@@ -439,6 +432,15 @@ class _Launched:
         before = skipped * itemsize_of(buffer.dtype)
         rank = len(root.sizes)
         return -before, reached(known[:rank], known[rank : 2 * rank])[1] * itemsize_of(root.dtype) - before
+
+
+def _root(buffers: Mapping[str, Buffer], argument: Argument, *, through_pools: bool = False) -> Buffer | None:
+    """Return the buffer that an argument is a view of at last; by default, stop at a part of a pool."""
+    root = buffers.get(argument.target or "")
+    for _ in range(_MOST_BASES):
+        if root is not None and (through_pools or root.kind != "pool"):
+            root = buffers.get(root.base or "", root)
+    return root
 
 
 def _is_element(at: int, sizes: Sequence[int], strides: Sequence[int]) -> bool:

@@ -291,11 +291,8 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
         before = f"the host had updated the weights {counted(call.generation, 'time')} before the call"
         during = counted(after - call.generation, "time")
         if after > call.generation:
-            before = (
-                f"the host updated the weights {during} while the call ran"
-                if not call.generation
-                else (f"{before}, and {during} while it ran")
-            )
+            alone = f"the host updated the weights {during} while the call ran"
+            before = f"{before}, and {during} while it ran" if call.generation else alone
         yield f"{before}; it was made again with those of the package"
     passed = [each for each in replayed if each.finished.ok and each is not chosen]
     if passed:

@@ -218,7 +218,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         intervention=_fill(first, case),
         observed=first.kind != "unset",
         weak=meant or unjudged,
-        harmful=case.nan_unjudged or (not case.nan_accepted and (not meant or bool(takes_logarithm))),
+        harmful=case.nan_questioned and (not meant or bool(takes_logarithm)),
         settle=MASK.format(argument("symptom")) if meant or unjudged else "",
     )
 
@@ -321,7 +321,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"{event.op} produces the first non-finite value, in eager mode too: the value comes from "
         "the model's own arithmetic on these inputs.",
         level=CausalLevel.BAD_VALUE,
-        harmful=case.nan_unjudged or not case.nan_accepted,
+        harmful=case.nan_questioned,
         weak=case.nan_unjudged,
         settle=MASK.format(argument("symptom")) if case.nan_unjudged else "",
         evidence=(making(event),),

@@ -94,7 +94,7 @@ def faults(case: DiagnosisState) -> list[Fault]:
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if first is not None and first.kind == "kernel" and first.what == "non_finite":
         fault = Fault.of_first_bad(first)
-        return [fault] if fault is not None and (case.nan_unjudged or not case.nan_accepted) else []
+        return [fault] if fault is not None and case.nan_questioned else []
     found = [Fault.of_candidate(each) for each in candidates(case)]
     found = found or _missed(case)
     found = found or [
