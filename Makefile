@@ -33,9 +33,10 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # What the program needs, and torch; tests need more. Each is a file in its environment: `make .venv/.installed`.
+# Most modules of torch are never imported: compiling all of them takes half the time of its installation.
 %/.runs: pyproject.toml tools/constraints.txt
 	test -x $*/bin/python || $(PYTHON) -m venv $*
-	$*/bin/python -m pip install -q --disable-pip-version-check -c tools/constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$*/bin/python -m pip install -q --no-compile --disable-pip-version-check -c tools/constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$*/bin/python -m pip install -q --disable-pip-version-check -c tools/constraints.txt -e .
 	touch $@
 

@@ -323,7 +323,7 @@ def processor_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
-@pytest.mark.parametrize("how", ["gil", "loop", "openmp", *nightly("sleep", "mutex", "rwlock", "extension")])
+@pytest.mark.parametrize("how", ["loop", "openmp", *nightly("gil", "sleep", "mutex", "rwlock", "extension")])
 def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path, how: str) -> None:
     """Who waits for what that whom holds, or which launch runs; the host lives, and computes on if it did.
 

@@ -55,7 +55,7 @@ def test_an_argument_more_than_exported_is_named(scaled: Path, tmp_path: Path) -
     assert "args[2] = 12 is an argument that the model was not exported with" in found.summary
 
 
-@pytest.mark.slow
+@thorough
 def test_an_expectation_that_is_met_is_no_fault(scaled: Path, tmp_path: Path) -> None:
     """The outputs are right, whatever the symptom says, and the check command agrees."""
     check = checking(tmp_path, "bool((scores.sum(-1) - 1).abs().max() < 1e-5)")
@@ -176,7 +176,7 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path, tmp_path: Path) -> None:
             tool("diagnose", tmp_path, log=log, **given)
 
 
-@pytest.mark.slow
+@thorough
 def test_inputs_in_each_others_place_are_proven(zoo: ZooPackage, tmp_path: Path) -> None:
     """Both have one dtype and shape: only the call with them exchanged gives what the program expects."""
     program = tmp_path / "serve.py"
