@@ -169,7 +169,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         # For outputs that are wrong for no visible reason, the program or the right weights settle it.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
         why = "try the intended weights"
-        return [_comparison(arguments), NextStep(why=why, tool="try_fix", arguments=meant)]
+        return [*_readings(arguments, case), NextStep(why=why, tool="try_fix", arguments=meant)]
     steps: list[NextStep] = []
     if best.only_in_program and best.observed and best.category == "wrong_output":
         return steps  # the call by itself is right
@@ -438,6 +438,13 @@ def _outside_of_calls(case: DiagnosisState, log: LogFacts) -> str:
 
 def _of_call(arguments: Arguments) -> Arguments:
     return {name: arguments[name] for name in ("package", *COMPARED) if name in arguments}
+
+
+def _readings(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
+    """Next steps for wrong outputs: the exported program or, without it, the package read as PyTorch."""
+    why = "without the source, read the package as a PyTorch program; try_fix runs an edited copy of it"
+    read = NextStep(why=why, tool="decompile", arguments={"package": arguments["package"]})
+    return [_comparison(arguments), *([read] if case.program_path is None else [])]
 
 
 def _comparison(arguments: Arguments) -> NextStep:

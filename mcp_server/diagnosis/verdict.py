@@ -32,7 +32,7 @@ from mcp_server.diagnosis.next_steps import (
     reduction,
     unseen_symptom,
 )
-from mcp_server.diagnosis.program_seen import OWN_RUNS
+from mcp_server.diagnosis.program_seen import OWN_RUNS, RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
 from mcp_server.diagnosis.words import (
@@ -227,6 +227,22 @@ def _whose_outputs(case: DiagnosisState) -> str:
     return f"the outputs of call {call.number} of {call.of}" if call and call.of > 1 else "its outputs"
 
 
+def _as_expected(run: RunSeen) -> str:
+    """Say that the outputs are right, and how far they are from those that the user gave."""
+    compared = run.last(ComparedExpected)
+    if compared is None or not compared.given:
+        return "The outputs are as expected."
+    furthest = max(compared.outputs, key=lambda each: each.by or 0.0, default=None)
+    if furthest is None or not furthest.by:
+        return "The outputs equal the expected ones."
+    dtype = run.outputs[furthest.output].dtype
+    return (
+        f"The outputs are as expected: the largest difference is {furthest.by:.2g} in output "
+        f"{furthest.output} ({dtype}), which is within the tolerance. A check that compares bits "
+        "(torch.equal) fails."
+    )
+
+
 def health_summary(case: DiagnosisState) -> str:
     """Describe what was tried without finding a fault, and what could not be tried."""
     several = case.finite_calls > 1
@@ -253,7 +269,7 @@ def health_summary(case: DiagnosisState) -> str:
     if case.otherwise_alone is not None:
         sentences[0] += " Repeated outside of the program, the call gives different numbers."
     if case.plain_run is not None and case.plain_run.as_expected:
-        return f"{sentences[0]} The outputs are as expected."
+        return f"{sentences[0]} {_as_expected(case.plain_run)}"
     if case.outputs_nan:
         sentences.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
     if compared(case):

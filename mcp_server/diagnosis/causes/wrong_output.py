@@ -420,17 +420,25 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
             observed=False,
         )
         return
+    own = case.by_source.own_source if case.by_source is not None else ""
     # A command that also fails on correct outputs looks the same.
     correct = f"give the correct outputs ({argument('expect')})"
     alone = f" Only the check command says so: {correct}, for which it must pass."
     yield _Wrong(
         guilty=Component(kind="package", name=""),
-        summary=f"The call returns, and {facts[0].fact}; the checks that were made do not explain it."
+        summary=f"The call returns, and {facts[0].fact}. {AS_WRITTEN if own else UNEXPLAINED}"
         f"{alone if case.symptom.expect is None else ''}",
         level=CausalLevel.SYMPTOM,
-        evidence=tuple(facts),
+        evidence=(*facts, *([seen("decompile", own)] if own else [])),
         observed=False,
     )
+
+
+UNEXPLAINED = "The checks that were made do not explain it."
+AS_WRITTEN = (
+    "The kernels do what they were compiled to do, so look for the difference in the model that was "
+    "compiled, in its translation, in the weights, or in the inputs."
+)
 
 
 EXTREME = 10**12  # products of few such numbers leave float32, and sums lose all others
