@@ -24,7 +24,7 @@ from mcp_server.model import (
     Verdict,
 )
 from mcp_server.operations.table import CORE, command_line, command_name, in_shell_words
-from mcp_server.plurals import counted
+from mcp_server.plurals import counted, ended_again
 
 MOST_TEXT = 420  # characters in one line
 MOST_CODE = 3  # lines of code before and after a fix
@@ -209,10 +209,8 @@ def _confirmed(run: Confirmed) -> Iterator[Line]:
 def confirmation(run: Confirmed) -> list[str]:
     """Describe the experiment: the three calls and what else they show, and why it is not for shipping."""
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
-    how, colon, said = run.again.rstrip(".").partition(": ")
-    often = "" if how.startswith("failed ") else " again"  # `failed 3 of 10 times (died with SIGABRT)`
-    how = f"{how}{colon}{said}{often}" if "(" in how else f"{how}{often}{colon}{said}"
-    again = f"Without this change, it {how}."
+    counted_runs = run.again.startswith("failed ")  # `failed 3 of 10 times (died with SIGABRT)`
+    again = f"Without this change, it {run.again if counted_runs else ended_again(run.again)}."
     effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
     found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}.{effects} {again}"
     return [found, run.not_for_shipping] if run.not_for_shipping else [found]

@@ -210,6 +210,19 @@ class Fix(Record):
     ran: FixRun | None = None
 
 
+CHECK = "if "  # how the code of a fix begins that only rejects bad values
+
+
+def rejecting(when: str, rule: str) -> str:
+    """Return code that rejects a value: it accepts empty tensors, and also runs under `python -O`."""
+    return f"{CHECK}{when}: raise ValueError({rule!r})"
+
+
+def outside(name: str, low: object, high: object) -> str:
+    """Return code that rejects a tensor with elements outside `low` to `high`."""
+    return rejecting(f"(({name} < {low}) | ({name} > {high})).any()", f"{name} must be in {low}..{high}")
+
+
 class Confirmed(Record):
     """The experiment that confirms a cause: one change of the failing call, and its result.
 

@@ -32,6 +32,14 @@ def listed(words: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def ended_again(ending: str) -> str:
+    """Return `raised the error again: text` for `raised: text`, and `died with SIGABRT again` for others."""
+    how, colon, said = ending.rstrip(".").partition(": ")
+    if how == "raised":
+        return f"raised the error again{colon}{said}"
+    return f"{how}{colon}{said} again" if "(" in how else f"{how} again{colon}{said}"
+
+
 def quoted(text: str, most: int = 300) -> str:
     """Strip the text; cut a longer one after a whole word, with an ellipsis."""
     text = text.strip()

@@ -280,7 +280,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
     yield from _list(
         "Not the cause", [f"{item.hypothesis.rstrip('.')}: {item.by}" for item in verdict.bystanders]
     )
-    yield from _list("Explained by the cause", [item.hypothesis for item in verdict.ruled_out])
+    yield from _list("Consequences of the cause", [item.hypothesis for item in verdict.ruled_out])
     yield from _list("Notes", verdict.remarks)
     if verdict.fix:
         yield from _fix(verdict.fix)

@@ -44,7 +44,7 @@ def fix_right(
     statements = about_args(after)
     if not statements:
         return None
-    if all(isinstance(each, ast.Assert) for each in statements):
+    if all(isinstance(each, ast.Assert | ast.If) for each in statements):
         good = list(torch.load(folder / "before.pt"))
         return refuses(after, inputs) and not refuses(after, good)
     changed = list(inputs)
@@ -79,21 +79,21 @@ def about_args(code: str) -> list[ast.stmt]:
         tree = ast.parse(code)
     except SyntaxError:
         return []
-    kinds = ast.Assign | ast.Expr | ast.Assert
+    kinds = ast.Assign | ast.Expr | ast.Assert | ast.If
     values = [each.value for each in tree.body if isinstance(each, ast.Expr)]
     if not all(isinstance(value, ast.Call) for value in values):
         return []
-    builtin = {"bool", "int"}
+    builtin = {"bool", "int", "ValueError"}
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     fitting = "args" in names and names <= ASKED_OF | builtin
     return tree.body if fitting and all(isinstance(each, kinds) for each in tree.body) else []
 
 
 def refuses(check: str, inputs: list[Any]) -> bool:
-    """Whether an assertion about the call's arguments fails."""
+    """Whether a check of the call's arguments fails."""
     try:
         exec(check, {"torch": torch, "args": list(inputs)})
-    except (AssertionError, IndexError):
+    except (AssertionError, ValueError, IndexError):
         return True
     return False
 

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from mcp_server.cost.call import Built, diagnose_call
 from mcp_server.cost.signals import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.diagnosis.causes.wrong_output import LOAD_ONCE, loaded_often
+from mcp_server.diagnosis.kept_files import with_subject
 from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.errors import ProblemError, argument
 from mcp_server.logs.captured import CapturedCall, CapturedLoad
@@ -269,6 +270,13 @@ async def diagnose_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
     """Return a `cost` verdict, or `no_fault` with what was timed. Raise `ProblemError` without a subject."""
+    verdict = await _largest_cost(context, workload, exported, symptom, budget_s)
+    return with_subject(verdict, workload, context)
+
+
+async def _largest_cost(
+    context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
+) -> Verdict:
     subject = await _subject(context, workload, exported)
     if symptom == "slow-build":
         if subject.program is None or workload is None:

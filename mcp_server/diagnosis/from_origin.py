@@ -20,7 +20,7 @@ from mcp_server.diagnosis.origin.lines import (
 from mcp_server.diagnosis.origin.of_model import OPEN_END
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Component, Evidence, Fix, ModelLocation, rejecting
 from mcp_server.plurals import counted, listed
 from mcp_server.worker import events
 
@@ -110,15 +110,15 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
     for line in guilty.model_locations:
         operand = operand_text(line.code, operation.op)
         if operand and operation.value:
-            computes = f"{operation.op}({operand}) where {operand} is {operation.value}"
-            found = [f"{Path(line.file).name}:{line.line} computes {computes}: {origin.explanation}."]
+            computes = f"{Path(line.file).name}:{line.line} computes {operation.op}({operand})"
+            found = [f"{computes}. Here {operand} is {operation.value}, and {origin.explanation}."]
             break
     else:
         lines = [line for line in guilty.model_locations if may_leave_domain(line.code, operation.op)]
         if len(lines) == 1 and guilty.launch_index == operation.launch_index:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
-        found.append(f"The value comes from {elements}.")
+        found.append(f"The {operation.value or 'bad value'} comes from {elements}.")
     return [*found, *_beside(origin)]
 
 
@@ -206,7 +206,7 @@ def _elements(origin: Origin) -> str:
     """The first element, and the number of others; empty if none is known."""
     inputs = _inputs(origin)
     more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
-    others = f" and {counted(more, 'more element')}" if inputs and more > 0 else ""
+    others = f" and {counted(more, 'other element')} that it reads" if inputs and more > 0 else ""
     return ", ".join(each.text() for each in inputs[:MOST_ELEMENTS]) + others
 
 
@@ -292,28 +292,31 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     if condition is None or condition.good is None:
         masked = any(each.value in ("True", "False") for each in origin.elements)
         return Fix(text=OPEN_MASK) if masked else None
-    limit, bound = _limit(condition)
+    limit, passes = _limit(condition)
     places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
     text = f"keep {', '.join(kept)} {limit} where it is produced"
     if origin.operation is not None:
-        text += f"; if such values are valid, {origin.operation.action} in the model"
+        text += f"; if other values are valid, {origin.operation.action} in the model"
     elif origin.of_model:
-        text += "; if such values are valid, limit the index in the model"
-    whole = bound and not places and "[" in condition.label
-    return Fix(text=text, after=f"assert {condition.label}.{bound}" if whole else None)
+        text += "; if other values are valid, limit the index in the model"
+    if not passes or places or "[" not in condition.label:
+        return Fix(text=text)
+    check = f"not ({condition.label} {passes}).all()"
+    return Fix(text=text, after=rejecting(check, f"{condition.label} must be {limit}"))
 
 
 def _limit(condition: Condition) -> tuple[str, str]:
-    """What keeps the expression valid: in words, and as a check of a tensor; empty if neither is possible."""
-    if (condition.low is None) == (condition.high is None):
-        return f"where {condition.text} does not hold", ""
-    below, good = condition.high is None, condition.good
-    side, end, sign = ("below", "max()", "<") if below else ("above", "min()", ">")
+    """Return what keeps the expression valid, in words and as a comparison, which may be empty."""
+    low, high = condition.low, condition.high
+    if low is not None and high is not None:
+        return (f"different from {low:g}" if low == high else f"outside {low:g}..{high:g}"), ""
+    below, good = high is None, condition.good
+    side, sign = ("below", "<") if below else ("above", ">")
     if isinstance(good, float):  # the next number of the type says little
-        bad = condition.low if below else condition.high
-        return f"{side} {bad:g}", f"{end} {sign} {bad:g}"
-    return f"at {good} or {side}", f"{end} {sign}= {good}"
+        bad = low if below else high
+        return f"{side} {bad:g}", f"{sign} {bad:g}"
+    return f"at {good} or {side}", f"{sign}= {good}"
 
 
 OPEN_MASK = (

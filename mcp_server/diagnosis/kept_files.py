@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import Field
@@ -15,9 +16,10 @@ from mcp_server import __version__
 from mcp_server.diagnosis.components import own_operators
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options, Trial
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import child_environment, looks_secret
 from mcp_server.jobs.store import storing
-from mcp_server.model import PROOF_FILE, SUBJECT_FILE, Artifact, Record, Verdict
+from mcp_server.model import PROOF_FILE, SUBJECT_FILE, Artifact, PackageWorkload, Record, Verdict, Workload
 from mcp_server.runtime.context import Context
 from mcp_server.worker.events import Torch
 
@@ -81,6 +83,7 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
     Raises ProblemError if the disk rejects the file.
     """
     workload, call = case.workload, case.package_call if case.call is not None else None
+    call = workload if call is None and isinstance(workload, PackageWorkload) else call
     python = workload.python if workload and workload.python else context.python
     # The version that a worker reported; none if no worker ran.
     workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
@@ -105,6 +108,14 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
     with storing(context.directory):
         path.write_text(subject.model_dump_json(indent=1))
     return context.artifact(path, "what was diagnosed, and where: `aoti-debug report` reads it")
+
+
+def with_subject(verdict: Verdict, workload: Workload | None, context: Context) -> Verdict:
+    """Return a verdict that was reached without a case, with the subject among its artifacts."""
+    with suppress(ProblemError):  # on a full disk the verdict is all there is
+        kept = leave_subject(DiagnosisState(workload), context)
+        return verdict.model_copy(update={"artifacts": [*verdict.artifacts, kept]})
+    return verdict
 
 
 # A reader checks a proven verdict with one command. It makes the call unchanged, with the change that removed

@@ -111,9 +111,9 @@ TOOLS: dict[Category, tuple[str, str]] = {
 }
 
 REPEATED = "find out whether it fails every time, and with which error first"
-PROGRAM = "path/of/the/failing/program.py"
+PROGRAM = "path/to/program.py"
 
-INPUTS = "path/of/the/inputs/of/the/failing/call.pt"
+INPUTS = "path/to/inputs.pt"
 NEEDS_INPUTS = frozenset({"dump_kernel_io", "locate_fault"})
 
 # Observations that a tool would only repeat.
@@ -218,8 +218,8 @@ def _of_process(process: ProcessSeen) -> list[NextStep]:
 
 
 # What to give in place of an argument with which nothing could run.
-PYTHON = "path/of/a/python/with/torch"
-OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": "path/of/the/package.pt2"}
+PYTHON = "path/to/python"
+OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": "path/to/model.pt2"}
 
 
 def no_torch(case: DiagnosisState) -> bool:
@@ -336,9 +336,9 @@ def _in_environment(env: Mapping[str, str], argv: Sequence[str]) -> str:
     return shlex.join(["env", *variables, *argv] if variables else argv)
 
 
-RIGHT_OUTPUTS = "path/of/the/right/outputs.pt"
-EXPORTED = "path/of/the/exported/program.pt2"
-STATE_DICT = "path/of/the/state_dict.pt"
+RIGHT_OUTPUTS = "path/to/outputs.pt"
+EXPORTED = "path/to/program.pt2"
+STATE_DICT = "path/to/state_dict.pt"
 
 UNSEEN: dict[Seen, str] = {
     "wrong-output": "The call returns, but nothing says what its outputs should be. Give the correct "

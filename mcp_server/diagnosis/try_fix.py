@@ -31,7 +31,7 @@ from mcp_server.model import PackageWorkload, Record
 from mcp_server.operations.arguments import TryArguments, option_words
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
-from mcp_server.plurals import counted, listed
+from mcp_server.plurals import counted, ended_again, listed
 from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ElementChange, NeededElement, OutputChange
 
@@ -292,7 +292,8 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     if constants:
         names = listed(constants[:SHOWN]) if len(constants) <= SHOWN else f"{len(constants)} of them"
         rest += f" Of the constants, {names} {'is' if len(constants) == 1 else 'are'} enough."
-    gone = f"{as_is} With the change it {after}. Without this change, it {trial.again.describe()} again."
+    again = ended_again(trial.again.describe())
+    gone = f"{as_is} With the change it {after}. Without this change, it {again}."
     left = " One failure is removed, and another remains."
     if trial.after.failure == "none":
         left = " The infinities that remain are a second failure, unless they are intended, as in a mask."

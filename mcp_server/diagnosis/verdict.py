@@ -46,6 +46,7 @@ from mcp_server.diagnosis.words import (
 )
 from mcp_server.errors import argument
 from mcp_server.model import (
+    CHECK,
     Cause,
     Component,
     Confidence,
@@ -484,7 +485,7 @@ def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
     lines, places = case.call_locations, [each.path or "" for each in case.compiled_inputs]
     if fix is None:
         return None
-    if case.host is not None and (fix.after or "").startswith("assert "):
+    if case.host is not None and (fix.after or "").startswith(CHECK):
         return fix.model_copy(update={"after": None})  # the host is no Python program
     if lines and all(path == f"args[{n}]" for n, path in enumerate(places)):
         fix = at_call_site(fix, lines[0].code, len(places))

@@ -9,7 +9,7 @@ import re
 from mcp_server.diagnosis.components import drawing_launches
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.model import CallNumber, Category, Component, Eager, Fix
+from mcp_server.model import CHECK, CallNumber, Category, Component, Eager, Fix
 from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
@@ -130,10 +130,10 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
 
 # Why a change that only confirms must not be shipped, by how the worker makes it.
 NOT_SHIPPED = {
-    "elements": "Do not ship that: the values were made up to show the cause.",
-    "resize": "Do not ship that: rows were left out or repeated to show the cause.",
-    "pad": "Do not ship that: rows were made up to show the cause.",
-    "drop_rows": "Do not ship that: rows were left out to show the cause.",
+    "elements": "Do not ship this change: its values only show the cause.",
+    "resize": "Do not ship this change: it leaves out or repeats rows, only to show the cause.",
+    "pad": "Do not ship this change: its added rows only show the cause.",
+    "drop_rows": "Do not ship this change: it leaves out rows, only to show the cause.",
 }
 GENERATED = "This was done in a copy of the generated code. The next compile does not keep it."
 OF_RUN = "This was done only in that run: the operator itself is unchanged."
@@ -173,7 +173,7 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
 
     Return it unchanged if it is another kind of fix, or if the line has several such calls.
     """
-    if fix.before is None and (fix.after or "").startswith("assert "):
+    if fix.before is None and (fix.after or "").startswith(CHECK):
         named = re.sub(r"args\[(\d+)\]", lambda m: _name(line, int(m[1]), arguments) or m[0], fix.after or "")
         return fix.model_copy(update={"after": named})
     code = line.strip()

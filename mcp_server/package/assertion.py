@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mcp_server.model import Fix
+from mcp_server.model import Fix, outside, rejecting
 from mcp_server.package.exported import Provenance, indexing_first
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
@@ -297,7 +297,7 @@ def propose(candidate: Candidate) -> Fix:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
         return Fix(
             text=f"keep {size} at {limit} or less (positions run through it), or enlarge what they index",
-            after=f"assert {size} <= {limit}",
+            after=rejecting(f"{size} > {limit}", f"{size} must be at most {limit}"),
         )
     for source in candidate.sources:
         ends = source.allowed.texts(lambda name: _host_size(name, candidate)) if source.allowed else None
@@ -305,7 +305,7 @@ def propose(candidate: Candidate) -> Fix:
             name = without_number(source.label)
             return Fix(
                 text=f"pass only values from {ends[0]} to {ends[1]} in {source.label}",
-                after=f"assert {ends[0]} <= int({name}.min()) and int({name}.max()) <= {ends[1]}",
+                after=outside(name, *ends),
             )
     last = "size - 1"
     if bound is not None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import combinations
 from math import prod
 from typing import Any, Literal
@@ -57,6 +58,13 @@ DOUBTS = {
     False: "; on the CPU the compiler may have lowered this bound itself, so a larger size may work",
 }
 """What may be wrong with a bound, by whether a size is below it."""
+
+
+def without_doubt(sentence: str) -> str:
+    """Return the sentence about a bound without what may be wrong with it."""
+    return reduce(lambda text, doubt: text.replace(doubt, ""), DOUBTS.values(), sentence)
+
+
 SPECIALIZED_BELOW = 2
 CPU_CHUNK = 4096
 
@@ -361,7 +369,7 @@ def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bo
 
 
 WIDER = "or export again with a range that includes {got}, if the model allows this size"
-BRANCH = ". If no Dim sets this bound, it comes from a branch of the model on this size"
+BRANCH = ". A bound that no Dim sets comes from a branch of the model on this size, or from the compiler"
 
 
 def _within(dim: CompiledDim, below: bool) -> str:
@@ -372,7 +380,7 @@ def _within(dim: CompiledDim, below: bool) -> str:
         return f"{padded} if the result does not depend on the padding, {apart}"
     parts = "the batch" if dim.index == 0 else f"dimension {dim.index}"
     sizes = f"{dim.lower} to {dim.upper}" if (dim.lower or 0) > 1 else f"at most {dim.upper}"
-    return f"split {parts} into parts of {sizes} if they do not depend on each other"
+    return f"split {parts} into parts of {sizes} if the parts do not depend on each other"
 
 
 def _out_of_range(

@@ -27,9 +27,9 @@ from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_text, read_users_log
 
-PACKAGE = "path/of/the/model.pt2"
-INPUTS = "path/of/the/inputs.pt"
-SCRIPT = "path/of/the/failing/program.py"
+PACKAGE = "path/to/model.pt2"
+INPUTS = "path/to/inputs.pt"
+SCRIPT = "path/to/program.py"
 
 # The tool to call next, and why.
 _ADVICE: Mapping[Advice, tuple[str, str]] = {

@@ -136,7 +136,7 @@ def intervention(key: str = "key", what: str = "the call without it") -> Interve
 def trial(tried: Intervention | None, effect: Effect, reason: str = "") -> Trial:
     """What came of an intervention: the call as it is fails both times."""
     assert tried is not None
-    failed = Seen("raised", text="it failed")
+    failed = Seen("raised", text="RuntimeError: invalid argument")
     passed: Any = decode({"event": "intervened", "label": "with", "key": tried.key, "ended": "ok"})
     after = Seen("ok", passed) if effect is Effect.GONE else failed
     return Trial(tried, effect, failed, after, failed, reason=reason)

@@ -41,7 +41,7 @@ TABLE = re.compile(r"constant (?P<name>[\w.]+) of shape \[(?P<rows>\d+), .*where
 DTYPES = re.compile(
     r"Input (?P<place>\d+) .* is (?P<given>\w+), but the package was compiled for (?P<meant>\w+)"
 )
-RETURNED = re.compile(r"returned (?P<count>\d+) NaN in output (?P<output>\d+)")
+RETURNED = re.compile(r"returned (?P<count>\d+) NaN values? in output (?P<output>\d+)")
 
 
 class Case:

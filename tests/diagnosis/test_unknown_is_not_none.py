@@ -259,5 +259,5 @@ def test_what_nothing_could_be_run_with_is_not_tried_again(zoo: ZooPackage, tmp_
         found = verdict(directory, workload)
         given = workload.model_dump(mode="json", exclude_none=True)
         for step in found.next_steps:
-            assert any(str(value).startswith("path/of/") for value in step.arguments.values()), found.summary
+            assert any(str(value).startswith("path/to/") for value in step.arguments.values()), found.summary
             assert step.arguments != given

@@ -77,20 +77,22 @@ VERDICT = Verdict(
     ruled_out=[RuledOut(hypothesis="the dtype", by="check_devices found no mismatch")],
     fix=Fix(text="map unknown ids to 0", before="model(ids)", after="model(known(ids))"),
     confirmed=Confirmed(
-        what="ids[3, 2] made 999",
+        what="ids[3, 2] = 999 instead of 1000",
         before="raised: index out of bounds",
         after="returned",
         again="raised: index out of bounds",
         command="aoti-debug try-fix m.pt2 --inputs b.pt --change 'ids: set 999 at 3,2'",
         side_effects="no other output element changed",
-        not_for_shipping="Do not ship that: row 3 would be scored with row 999.",
+        not_for_shipping="Do not ship this change: row 3 would be scored with row 999.",
     ),
     next_steps=[
         NextStep(
             why="see the launches", tool="trace_launches", arguments={"package": "a b.pt2", "sync": False}
         ),
         NextStep(
-            why="with specs", tool="diagnose", arguments={"inputs": [{"shape": [2]}], "env": {"A": "1"}}
+            why="make the call with random inputs",
+            tool="diagnose",
+            arguments={"inputs": [{"shape": [2]}], "env": {"A": "1"}},
         ),
     ],
     cost=Cost(runs=1, compiles=2, wall_s=4.25),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from mcp_server.diagnosis.causes.hang import FORKED, GIL_AND_RUNNER, end_of
+from mcp_server.diagnosis.causes.hang import FORKED, GIL_AND_RUNNER, end_of, fix_if
 from mcp_server.diagnosis.components import (
     component,
     input_component,
@@ -43,8 +43,8 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.STATE,
             only_in_program=True,
             guilty=component("call", "run_single_threaded=True, called from several threads", lines),
-            summary="The package was loaded with run_single_threaded=True, which disables its "
-            "synchronisation, and several threads called it at the same time.",
+            summary=f"{loaded.capitalize()}, which disables its synchronisation, and several threads called "
+            "it at the same time.",
             evidence=tuple(seen("capture", each) for each in (fact, loaded)),
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
             # another one waits for its runner (torch 2.13). Only a lock is right for every model.
@@ -230,7 +230,7 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
         guilty=_party(thread, case) or _place(thread, process),
         summary=summary,
         evidence=_evidence(process),
-        fix=Fix(text=action),
+        fix=fix_if(action),
         weak=thread.computes and not long,
         settle="a recording shows how long a call usually takes; look again, or diagnose that call",
     )

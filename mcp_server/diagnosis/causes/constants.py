@@ -193,20 +193,19 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
     compared = {name: _difference(*pair, update, home) for name, pair in pairs.items()}
     wrong = {name: difference for name, difference in compared.items() if difference is not None}
     for name, (aspect, got, wanted) in wrong.items():
-        fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
-        consequence = "the loader copies the bytes without a check."
+        fact = f"{update.how} was given {name} with {aspect} {got}, but the package expects {wanted}"
+        consequence = "The loader copies the bytes without a check."
         if aspect == "device" and update.outcome == "failed":
-            consequence = "the update rejects it."
+            consequence = "The update rejects it."
         elif aspect == "device":
-            consequence = "the package reads it on that device without copying it."
+            consequence = "The package reads it on that device without copying it."
         elif update.user_managed:
-            consequence = "the package reads its memory as compiled, without a check."
+            consequence = "The package reads its memory as compiled, without a check."
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} also differs." if others else ""
         yield _OfUpdate(
             guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
-            summary=f"Constant {name} was given with {aspect} {got}. The package expects {wanted}: "
-            f"{consequence}{also}",
+            summary=f"{fact}. {consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),
             # Part of the constant is then stale, or memory behind it is overwritten, whatever the program

@@ -67,9 +67,12 @@ def call_hangs(case: DiagnosisState) -> bool:
 
 
 def end_of(op: str) -> str:
-    """Return the advice that makes a call end."""
-    inside = f"give the loop or wait in {op} an end"
-    return inside if op else "find out what the call waits for, and end the wait or give it a timeout"
+    """Return the advice that makes a call end; empty if it is not known where the call waits."""
+    return f"add an end condition or a timeout to the loop or wait in {op}" if op else ""
+
+
+def fix_if(action: str) -> Fix | None:
+    return Fix(text=action) if action else None
 
 
 def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
@@ -81,11 +84,12 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
     if not op and case.trace is not None and case.trace.last is not None:
         return  # the journal says more
     lines = lines_inside(plain.log.threads)
+    fact = f"the call had not returned after {plain.finished.wall_s:.0f} s"
     yield _Hang(
         guilty=component("op" if op else "call", op or "call of the package", lines),
-        summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
-        evidence=(seen("run", f"the call had not returned after {plain.finished.wall_s:.0f} s"),),
-        fix=Fix(text=end_of(op)),
+        summary=f"{fact[:1].upper()}{fact[1:]}, its time limit{f', and is inside {op}' if op else ''}.",
+        evidence=(seen("run", fact),),
+        fix=fix_if(end_of(op)),
         observed=bool(op),
     )
 
@@ -137,7 +141,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=component("op" if op and threads == 1 else "call", name, [*lines, *first.stack[:2]]),
         summary=summary,
         evidence=tuple(seen("capture", f"thread {name} entered a call and did not return") for name in stuck),
-        fix=Fix(text=action),
+        fix=fix_if(action),
         observed=threads > 1 or (bool(forked) and case.failure_of("plain") == "none"),
     )
 
@@ -166,11 +170,12 @@ _AT_ITS_LIMIT = {
     ),
     "waiting": (
         "{who} waited, outside any call of a package",
-        "make sure that the awaited event happens, or wait with a timeout",
+        "add a timeout to these waits, such as get(timeout=60) or join(60), so that the program says what "
+        "did not arrive",
     ),
     "elsewhere": (
         "it was at {place}, outside any call of a package",
-        "find out what that line waits for or repeats, and make it end",
+        "add a timeout or an end condition to the wait or loop at that line",
     ),
 }
 

@@ -40,10 +40,10 @@ from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, 
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Component, Evidence, Fix, ModelLocation, outside, rejecting
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.terms.sizes import in_words
-from mcp_server.plurals import share
+from mcp_server.plurals import counted, share
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
 
@@ -114,7 +114,7 @@ def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Su
     flat, low, high = _flat(part), part.low, part.high
     read = name if flat == EVERYWHERE else f"{name}.flatten(){slice_text(flat)}"
     all_read = name if _reads_all(index, case) else read
-    indexed, outside = _Indexed.of(index), share(facts.outside, facts.elements, "value")
+    indexed, beyond = _Indexed.of(index), share(facts.outside, facts.elements, "value")
     at = f" at {candidate.location}" if candidate is not None else ""
     own = _lines(candidate) if candidate is not None else launch_lines(launch.index, case)
     lines = raising_lines(case) or own or case.call_locations
@@ -126,13 +126,13 @@ def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Su
         f"are allowed.{indexed.doubt(part, facts, case)}",
         evidence=(
             *([said(error)] if error is not None else []),
-            seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
+            seen("look_at_indices", f"{where}; {beyond} outside {low}..{high}", f"the values of {read}"),
             seen("inspect_package", f"launch {launch.index} ({launch.kernel}) checks it{at}"),
         ),
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
         fix=Fix(
             text=indexed.advice(all_read, part, facts),
-            after=f"assert {low} <= int({all_read}.min()) and int({all_read}.max()) <= {high}",
+            after=outside(all_read, low, high),
         ),
         intervention=_replaced(part, indexed, case),
     )
@@ -160,12 +160,9 @@ class _Indexed:
         return not self.is_table and facts.max == part.high + 1 and (facts.min or 0) >= part.low
 
     def doubt(self, part: InputSlice, facts: events.IndexValues, case: DiagnosisState) -> str:
-        """Say what else may be wrong than the value: a table that is too short, or the inputs together."""
-        rows = (facts.max or 0) + 1
+        """Say what else may be wrong than the value: the inputs together, or a position one past the end."""
         if self.is_table:
-            # Nothing in a package tells a value that is too high from a table that is too short.
-            short = f" If the value is right, {self.name} is too short: it needs {rows} rows."
-            return short if part.high < rows - 1 <= 2 * part.high else ""
+            return ""  # the fix says that the table may be too short
         sizes = _as_long(part, case)
         also = f" Dimension {sizes[0][0]} of {sizes[0][1]} has this size." if len(sizes) == 1 else ""
         return f"{also} {facts.max} is one past the end." if self.past(part, facts) else also
@@ -210,7 +207,7 @@ def _replaced(part: InputSlice, indexed: _Indexed, case: DiagnosisState) -> Inte
             f"the {facts.outside} values of {name} outside {part.low}..{part.high} moved to the nearest limit"
         )
     wrong = f"{name}{facts.index} would then {indexed.wrongly_read(row)}"
-    return replace(made, what=f"the call with {what}", not_for_shipping=f"Do not ship that: {wrong}.")
+    return replace(made, what=f"the call with {what}", not_for_shipping=f"Do not ship this change: {wrong}.")
 
 
 def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
@@ -221,15 +218,16 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
         count = nan.get(item.path or "", 0)
         if item.label not in labels or not count:
             continue
-        fact = f"{item.label} holds {count} NaN, and the out-of-bounds index is computed from it"
+        name, values = name_of(item), counted(count, "NaN value")
+        fact = f"{item.label} holds {values}, and the out-of-bounds index is computed from it"
         yield _Index(
-            guilty=input_component(item, raising_lines(case) or case.call_locations, f"{count} NaN"),
+            guilty=input_component(item, raising_lines(case) or case.call_locations, values),
             summary=f"{fact[:1].upper()}{fact[1:]}.",
             level=CausalLevel.CALL,
             evidence=(said(error), seen("check_devices", fact)),
             fix=Fix(
-                text=f"keep NaN out of {name_of(item)} where it is produced",
-                after=f"assert not bool({name_of(item)}.isnan().any())",
+                text=f"keep NaN out of {name} where it is produced",
+                after=rejecting(f"{name}.isnan().any()", f"{name} has NaN"),
             ),
             intervention=replace_where(leaf_of(item), Where(non_finite=True), 0.0),
             observed=False,
@@ -258,10 +256,12 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
     fix = test = None
     if part is not None and _outside(part, case):
         facts = case.index_values[part]
-        first = f"{facts.value} at {facts.index} (the index needs {part.low}..{part.high})"
-        guilty = guilty.model_copy(update={"value": first})
-        evidence.append(seen("look_at_indices", first))
-        fix = Fix(text=f"keep these values in {part.low}..{part.high}")
+        read, allowed = case.compiled_inputs[part.input], f"{part.low}..{part.high}"
+        guilty = guilty.model_copy(update={"value": f"{facts.value} at {facts.index}"})
+        fact = f"element {facts.index} of {read.label} is {facts.value}; the index that the kernel computes"
+        evidence.append(seen("look_at_indices", f"{fact} from it must be in {allowed}"))
+        text = f"keep {name_of(read)} to values for which the index that the kernel computes is in {allowed}"
+        fix = Fix(text=text)
         # The trial can only confirm: other values may be needed for what the kernel does to the elements.
         test = confirming(_clamp(part, case), case)
     summary = f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index "
@@ -345,17 +345,17 @@ def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], cas
         party = launch_component(maker.index, maker.kernel, case)
         known = list(dict.fromkeys([*lines, *party.model_locations])) or case.call_locations
         guilty = party.model_copy(update={"model_locations": known, "value": value})
-        made = f"; launch {maker.index} ({maker.kernel}) made it{depends_on(maker.index, case, ' from')}"
+        made = f"; launch {maker.index} ({maker.kernel}) computed it{depends_on(maker.index, case, ' from')}"
     else:
         at = lines or case.call_locations
         guilty = component("kernel", index.variable, at, value=value, launch=launch.index)
     holder = name_of(item) if item is not None else index.variable
-    holds = f" holds {index.holds}, and" if index.holds else ":"
+    told = f"{holder} holds {index.holds}, but" if index.holds else f"for {holder}, only"
     lost = "" if launch.checked else ", and its error is ignored"
     return _Index(
         guilty=guilty,
         summary=f"Launch {launch.index} ({launch.kernel}) got an index outside its limit{lost}: "
-        f"{holder}{holds} {index.low} to {index.high} are allowed{made}.",
+        f"{told} {index.low} to {index.high} are allowed{made}.",
         evidence=(
             shown,
             seen("inspect_package", f"launch {launch.index} takes {holder} as an index{lost}{made}"),

@@ -38,7 +38,7 @@ from mcp_server.diagnosis.interventions.input import (
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
-from mcp_server.package.mismatch import DOUBTS, Mismatch
+from mcp_server.package.mismatch import Mismatch, without_doubt
 from mcp_server.plurals import listed, quoted
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
@@ -153,9 +153,9 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
     above = _above(mismatch, case) is not None
-    # A bad access in a call above the range answers the doubt about that bound.
-    seen_beyond = above and case.located is not None and case.located.fault is not None
-    sentence = mismatch.sentence.removesuffix(DOUBTS[False] if seen_beyond else "")
+    # A bad access in a call above the range, or a call that works within it, answers the doubt.
+    answered = gone or (above and case.located is not None and case.located.fault is not None)
+    sentence = without_doubt(mismatch.sentence) if answered else mismatch.sentence
     facts = [seen("check_devices", sentence)]
     # The package's own check may report the same about the same input.
     for error in case.runs["checked"].log.errors if "checked" in case.runs else ():

@@ -25,7 +25,7 @@ from mcp_server.diagnosis.origin.lines import guarded_line, idiom_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
-from mcp_server.model import ComponentKind, Evidence, Fix
+from mcp_server.model import ComponentKind, Evidence, Fix, rejecting
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.terms.evaluate import DOMAINS
@@ -97,7 +97,7 @@ def _with_ordinary(
     few = [each for each in (facts.inputs if facts is not None else ()) if each.changed <= MOST_EXTREME]
     places = [f"{name}{list(place.index)} = {place.before}" for each in few for place in each.first]
     of = places[0] if places else f"{name} has elements that are {what}"
-    check = "torch.isfinite({0})" if where.non_finite else f"({{0}}.abs() <= {EXTREME:g})"
+    check = "{0}.isfinite()" if where.non_finite else f"({{0}}.abs() <= {EXTREME:g})"
     return Suspect(
         category="nan_or_inf",
         guilty=input_component(item, case.call_locations, what).model_copy(
@@ -108,7 +108,7 @@ def _with_ordinary(
         evidence=(seen("check_devices", of),),
         fix=Fix(
             text=f"keep {what} values out of {name} where it is produced",
-            after=f"assert bool({check.format(leaf_of(item).name)}.all())",
+            after=rejecting(f"not {check.format(name)}.all()", f"{name} has {what} values"),
         ),
         intervention=fill,
         weak=not few,
@@ -267,7 +267,8 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
 
 
 def _fix_of_input(label: str, name: str = "") -> Fix:
-    check = f"assert bool(torch.isfinite({name or label}).all())" if name or "[" in label else None
+    given = name or (label if "[" in label else "")
+    check = rejecting(f"not {given}.isfinite().all()", f"{given} must be finite") if given else None
     return Fix(text=f"keep values that are not finite out of {label} where it is produced", after=check)
 
 

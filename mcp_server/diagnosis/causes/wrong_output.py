@@ -137,8 +137,8 @@ def _changed(where: Changed | None, case: DiagnosisState) -> Component:
 
 
 FIXES: dict[Kind, str] = {
-    "error": "run bisect: it finds the compiler pass responsible and prints a workaround and a report; until "
-    "then run this model in eager mode, or try another release of torch",
+    "error": "run bisect to find the compiler pass responsible and a workaround; until then, run this model "
+    "in eager mode, or with another release of torch",
     "tf32": "forbid TF32 where the numbers matter: torch.set_float32_matmul_precision('highest') before the "
     "compile, or compare with the tolerance that TF32 needs",
     "nondeterministic": "make the operator deterministic (torch.use_deterministic_algorithms), or compare "
@@ -264,7 +264,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),
             summary=f"{_unlike(each.summary)}.{also} "
-            f"This launch read {'values that were not judged' if each.suspects else 'correct values'}.",
+            f"Its inputs {'could not be judged' if each.suspects else 'were correct'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged,),
             fix=Fix(text=FIXES["tf32" if each.tf32 else "error"]),

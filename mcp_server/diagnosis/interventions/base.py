@@ -10,7 +10,7 @@ from typing import Literal
 
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.model import InterventionRun
-from mcp_server.plurals import share
+from mcp_server.plurals import counted, ended_again, share
 from mcp_server.worker.events import CallFacts, ElementChange
 from mcp_server.worker.protocol import Change, EagerLaunches, EditedProgram, Step
 
@@ -194,8 +194,8 @@ class Seen:
         """Describe the NaN and infinities in each output, even if they are no failure; empty if none."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
-            counts = ((output.nan, "NaN"), (output.inf, "infinite"))
-            shown = " and ".join(f"{count} {what}" for count, what in counts if count)
+            counts = ((output.nan, "NaN value"), (output.inf, "infinite value"))
+            shown = " and ".join(counted(count, what) for count, what in counts if count)
             parts += [f"{shown} in output {place}"] if shown else []
         return "; ".join(parts[:3])
 
@@ -289,7 +289,7 @@ def trial_in_words(trial: Trial) -> str:
         return f"{start} it still {after}."
     if trial.effect is Effect.CHANGED:
         after = trial.reason.removeprefix("with the change it ") or after
-    return f"{start} it {after}. Without this change, it {trial.again.describe()} again."
+    return f"{start} it {after}. Without this change, it {ended_again(trial.again.describe())}."
 
 
 def fix_in_words(trial: Trial) -> str:

@@ -25,7 +25,14 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import ExportedWorkload, Fix, PackageWorkload
 from mcp_server.package.exported import read_exported
-from mcp_server.package.mismatch import BRANCH, WIDER, Mismatch, compare_inputs, compare_structure
+from mcp_server.package.mismatch import (
+    BRANCH,
+    WIDER,
+    Mismatch,
+    compare_inputs,
+    compare_structure,
+    without_doubt,
+)
 from mcp_server.package.problems import PackageError
 from mcp_server.package.view import view_package
 from mcp_server.plurals import quoted
@@ -173,9 +180,10 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
     (low, high), size = bounds, int(mismatch.got)
     if low == RAISED_LOWER and size < low and mismatch.severity != "fatal":
         return mismatch  # export itself raises the bounds of Dim.DYNAMIC and Dim.AUTO to 2
-    note = f"{mismatch.sentence}; the exported program allows {low}..{high}"
+    sentence = without_doubt(mismatch.sentence)  # the program has the bound
+    note = f"{sentence}; the exported program allows {low}..{high}"
     if (low is None or size >= low) and (high is None or size <= high):
-        note = f"{note}, so this is a false alarm"
+        note = f"{note}, so this size is no fault"
         return mismatch.model_copy(update={"severity": "suspicious", "sentence": note})
     return mismatch.model_copy(update={"severity": "fatal", "sentence": note})
 

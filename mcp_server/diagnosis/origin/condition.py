@@ -262,11 +262,13 @@ def condition_of(
     for name, leaf in varied:
         found = condition_at(expressions, term, leaf, allowed, main.names[name], leaf.value)
         if found is not None:
-            others = [main.names[other] for other, _ in varied if other != name]
-            kept = f" (with {', '.join(others[:3])} as here)" if others else ""
+            kept = OTHERS_STAY if len(varied) > 1 else ""
             label = tensor_of(leaf, main.walker)
             return found.model_copy(update={"text": f"{found.text}{kept}", "label": label})
     return None
+
+
+OTHERS_STAY = ", if the other elements that it reads stay the same"
 
 
 def is_input(leaf: Leaf) -> bool:

@@ -10,7 +10,7 @@ from itertools import islice
 from statistics import median_low
 
 from mcp_server.diagnosis.origin import Condition, Correction, OffendingElement, Operation
-from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, exactly, finite
+from mcp_server.diagnosis.origin.condition import OTHERS_STAY, applied_text, culprit_at, exactly, finite
 from mcp_server.diagnosis.origin.expression import (
     Closing,
     Expression,
@@ -330,8 +330,8 @@ class _Tried:
             return None
         end, above = from_ordinal(outside, self.dtype), bad > usual
         return Condition(
-            text=f"the expression is not finite for {name} {'>=' if above else '<='} {shown(end)} "
-            "(with the others as here)",
+            text=f"the expression is not finite for {name} {'>=' if above else '<='} {shown(end)}"
+            f"{OTHERS_STAY}",
             variable="x",
             low=end if above else None,
             high=None if above else end,

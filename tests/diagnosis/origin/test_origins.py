@@ -139,7 +139,8 @@ ORIGINS: dict[str, dict[str, object]] = {
     "relative": {
         "expression": "x[0] - x[5] + 8",
         "elements": ["args[1][5] = 11"],
-        "condition.text": "the expression is -1 or less for x[5] >= 9 and 0 for 8 (with x[0] as here)",
+        "condition.text": "the expression is -1 or less for x[5] >= 9 and 0 for 8, if the other elements "
+        "that it reads stay the same",
     },
     # The value is that of the kernel: in another order of additions the root is a number.
     "spread": {"operation.op": "sqrt", "operation.value": "", "bad_value": "nan"},
