@@ -118,7 +118,8 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
         if len(lines) == 1 and guilty.launch_index == operation.launch_index:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
-        found.append(f"The {operation.value or 'bad value'} comes from {elements}.")
+        value = operation.value or "bad value"
+        found.append(f"The {value} comes from {elements.removesuffix(f' = {value}')}.")
     return [*found, *_beside(origin)]
 
 

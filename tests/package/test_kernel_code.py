@@ -52,9 +52,9 @@ TRACED = [
     Traced(
         "0 <= tmp4 < ks1",
         ["the index is x - 1, x being a value of input 1 (args[1])", "as given; it may be 1 to s27"],
-        guard="assert 1 <= int(args[1].min()) and int(args[1].max()) <= args[0].shape[1]",
+        guard="if ((args[1] < 1) | (args[1] > args[0].shape[1])).any(): raise ValueError(",
     ),
-    Traced("0 <= tmp6 < 40", ["it may be 0 to 19"], guard="<= 19"),
+    Traced("0 <= tmp6 < 40", ["it may be 0 to 19"], guard="> 19"),
     Traced("0 <= tmp15 < 40", ["the index is -x + 39", "it may be 0 to 79", "count from the end"]),
     Traced(
         "0 <= tmp24 < 40",
