@@ -51,8 +51,8 @@ Examples:
 
 \b
 Exit codes:
-  0 nothing wrong    1 fault found    2 usage error, or the tool could not run
-  3 inconclusive     130 interrupted
+  0 nothing wrong, or the question is answered    1 fault found
+  2 usage error, or the tool could not run    3 inconclusive    130 interrupted
 """
 
 GROUPS = {
@@ -90,7 +90,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-JSON_OPTION = typer.Option("--json", help="Print the result as JSON, complete.")
+JSON_OPTION = typer.Option("--json", help="Print the complete result as JSON.")
 AS_JSON = parameter("as_json", Annotated[bool, JSON_OPTION], False)
 Given = dict[str, Any]  # options as typer gives them; `arguments_of` turns them into typed arguments
 
@@ -306,7 +306,9 @@ def serve(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File (mode 0600) with the bearer token that clients must send.", show_default=False
+            help="File (mode 0600) with the bearer token that clients must send.",
+            metavar="FILE",
+            show_default=False,
         ),
     ] = None,
     allow_host: Annotated[
@@ -321,7 +323,7 @@ def serve(
     tools: Annotated[
         str,
         typer.Option(
-            help="Tools to list, core or all. Default: AOTI_DEBUG_TOOLS, or core.",
+            help="Tools to offer: core or all. Default: AOTI_DEBUG_TOOLS, or core.",
             metavar="SET",
             show_default=False,
         ),

@@ -60,7 +60,8 @@ def exit_code(result: Record) -> Exit:
     )
     if saw_fault:
         return Exit.FAULT
-    return code or (Exit.INCONCLUSIVE if getattr(result, "undecided", "") else Exit.OK)
+    open_question = getattr(result, "undecided", "") or getattr(result, "known", True) is False
+    return code or (Exit.INCONCLUSIVE if open_question else Exit.OK)
 
 
 def main() -> None:

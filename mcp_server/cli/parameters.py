@@ -48,8 +48,20 @@ REST_HELP = "Arguments of the script or program; put -- before those that start 
 
 # Arguments whose text for agents mentions what only agents have. All others use the same text for both.
 OPTIONS = {
-    "flags": "Set this flag, such as TORCHINDUCTOR_NAN_ASSERTS=1; repeat it for more.",
-    "log": "Read this log of a failing run.",
+    "flags": "A flag, such as TORCHINDUCTOR_NAN_ASSERTS=1. Repeat it for more.",
+    "log": "Log of a failing run.",
+    "env": "An environment variable. Repeat it for more.",
+}
+# What the value of an option is, if not a text in general.
+FILES = ("package", "exported", "inputs", "log", "python", "expect", "edit", "constants", "core")
+METAVARS = {
+    **dict.fromkeys(FILES, "FILE"),
+    **dict.fromkeys(("cwd", "recording", "folder", "directory"), "DIR"),
+    **dict.fromkeys(("model_name", "kernel", "kernels", "buffer", "buffers", "symbol", "constant"), "NAME"),
+    "extra_imports": "MODULE",
+    "check": "COMMAND",
+    "location": "FILE:LINE",
+    "changes": "CHANGE",
 }
 
 
@@ -95,9 +107,10 @@ def targets_of(model: type[Arguments]) -> list[str]:
 def _option(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
     """Build an option. A mapping is repeated as NAME=VALUE, complex values are text, choices are listed."""
     kind: Any = field.annotation
-    default, metavar, help_text = field.default, "TEXT", option_help(name, field.description or "")
+    metavar = METAVARS.get(name, "TEXT")
+    default, help_text = field.default, option_help(name, field.description or "")
     if name in PAIRS:
-        kind, default = tuple[str, str], None
+        kind, default, metavar = tuple[str, str], None, "OLD NEW"
     elif name in COMMANDS:
         kind, default = str, ""
     elif get_origin(kind) is dict:
@@ -106,8 +119,8 @@ def _option(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
         choices = [choice for choice in get_args(kind) if choice]
         if not all(choice in help_text for choice in choices):
             help_text = f"{help_text} One of {', '.join(choices)}."
-        kind = str
-    elif kind in (int, float):
+        kind, metavar = str, "CHOICE"
+    elif kind in (int, float, list[int]):
         metavar = "NUMBER"
     elif kind not in (bool, str, list[str], list[int]):
         kind = str

@@ -68,7 +68,7 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
     async with Manager.open(open_store()) as manager:
         arguments, again = resumed(manager.store, arguments)
         job = manager.start(operation.name, work_of(operation, arguments), again=again)
-        with _ended_by_signals() as received, _progress() as show:
+        with _ended_by_signals() as received, _progress(getattr(arguments, "budget_s", 0)) as show:
             while (state := await manager.wait(job.id, STEP_S)).state == "running":
                 show(state)
         if received:
@@ -112,16 +112,18 @@ def _print_stopped(state: JobState) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[JobState], None]]:
-    """Show a live line on a terminal; in a pipe, print each message that follows another one."""
+def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
+    """Print each step as it begins; on a terminal, show it live and print it with its time once it ends."""
     console = Console(stderr=True, highlight=False)
-    printed: list[str] = []
+    step, began = "", 0.0
+    most = f" of at most {limit_s:g} s" if limit_s else ""
 
     def print_new(state: JobState) -> None:
-        new = [line for line in state.progress[-1:] if line not in printed]
-        printed[:] = state.progress[-1:]
-        for line in new:
-            console.print(plain(f"[{state.wall_s:.1f} s] {line}"), soft_wrap=True)
+        nonlocal step
+        known = state.progress
+        for line in known[known.index(step) + 1 :] if step in known else known:
+            console.print(plain(f"[{state.wall_s:.1f} s{most}] {line}"), soft_wrap=True)
+            step = line
 
     if not console.is_terminal:
         yield print_new
@@ -129,7 +131,12 @@ def _progress() -> Iterator[Callable[[JobState], None]]:
     with console.status("starting") as status:
 
         def update(state: JobState) -> None:
-            message = state.progress[-1] if state.progress else "starting"
-            status.update(plain(f"{message} ({state.wall_s:.0f} s)"))
+            nonlocal step, began
+            message = state.progress[-1] if state.progress else ""
+            if not step or not message.startswith(step):
+                if step:
+                    console.print(plain(f"{step}: {state.wall_s - began:.1f} s", "dim"), soft_wrap=True)
+                step, began = message, state.wall_s
+            status.update(plain(f"{message or 'starting'} ({state.wall_s:.0f} s{most})"))
 
         yield update

@@ -446,7 +446,8 @@ async def diagnose_load(context: Context, subject: _Subject, loads: Sequence[Cap
     if subject.program is not None and workload.package.stat().st_size >= LARGE_WEIGHTS:
         ways += await _without_weights(context, workload, subject)
     times: dict[str, list[LoadedIn]] = {way.name: [] for way in ways}
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        context.progress(f"round {number + 1} of {ROUNDS}: timing the load {len(ways)} times")
         for way in ways:
             unset = () if way.env else (ISA_OK,)
             run = await context.worker("time_load", way.request, env=way.env, unset=unset, workload=workload)

@@ -25,14 +25,14 @@ HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")  # names a jo
 
 InputsArgument = str | list[dict[str, Any]]  # specs as the caller wrote them; `inputs_of` checks them
 
-PackagePath = Annotated[str, Field(description="Use this package.")]
-ExportedPath = Annotated[str, Field(description="Use this exported program.")]
-ModelName = Annotated[str, Field(description="Name the model, default model.")]
-DeviceIndex = Annotated[int, Field(ge=-1, description="Use this GPU; default -1: as compiled.")]
+PackagePath = Annotated[str, Field(description="A package (.pt2).")]
+ExportedPath = Annotated[str, Field(description="An exported program (.pt2).")]
+ModelName = Annotated[str, Field(description="Model in the package. Default: model.")]
+DeviceIndex = Annotated[int, Field(ge=-1, description="GPU to use. By default, as compiled.")]
 Inputs = Annotated[
     InputsArgument,
     Field(
-        description="Pass a file of torch.save, or specs: "
+        description="Inputs of the call: a file of torch.save, or specs "
         '[{"shape":[8,64],"dtype":"int64","device":"cuda:0","low":0,"high":9}].'
     ),
 ]
@@ -42,10 +42,10 @@ Checker = Literal[
 ChangeOfLaunch = Literal[
     "guard", "finite-mask", "guard-div", "guard-log", "guard-sqrt", "guard-acos", "guard-pow", "eager"
 ]
-SameInputs = Annotated[InputsArgument, Field(description="Pass a file or specs: see diagnose.")]
-Script = Annotated[str, Field(description="Run this Python file.")]
-ScriptArguments = Annotated[list[str], Field(description="Pass these to the script.")]
-JobId = Annotated[str, Field(min_length=1, description="Name the job by its handle.")]
+SameInputs = Annotated[InputsArgument, Field(description="Inputs of the call: see diagnose.")]
+Script = Annotated[str, Field(description="Python file to run.")]
+ScriptArguments = Annotated[list[str], Field(description="Arguments of the script.")]
+JobId = Annotated[str, Field(min_length=1, description="The job's handle.")]
 
 
 class Arguments(BaseModel):
@@ -65,24 +65,24 @@ def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
 class WaitArguments(Arguments):
     """How long a call may block before it returns a job handle."""
 
-    wait_s: float = Field(default=30, ge=0, le=45, description="Wait 0-45 s, default 30.")
+    wait_s: float = Field(default=30, ge=0, le=45, description="How long to wait, 0-45 s. Default: 30.")
 
 
 class RunArguments(WaitArguments):
     """The environment in which something is run."""
 
-    cwd: str = Field(default="", description="Run in this folder.")
-    env: dict[str, str] = Field(default={}, description="Set variables.")
-    python: str = Field(default="", description="Use this Python with torch.")
+    cwd: str = Field(default="", description="Folder to run in.")
+    env: dict[str, str] = Field(default={}, description="Environment variables.")
+    python: str = Field(default="", description="Python interpreter that has torch.")
     timeout_s: float = Field(
-        default=300, ge=1, le=86_400, description="End runs after 1-86400 s, default 300."
+        default=300, ge=1, le=86_400, description="Time limit of a run, 1-86400 s. Default: 300."
     )
 
 
 class ModelArguments(RunArguments):
     """A package or an exported program, with the modules that register its custom ops."""
 
-    extra_imports: list[str] = Field(default=[], description="Import these modules or files.")
+    extra_imports: list[str] = Field(default=[], description="Modules or files with custom operators.")
 
 
 class CheckArguments(ModelArguments):
@@ -100,7 +100,7 @@ class ProgramArguments(ModelArguments):
     script: Script = ""
     script_args: ScriptArguments = []
     package: PackagePath = ""
-    command: list[str] = Field(default=[], description="Run this program with arguments.")
+    command: list[str] = Field(default=[], description="A program and its arguments.")
     inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
@@ -116,59 +116,56 @@ class DiagnoseArguments(WorkloadArguments):
     """A workload or the log of one, and the time limit for the whole procedure."""
 
     exported: str = Field(
-        default="", description="Use this exported .pt2; with package, as the reference; not with script."
+        default="", description="Exported program (.pt2), also as a package's reference; not with a script."
     )
     inputs: Inputs = ""
-    log: str = Field(default="", description="Read this log of a failing run, or continue this job.")
-
+    log: str = Field(default="", description="Log of a failing run, or a job to continue.")
     recording: str = Field(
         default="",
-        description="Take the call from this folder of `record` (or torch's kernel captures), or core file.",
+        description="Folder of `record` (or of torch's kernel captures), or a core file, that has the call.",
     )
-    pid: int = Field(
-        default=0, ge=0, description="Inspect this running process, which keeps running; default 0: none."
+    pid: int = Field(default=0, ge=0, description="Process to look at; it keeps running.")
+    budget_s: float = Field(
+        default=300, ge=1, le=86_400, description="Limit of the whole diagnosis, 1-86400 s. Default: 300."
     )
-    budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
     symptom: Literal[
         "", "wrong-output", "nan", "crash", "hang", "memory", "slow", "slow-load", "slow-build"
     ] = Field(
         default="",
-        description="Say what you see: wrong-output, nan, crash, hang, memory; slow, slow-load, slow-build.",
+        description="What you see: wrong-output, nan, crash, hang, memory, slow, slow-load or slow-build.",
     )
     expect: str = Field(
-        default="", description="Compare the outputs of the call, or of a program's last call, with this."
+        default="", description="File of the correct outputs of the call, or of a program's last call."
     )
     rtol: float = Field(
-        default=0, ge=0, le=1, description="Allow this relative difference, 0-1; default 0: by dtype."
+        default=0, ge=0, le=1, description="Allowed relative difference, 0-1. By default, by dtype."
     )
     atol: float = Field(
-        default=0, ge=0, le=1, description="Allow this absolute difference, 0-1; default 0: by dtype."
+        default=0, ge=0, le=1, description="Allowed absolute difference, 0-1. By default, by dtype."
     )
     check: list[str] = Field(
-        default=[], description="Run this command on a file of outputs; status 0 is good."
+        default=[], description="Command that gets a file of outputs, and exits with 0 if they are correct."
     )
-    in_place: bool = Field(
-        default=False, description="Leave packages as the script overwrote them, default false."
-    )
+    in_place: bool = Field(default=False, description="Do not restore packages that the script overwrites.")
 
 
 class CompileArguments(ModelArguments):
     exported: ExportedPath
     flags: dict[str, str | int | bool] = Field(
         default={},
-        description='Set these flags, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}; all: aoti-debug://flags.',
+        description='Flags, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}. aoti-debug://flags lists them.',
     )
 
 
 class ExplainArguments(Arguments):
-    text: str = Field(default="", description="Explain this error text.")
-    log: str = Field(default="", description="Read the error text from this file.")
+    text: str = Field(default="", description="The error text.")
+    log: str = Field(default="", description="File with the error text.")
     package: PackagePath = ""
     model_name: ModelName = "model"
 
 
 class RepeatArguments(WorkloadArguments):
-    repeats: int = Field(default=3, ge=1, le=20, description="Make 1-20 runs, default 3.")
+    repeats: int = Field(default=3, ge=1, le=20, description="Number of runs, 1-20. Default: 3.")
 
 
 class InspectArguments(Arguments):
@@ -176,18 +173,18 @@ class InspectArguments(Arguments):
 
     package: PackagePath
     model_name: ModelName = "model"
-    launch: int = Field(default=-1, ge=-1, description="Pick the launch of this number; default -1: none.")
-    kernel: str = Field(default="", description="Name a kernel.")
-    buffer: str = Field(default="", description="Name a buffer, such as buf3.")
-    symbol: str = Field(default="", description="Name a size symbol, such as ks0.")
-    input: str = Field(default="", description="Name an input, or give its number.")
-    constant: str = Field(default="", description="Name a constant.")
-    location: str = Field(default="", description="Name a model line, FILE.py:LINE.")
+    launch: int = Field(default=-1, ge=-1, description="Number of a launch.")
+    kernel: str = Field(default="", description="Name of a kernel.")
+    buffer: str = Field(default="", description="Name of a buffer, such as buf3.")
+    symbol: str = Field(default="", description="Name of a size symbol, such as ks0.")
+    input: str = Field(default="", description="Name or number of an input.")
+    constant: str = Field(default="", description="Name of a constant.")
+    location: str = Field(default="", description="A model line, FILE.py:LINE.")
     assertion: str = Field(
-        default="", description="Quote the assertion, `index out of bounds: 0 <= tmp4 < ks1`."
+        default="", description="Text of an assertion, `index out of bounds: 0 <= tmp4 < ks1`."
     )
-    generated_line: int = Field(default=-1, ge=-1, description="Give the assertion's line; default -1: any.")
-    offset: int = Field(default=0, ge=0, description="Skip this many results, default 0.")
+    generated_line: int = Field(default=-1, ge=-1, description="Generated line of the assertion.")
+    offset: int = Field(default=0, ge=0, description="Number of results to skip.")
 
 
 class CallArguments(CheckArguments):
@@ -195,35 +192,39 @@ class CallArguments(CheckArguments):
 
 
 class TraceArguments(CallArguments):
-    sync: bool = Field(default=True, description="Wait after each launch, default true.")
-    stop_at: int = Field(default=-1, ge=-1, description="Stop before this launch; default -1: none.")
-    calls: int = Field(default=1, ge=1, le=1000, description="Make 1-1000 calls, default 1.")
+    sync: bool = Field(default=True, description="Wait after each launch. Default: true.")
+    stop_at: int = Field(default=-1, ge=-1, description="Number of the launch to stop before.")
+    calls: int = Field(default=1, ge=1, le=1000, description="Number of calls, 1-1000. Default: 1.")
 
 
 class TryArguments(CallArguments):
     changes: list[str] = Field(
-        default=[], description="Change inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."
+        default=[],
+        description="Changes of inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'.",
     )
-    kernel: str = Field(default="", description="Name a kernel.")
-    replace: list[str] = Field(default=[], max_length=2, description="Replace OLD with NEW, two texts.")
-    launch: int = Field(default=-1, ge=-1, description="Pick the launch of this number; default -1: none.")
+    kernel: str = Field(default="", description="Name of a kernel.")
+    replace: list[str] = Field(
+        default=[], max_length=2, description="Text of the kernel to replace, and its replacement."
+    )
+    launch: int = Field(default=-1, ge=-1, description="Number of a launch.")
     how: ChangeOfLaunch = Field(
-        default="guard", description="Change the launch like this; default guard keeps indices in bounds."
+        default="guard",
+        description="How to change the launch. Default: guard, which keeps indices in bounds.",
     )
-    edit: str = Field(default="", description="Run this edited model.py of decompile, or its launch.")
+    edit: str = Field(default="", description="Edited model.py of decompile; with launch, only that launch.")
     exported: ExportedPath = ""
-    constants: str = Field(default="", description="Set constants from a file of {name: tensor}.")
-    set_env: dict[str, str] = Field(default={}, description="Set variables in the changed call.")
-    expect: str = Field(default="", description="Compare with this file of outputs.")
+    constants: str = Field(default="", description="File with constants, {name: tensor}.")
+    set_env: dict[str, str] = Field(default={}, description="Environment variables of the changed call.")
+    expect: str = Field(default="", description="File of the correct outputs.")
     tolerance: float = Field(
-        default=0, ge=0, le=1, description="Allow this difference, 0-1; default 0: by dtype."
+        default=0, ge=0, le=1, description="Allowed difference, 0-1. By default, by dtype."
     )
 
 
 class LocateArguments(ProgramArguments):
     """What to run under which checker. If there is a `command`, `package` is what that host loads."""
 
-    tool: Checker = Field(default="auto", description="Use this checker, default auto.")
+    tool: Checker = Field(default="auto", description="Checker. Default: auto.")
 
 
 class DumpArguments(ModelArguments):
@@ -234,11 +235,11 @@ class DumpArguments(ModelArguments):
     inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
-    launches: list[int] = Field(default=[], description="Look at these launches; default all.")
-    kernels: list[str] = Field(default=[], description="Look at these kernels, or lines FILE.py:LINE.")
-    buffers: list[str] = Field(default=[], description="Look at these buffers.")
-    save: bool = Field(default=False, description="Save the tensors, default false.")
-    stop_at_first_bad: bool = Field(default=False, description="End at the first bad value, default false.")
+    launches: list[int] = Field(default=[], description="Launches to look at. Default: all.")
+    kernels: list[str] = Field(default=[], description="Kernels, or lines FILE.py:LINE, to look at.")
+    buffers: list[str] = Field(default=[], description="Buffers to look at.")
+    save: bool = Field(default=False, description="Also save the tensors.")
+    stop_at_first_bad: bool = Field(default=False, description="Stop at the first bad value.")
 
 
 class DecompileArguments(ModelArguments):
@@ -246,8 +247,8 @@ class DecompileArguments(ModelArguments):
 
     package: PackagePath
     inputs: SameInputs = ""
-    out: str = Field(default="", description="Write to this new folder; default: in the job.")
-    launches: list[int] = Field(default=[], description="Write these launches; default the whole program.")
+    out: str = Field(default="", description="New folder for the program. Default: in the job.")
+    launches: list[int] = Field(default=[], description="Launches to write. Default: all.")
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
 
@@ -264,42 +265,46 @@ class PairArguments(ModelArguments):
 
 class CompareArguments(PairArguments):
     tolerance: float = Field(
-        default=1, gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1."
+        default=1, gt=0, le=1000, description="Factor of the tolerance, up to 1000. Default: 1."
     )
 
 
 class ReduceArguments(PairArguments):
-    budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
+    budget_s: float = Field(
+        default=300, ge=1, le=86_400, description="Limit of the whole search, 1-86400 s. Default: 300."
+    )
 
 
 class BisectArguments(PairArguments):
     budget_s: float = Field(
-        default=600, ge=1, le=86_400, description="Stop after 1-86400 s altogether, default 600."
+        default=600, ge=1, le=86_400, description="Limit of the whole search, 1-86400 s. Default: 600."
     )
 
 
 class RecordArguments(Arguments):
-    package: str = Field(default="", description="Put the recorder into this package; default: preload it.")
-    out: str = Field(default="", description="Write to this new file.")
-    remove: bool = Field(default=False, description="Remove the recorder, default false.")
+    package: str = Field(default="", description="Package to put the recorder into. By default, preload it.")
+    out: str = Field(default="", description="New file to write.")
+    remove: bool = Field(default=False, description="Remove the recorder instead.")
     mode: Literal["adaptive", "ints", "full", "redact"] = Field(
         default="adaptive",
-        description="Keep values that cost under 1 % (adaptive), ints, full, or none (redact).",
+        description="Values to keep: those that cost under 1 % (adaptive), ints, full, or none (redact).",
     )
-    directory: str = Field(default="", description="Keep recordings here; default: in /dev/shm.")
-    ring_mb: int = Field(default=64, ge=4, le=65_536, description="Keep 4-65536 MB of calls, default 64.")
+    directory: str = Field(default="", description="Folder for recordings. Default: in /dev/shm.")
+    ring_mb: int = Field(
+        default=64, ge=4, le=65_536, description="Size of each ring file, 4-65536 MB. Default: 64."
+    )
     budget_mb: int = Field(
-        default=1024, ge=8, le=1_048_576, description="Use at most 8-1048576 MB altogether, default 1024."
+        default=1024, ge=8, le=1_048_576, description="Limit of all files, 8-1048576 MB. Default: 1024."
     )
 
 
 class RecordingsArguments(Arguments):
-    folder: str = Field(description="Read the recordings in this folder.")
+    folder: str = Field(description="Folder with recordings.")
 
 
 class PostMortemArguments(Arguments):
-    core: str = Field(description="Read this core file, or group those of this folder.")
-    package: str = Field(default="", description="The package that the process had loaded (.pt2). Required.")
+    core: str = Field(description="A core file, or a folder of them.")
+    package: str = Field(default="", description="Package that the process had loaded (.pt2). Required.")
 
 
 class JobArguments(Arguments):

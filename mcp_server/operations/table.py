@@ -48,9 +48,9 @@ def operation(
 @operation(
     args.DiagnoseArguments,
     title="Find the cause of a failure",
-    description="Runs the whole procedure on a failing script, package, exported program or command. "
-    "Returns a verdict: category, the part at fault (input, kernel, constant, package, toolchain, ...), "
-    "confidence, evidence with commands, fix. Start here. Seconds to minutes. Next: follow its next_steps.",
+    description="Runs a failing script, package, exported program or command, and finds the cause. Returns "
+    "a verdict: the part at fault (input, kernel, constant, package, toolchain, ...), confidence, evidence "
+    "and the fix. Start here. Takes seconds to minutes. Next: follow its next_steps.",
     examples=(
         "aoti-debug diagnose serve.py -- --batch 8",
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",

@@ -253,7 +253,8 @@ class Context:
         if kept is not None:
             await look_ahead(kept.output)
             return kept
-        step = in_words(directory.name.split("-", 1)[1], command.argv)
+        number, _, name = directory.name.partition("-")
+        step = f"step {int(number)}: {in_words(name, command.argv)}"
         self.progress(step)
         first = () if runs or not self.launcher else ONLY_FIRST
         argv = launched(self.launcher, (*first, *command.argv), directory)

@@ -24,7 +24,7 @@ from mcp_server.errors import read_json
 from mcp_server.jobs.child import STOOD_STILL, Command, Finished
 
 # A script compiles before it calls; other programs do not.
-COMPILES = ", with any compile that it makes"
+COMPILES = " (including its compiles)"
 # By the name of the step's folder, without a number at its end.
 WORDS = {
     "capture": "running {program}" + COMPILES,
@@ -39,10 +39,10 @@ WORDS = {
     "rebuild-inputs": "reading the inputs of the recorded call",
     "describe-inputs": "reading the inputs",
     "describe-files": "reading tensors",
-    "index-values": "looking at the indices in the inputs",
-    "observe": "looking at what every kernel reads and writes",
+    "index-values": "comparing the indices in the inputs with their limits",
+    "observe": "recording what every kernel reads and writes",
     "interpret": "running the exported program operator by operator",
-    "time-call": "timing the call, as it is and changed in turns",
+    "time-call": "timing the call, unchanged and changed in turn",
     "time-launches": "timing each kernel of the call",
     "time-load": "timing the load",
     "time-build": "timing the build",
@@ -52,22 +52,21 @@ WORDS = {
     "verify": "running the package and the program",
     "reference": "running eager mode",
     "compare-launches": "comparing each kernel with eager mode",
-    "intervene": "testing what removes the failure",
+    "intervene": "testing whether a change removes the failure",
     "operators": "reading the operators of the program",
     "compile": "compiling the model",
     "compile-changed": "compiling the model with less work",
     "try-sizes": "compiling the model without the operator that fixed a size",
-    "toolchain": "asking the compiler for its libraries",
-    "compile-wrapper": "instrumenting the package (compiling)",
-    "compile-runtime": "instrumenting the package (compiling)",
-    "compile-regex": "instrumenting the package (compiling)",
-    "compile-kernels": "instrumenting the package (compiling)",
+    "toolchain": "checking the C++ compiler",
+    **dict.fromkeys(
+        ("compile-wrapper", "compile-runtime", "compile-regex", "compile-kernels", "link"),
+        "compiling the package with probes",
+    ),
     "compile-kernel": "compiling the changed kernel",
-    "link": "instrumenting the package (linking)",
     "link-kernel": "compiling the changed kernel",
     "recompile-triton": "compiling the changed kernel",
     "compile-recorder": "compiling the recorder",
-    "probe": "asking Python for torch and GPUs",
+    "probe": "looking for torch and GPUs",
     "compiler": "testing the C++ compiler",
     "native": "running under native checks",
     "asan": "running under AddressSanitizer",

@@ -53,8 +53,8 @@ _ADVICE: Mapping[Advice, tuple[str, str]] = {
         "run again with blocking launches and input checks, keeping all output",
     ),
     "read_cause": ("run_deterministic", "run again keeping all output: the cause is on standard error"),
-    "recompile": ("diagnose", "repeat the compilation and read the generated code"),
-    "fix_script": ("diagnose", "check that only the script is at fault"),
+    "recompile": ("diagnose", "name the line of the model that does not compile, and try changes of it"),
+    "fix_script": ("diagnose", "find out whether only the script is at fault"),
     "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
 }
 
@@ -145,8 +145,8 @@ class Explanation(Record):
     """What is known about an error text. Lines count from 1 in the text.
 
     `known` is False if no family matched: then `lines` are the most telling ones. `category` is set if the
-    text decides it; otherwise `candidates` are the possible ones, the likeliest first. `trace` needs a
-    package. `page` is the family's section in the documentation.
+    text decides it; otherwise `candidates` are the possible ones, the likeliest first. `meaning` is empty if
+    the summary says it. `trace` needs a package. `page` is the family's section in the documentation.
     """
 
     known: bool
@@ -230,9 +230,9 @@ async def explain_error(
 
 def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
     """Return the part of the explanation for an error of a known family."""
-    family = root.family
+    family, summary = root.family, as_sentence(root)
     return {
-        "summary": as_sentence(root),
+        "summary": summary,
         "family": family.id,
         "stage": family.stage,
         "category": root.category,
@@ -241,7 +241,7 @@ def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
         "line": root.line,
         "count": root.count,
         "fields": root.fields,
-        "meaning": family.meaning,
+        "meaning": family.meaning if family.meaning != summary else "",
         "not_proven": family.not_proven,
         "releases": family.torch,
         "guide": guide_path(family.guide),

@@ -113,7 +113,7 @@ def stopped_at(step: str, context: Context, workload: Workload) -> Verdict:
 
     async def work() -> None:
         with anyio.CancelScope() as scope:
-            context.progress = lambda line: scope.cancel() if line == in_words(step) else None
+            context.progress = lambda line: scope.cancel() if line.endswith(in_words(step)) else None
             context.knows = known.append
             await diagnose(context, workload)
 

@@ -180,7 +180,7 @@ def test_a_call_waits_for_its_gpu(own_leases: None, cuda_zoo: CudaZoo, tmp_path:
             assert done.finished.waited_s > 0.5
 
     anyio.run(work)
-    assert told[0] == "making the call" and told[1].endswith(f"in use by {holder}")
+    assert told[0] == "step 1: making the call" and told[1].endswith(f"in use by {holder}")
     assert context.cost.cost().waited_s > 0.5
 
 

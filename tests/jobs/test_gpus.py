@@ -243,7 +243,7 @@ def test_a_program_waits_before_it_begins(tmp_path: Path) -> None:
             assert seen.finished.waited_s > 0.4 and seen.finished.wall_s < 60
 
     anyio.run(work)
-    assert told == ["running touch", WAITING]
+    assert told == ["step 1: running touch", WAITING]
     assert (tmp_path / "leases" / "gpu-0.lock").read_text() == "diagnose job_b"
 
 

@@ -105,7 +105,7 @@ INCONCLUSIVE = Verdict(
 
 REPORT = Report(
     package=Path("m.pt2"),
-    launches=[Launch(index=n, kernel=f"triton_poi_{n}", shape=[8, n]) for n in range(62)],
+    launches=[Launch(index=n, kernel=f"k{n}", shape=[8, n]) for n in range(62)],
     runs=[Run(number=1, seconds=0.25, failed=True, notes=["a sentence of its own"], location=LINE)],
     flags={"CUDA_LAUNCH_BLOCKING": "1"},
     next_steps=[

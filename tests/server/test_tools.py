@@ -121,7 +121,11 @@ def test_a_handle_outlives_its_call(tmp_path: Path, era: Era) -> None:
     async def talk(client: Client) -> None:
         ids = tmp_path / "ids"
         begun = data_of(await client.call_tool("run_child", {"file": str(ids), "wait_s": 0.5}))
-        assert begun["state"] == "running" and begun["tool"] == "run_child" and begun["progress"] == ["child"]
+        assert (
+            begun["state"] == "running"
+            and begun["tool"] == "run_child"
+            and begun["progress"] == ["step 1: child"]
+        )
         step = begun["next_steps"][0]
         assert step["tool"] == "wait_job"
         looked = data_of(await client.call_tool("wait_job", {**step["arguments"], "wait_s": 0}))
@@ -162,7 +166,7 @@ def test_progress_reaches_the_client(tmp_path: Path, era: Era) -> None:
     async def talk(client: Client) -> None:
         call = {"file": str(tmp_path / "ids"), "wait_s": 1}
         await client.call_tool("run_child", call, progress_callback=heard)
-        assert messages == ["child"]
+        assert messages == ["step 1: child"]
 
     drive(sample_server(tmp_path / "state"), talk, era)
 
@@ -198,14 +202,15 @@ def test_the_list_is_small(listed: list[dict[str, Any]]) -> None:
 
 
 def test_every_property_is_described(listed: list[dict[str, Any]]) -> None:
-    """Each description says default and range: the schema that clients get leaves them out."""
+    """Each description says its range, and its default unless that means "not given"."""
     for tool in listed:
         assert tool["inputSchema"]["additionalProperties"] is False
         assert all(schema["description"] for schema in tool["inputSchema"]["properties"].values())
     for operation in OPERATIONS:
         for name, schema in operation.arguments.model_json_schema()["properties"].items():
             said, default = schema["description"], schema.get("default")
-            assert default in (None, "", [], {}) or str(default).lower() in said.lower(), name
+            unset = default in (None, "", [], {}, 0, -1)
+            assert unset or str(default).lower() in said.lower(), name
             assert "maximum" not in schema or str(schema["maximum"]) in said, name
 
 
