@@ -24,7 +24,7 @@ from mcp_server.model import (
 from mcp_server.operations.arguments import ReduceArguments, option_words
 from mcp_server.plurals import counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
-from mcp_server.tools.explain_error import program_of
+from mcp_server.tools.explain_error import INPUTS, PACKAGE, PROGRAM, program_of
 from mcp_server.tools.running_process import ProcessSeen
 
 Arguments = dict[str, Any]  # of any tool, as JSON
@@ -111,9 +111,6 @@ TOOLS: dict[Category, tuple[str, str]] = {
 }
 
 REPEATED = "find out whether it fails every time, and with which error first"
-PROGRAM = "path/to/program.py"
-
-INPUTS = "path/to/inputs.pt"
 NEEDS_INPUTS = frozenset({"dump_kernel_io", "locate_fault"})
 
 # Observations that a tool would only repeat.
@@ -219,7 +216,7 @@ def _of_process(process: ProcessSeen) -> list[NextStep]:
 
 # What to give in place of an argument with which nothing could run.
 PYTHON = "path/to/python"
-OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": "path/to/model.pt2"}
+OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": PACKAGE}
 
 
 def no_torch(case: DiagnosisState) -> bool:

@@ -29,7 +29,7 @@ from mcp_server.runtime.failure import read_text, read_users_log
 
 PACKAGE = "path/to/model.pt2"
 INPUTS = "path/to/inputs.pt"
-SCRIPT = "path/to/program.py"
+PROGRAM = "path/to/program.py"
 
 # The tool to call next, and why.
 _ADVICE: Mapping[Advice, tuple[str, str]] = {
@@ -100,7 +100,7 @@ def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> 
     elif package is None and program:
         arguments = program
     elif tool == "diagnose" and package is None:
-        arguments = {"script": SCRIPT}
+        arguments = {"script": PROGRAM}
     elif advice == "check_package":
         arguments = {"package": named}
     return NextStep(why=why, tool=tool, arguments=arguments)

@@ -46,11 +46,6 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
         "[147 of 171](benchmarks/first_sight.md)": ("All batches",),
         "[77 of 80](benchmarks/first_sight.md)": ("All batches",),
     },
-    ("README.md", "benchmarks/results.json"): {
-        "[1.24 times](benchmarks/results.json) as long as one plain run, in the median": (
-            r'(?s)"cpu": .{,80}"medians": \{\s*"script": 1\.24,\s*"package": 1\.08',
-        ),
-    },
     ("benchmarks/README.md", "benchmarks/results.json"): {
         # Counted by a test of its own, below.
         "13 of 16 reports, in at most 10 compiles; 5 healthy programs": ('"compiles": 10',),
