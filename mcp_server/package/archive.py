@@ -268,15 +268,19 @@ class Package:
         return Weights("absent" if known else "unknown")
 
     @cached_property
-    def listed_weight_names(self) -> tuple[str, ...] | None:
-        """The file names in `weights_config.json`, `{fqn: [file, shape, stride, offset]}`, or None."""
+    def weight_places(self) -> dict[str, list[Any]]:
+        """The content of `weights_config.json`, `{fqn: [file, shape, stride, offset]}`; else empty."""
         try:
             raw = read_json(self._text(self.files.weights_config))
         except ValueError:
-            return None
-        if not isinstance(raw, dict) or not all(isinstance(v, list) and v for v in raw.values()):
-            return None
-        return tuple(dict.fromkeys(str(value[0]) for value in raw.values()))
+            return {}
+        known = isinstance(raw, dict) and all(isinstance(v, list) and v for v in raw.values())
+        return raw if known else {}
+
+    @property
+    def listed_weight_names(self) -> tuple[str, ...] | None:
+        """The file names in `weights_config.json`; None if there is no list."""
+        return tuple(dict.fromkeys(str(value[0]) for value in self.weight_places.values())) or None
 
     @cached_property
     def listed_weights(self) -> tuple[Member, ...] | None:

@@ -162,7 +162,7 @@ async def decompile(
     written = await write(context, workload, folder, launches)
     program, weights = written.program, written.weights
     compared = Comparison()
-    if workload.inputs is not None and not launches:
+    if workload.inputs is not None and not launches and not written.missing:
         compared = await compare(context, workload, written)
     names = {each.name: each.fqn for each in written.view.package.constants}
     artifacts = []
@@ -170,7 +170,7 @@ async def decompile(
         artifacts = [context.artifact(written.path, "the package as a program")]
         artifacts += [context.artifact(weights, "its weights")] if weights else []
     return Decompiled(
-        summary=_summary(written.path, program) + str(compared),
+        summary=_summary(written) + str(compared),
         outcome=compared.outcome,
         program=written.path,
         weights=weights,
@@ -214,12 +214,18 @@ async def write(
     return Written(view, program, folder / PROGRAM, weights, missing)
 
 
-def _summary(path: Path, program: PytorchProgram) -> str:
-    missed = program.not_read
+def _summary(written: Written) -> str:
+    program, missed = written.program, written.program.not_read
     read = len(program.launches) - len(missed)
-    told = f"Wrote {path}: {read} of {counted(len(program.launches), 'launch')} as PyTorch."
+    told = f"Wrote {written.path}: {read} of {counted(len(program.launches), 'launch')} as PyTorch."
     if missed:
         told += f" Launch {missed[0].index}, {missed[0].kernel}, raises an error: {missed[0].not_read}."
+    if written.missing:
+        told += (
+            f" The package lacks {counted(len(written.missing), 'weight')}, so nothing was run. "
+            'Give the program those of the model: torch.save(model.state_dict(), "weights.pt"), then '
+            'Model("weights.pt").'
+        )
     return told
 
 

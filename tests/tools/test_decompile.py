@@ -245,6 +245,7 @@ class Layouts(torch.nn.Module):
         super().__init__()
         self.conv, self.norm = torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.GroupNorm(4, 16)
         self.experts = torch.nn.Parameter(torch.randn(4, 8, 6))
+        self.turn = torch.nn.Parameter(torch.randn(9, 3, dtype=torch.complex64))
     def forward(self, x):
         image = self.conv(x.view(1, 3, 10, 16)).sigmoid()
         wide = torch.nn.functional.interpolate(image[..., ::2, ::2], scale_factor=2, mode="bilinear")
@@ -252,7 +253,7 @@ class Layouts(torch.nn.Module):
         rows = x.view(2, 12, 20)
         rows = ((rows - rows.mean(1, keepdim=True)) / rows.std(1, keepdim=True)).transpose(1, 2)
         chosen = torch.einsum("tef,efd->ted", x[:20].view(5, 4, -1)[..., :8].tanh(), self.experts)
-        return pooled, torch.cat([rows, rows.roll(1, -1)], 1), chosen
+        return pooled, torch.cat([rows, rows.roll(1, -1)], 1), chosen, torch.view_as_real(self.turn * 2)
 
 class Turns(torch.nn.Module):
     def forward(self, x):
@@ -266,7 +267,9 @@ size = {"joins": (7, 16), "layouts": (30, 16)}.get(sys.argv[2], (8, 16))
 given = [torch.randn(size), *more]
 rows = [{0: torch.export.Dim("rows", min=2, max=64)}, None] if sys.argv[2] == "flows" else None
 program = torch.export.export(made, tuple(given), dynamic_shapes=rows)
-options = {"aot_inductor.force_mmap_weights": sys.argv[2] == "joins"}
+files = {"package_constants_in_so": False, "package_constants_on_disk_format": "pickle_weights"}
+stored = {"joins": {"force_mmap_weights": True}, "layouts": files}.get(sys.argv[2], {})
+options = {f"aot_inductor.{name}": value for name, value in stored.items()}
 path = sys.argv[1] + "/made.pt2"
 torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=options)
 torch.save(given, sys.argv[1] + "/inputs.pt")
@@ -305,7 +308,8 @@ def test_a_launch_is_judged_on_its_memory(tmp_path: Path, name: str, outcome: st
     """Parts of one tensor stay in one memory; a kernel reads what an operator returned as it expects it.
 
     The operator returns other strides than its fake function: the package is wrong, and none of its launches.
-    Weights lie behind a library; a kernel reads its own results by place; an argument owns its handle.
+    Weights lie behind a library or in files of torch.save, one of them complex; a kernel reads its own
+    results by place; an argument owns its handle.
     """
     found = made_and_read(name, tmp_path, outcome)
     assert {each["agreement"] for each in found["by_launch"]} <= {"rounding", "equal"}, found

@@ -128,6 +128,17 @@ class Expressions:
         return Value(f"{value.operand} != 0", value.axes, "bool", is_atom=False)
 
 
+_FINITE = re.compile(r"\((?:~(?P<x>.+)\.isnan\(\))\) \((?P=x)\.abs\(\) != float\(\"inf\"\)\)")
+
+
+def _self_test(op: str, left: str, right: str) -> str | None:
+    """Write `x != x` and `x == x` as tests for NaN, and the latter with `abs(x) != inf` as `isfinite`."""
+    if op in ("eq", "ne") and left == right:
+        return f"{left}.isnan()" if op == "ne" else f"~{left}.isnan()"
+    finite = _FINITE.fullmatch(f"{left} {right}") if op == "and" else None
+    return f"{finite['x']}.isfinite()" if finite else None
+
+
 def operand(value: Whole) -> str:
     return str(value) if value.is_atom else f"({value})"
 
@@ -214,6 +225,8 @@ class Operators(Expressions):
         if op == "div" and (mean := self._mean(values)) is not None:
             return mean
         left, right = (self.aligned(each, axes) for each in values)
+        if (test := _self_test(op, left, right)) is not None:
+            return Value(test, axes, "bool", is_atom=not test.startswith("~"))
         kind = promoted(*(each.dtype for each in values if not each.scalar))
         fraction = any(each.scalar and is_float(each.dtype) for each in values)
         if op in COMPARED or op in ("and", "or"):

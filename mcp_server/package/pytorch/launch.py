@@ -26,6 +26,11 @@ from mcp_server.package.wrapper import grouped
 from mcp_server.worker.events import Schema
 
 Node: TypeAlias = Launch | Transfer
+_VIEW = re.compile(
+    r"(?:view|reshape|flatten|unflatten|squeeze|unsqueeze|transpose|t|permute|expand|select|slice|unbind"
+    r"|chunk|split|contiguous|to|detach)(?:_\d+)?"
+)
+"""Nodes whose results only share or copy memory."""
 
 
 class Lifetimes:
@@ -130,6 +135,8 @@ class Launches(Tensors):
         self.schemas, self.lifetimes = schemas, Lifetimes(self.body)
         self.functions: list[str] = []
         self.launches: list[WrittenLaunch] = []
+        self.by_memory: set[str] = set()  # variables whose memory a statement below addresses
+        self.told, self.fused = set[str](), ""  # the nodes and the names of the kernels above
 
     def node(self, node: Node) -> None:
         """Write one statement. Raise `NotRead` if that is impossible."""
@@ -147,10 +154,23 @@ class Launches(Tensors):
         where = (
             f"{places[0].file.rpartition('/')[2]}:{places[0].line}  {places[0].code}"
             if places
-            else ", ".join(launch.sources)
+            else ", ".join(self._nodes(launch))
         )
         line = f"# launch {launch.index}" + (f": {where}" if where else "")
         self.scope.lines.append(printable(line)[:110].rstrip())
+
+    def _nodes(self, launch: Launch) -> list[str]:
+        """Return the nodes of the exported program that no launch above computes, without views."""
+        new = [
+            each
+            for each in launch.sources
+            if each not in self.told
+            and not _VIEW.fullmatch(each)
+            and re.sub(r"_\d+$", "", each) not in self.fused
+        ]
+        self.told |= set(launch.sources)
+        self.fused += launch.kernel if launch.kernel in self.wrapper.kernels else ""
+        return new or list(launch.sources[-1:])
 
     def _transfer(self, node: Transfer) -> None:
         target = node.writes
@@ -273,9 +293,18 @@ class Launches(Tensors):
         given, target = call.reads[name], call.arguments[name].target or ""
         if self._is_flat(call.arguments[name]):
             return f"flat({given})"
-        if not re.search(rf"\b(?:strided|take|put)\({name}\b", text):
-            return given
+        if not re.search(rf"\b(?:strided|take|put)\({name}\b", text) or _writes(name, text):
+            return given  # a copy would not be written to: its creator lays it out
         return self.with_strides(given, target)
+
+    def _laid_out_results(self, results: Mapping[str, str], lines: Sequence[str]) -> list[str]:
+        """Give results the wrapper's strides if a statement below addresses their memory."""
+        found = (name for name, target in results.items() if self.identifiers[target] in self.by_memory)
+        return [
+            f"{name} = laid_out({name}, {tupled(self.layout(results[name])[1])})"
+            for name in found
+            if not any(f"laid_out({name}," in line for line in lines)
+        ]
 
     def _is_flat(self, argument: Argument) -> bool:
         """Whether a function takes a tensor as flat memory."""
@@ -294,6 +323,7 @@ class Launches(Tensors):
         launch = call.launch
         wanted = {name: each for name, each in call.results.items() if self.identifiers[each] in used}
         lines = without_unused(call.lines, wanted)
+        lines += self._laid_out_results(wanted, lines)
         text = "\n".join(lines)
         inside = set(re.findall(r"\b[A-Za-z_]\w*\b", text))
         reads = [name for name in call.reads if name in inside]
@@ -302,14 +332,27 @@ class Launches(Tensors):
         self.functions.append(function(call.name, [*reads, *symbols], lines, list(wanted), shapes))
         own = [f"flat(t_{name})" if self._is_flat(call.arguments[name]) else f"t_{name}" for name in reads]
         takes = {f"t_{name}": place_of(launch, call.arguments[name]) for name in reads}
-        assumed = {place_of(launch, each): text for each in launch.tensors if (text := self._assumed(each))}
+        assumed = {place_of(launch, each): read for each in launch.tensors if (read := self._assumed(each))}
         alone = Alone(f"{call.name}({', '.join([*own, *symbols])})", takes, list(wanted.values()), assumed)
         self.launches.append(
             WrittenLaunch(launch.index, launch.kernel, launch.kind, call.name, tuple(lines), alone=alone)
         )
         given = [self._laid_out(name, text, call) for name in reads]
+        self.by_memory |= {_base(one) for name, one in zip(reads, given, strict=True) if _writes(name, text)}
         made = f"{', '.join(self.identifiers[each] for each in wanted.values())} = " if wanted else ""
         return f"{made}{call.name}({', '.join([*given, *symbols])})"
+
+
+def _writes(name: str, text: str) -> bool:
+    """Whether a function writes to the memory of a parameter."""
+    forms = rf"put\({name}\b|(?:strided\()?{name}\b[^=]*\.(?:copy_|fill_)\("
+    return re.search(f"^(?:{forms})", text, re.M) is not None
+
+
+def _base(text: str) -> str:
+    """Return the variable of which this is a view."""
+    found = re.match(r"(?:(?:strided|laid_out|flat)\()*(\w+)", text)
+    return found[1] if found else ""
 
 
 def _outs(launch: Launch, targets: Sequence[str]) -> list[Argument]:

@@ -188,6 +188,7 @@ class _Writer(Launches):
             if made and made[1] not in used and (made[2] or made[1] in self.symbols):
                 continue
             used |= set(re.findall(r"\b[A-Za-z_]\w*\b", text.partition("#")[0]))
+            self.by_memory |= {name for each in _BY_MEMORY for name in re.findall(each, text)}
             found.append(text)
         return indented(found[::-1])
 
@@ -201,7 +202,8 @@ class _Writer(Launches):
             how = f".as_strided(({shape}), {tuple(each.stride)})" if shape else ".view(())"
             loads.append(f"self.{name} = weights[{quoted(each.fqn)}]{how}.to(device)")
         device = "cuda" if self.package.package.device_type == "cuda" else "cpu"
-        return assembled(self.functions, loads, parameters, folding, forward, device)
+        dtypes = {each.dtype for each in self.package.package.constants}
+        return assembled(self.functions, loads, parameters, folding, forward, device, dtypes)
 
     def _folded(self) -> list[str]:
         """Write the code that stores the results of constant folding."""
@@ -214,6 +216,10 @@ class _Writer(Launches):
             if value is not None:
                 found.append(f"self.{self.identifier(name, self.fqn(name))} = {self.identifier(value)}")
         return found
+
+
+_BY_MEMORY = (r"\bstrided\((\w+)", r"\bout=(\w+)", r"^(\w+)\S*\.(?:copy|zero)_\(")
+"""Variables in a statement whose memory it addresses, whatever their layout."""
 
 
 @dataclass(frozen=True)

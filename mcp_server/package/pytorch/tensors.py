@@ -49,6 +49,9 @@ class Scope:
     symbols: set[str] = field(default_factory=set)
 
 
+_SCALAR = re.compile(r"scalar_to_tensor_handle\((?P<value>.*)\)")  # a tensor on the CPU
+
+
 class Tensors:
     """The names of one program. `scope` has the statements that are being written."""
 
@@ -186,6 +189,10 @@ class Tensors:
                 f"{text} = empty({tupled(sizes)}, {tupled(strides)}, torch.{buffer.dtype})"
             )
             return text
+        if scalar := _SCALAR.fullmatch(self.assigned(name, self.body.end) or ""):
+            value = self.number(scalar["value"])
+            kind = ", dtype=torch.float64" if re.search(r"\.|\de|float", value) else ""
+            return f"torch.tensor({value}{kind})"
         raise NotRead(f"the tensor {name}, which is {buffer.kind}")
 
     def fqn(self, name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,9 @@ def assembled(
     folding: Sequence[str],
     forward: Sequence[str],
     device: str,
+    dtypes: Collection[str],
 ) -> str:
-    """Return the text of the file."""
+    """Return the text of the file. `dtypes` are the types of the weights."""
     init = [*(["weights = load_weights(weights)"] if loads else []), *loads, *folding] or ["pass"]
     lines = ['def __init__(self, weights="weights.safetensors"):', *(INDENT + line for line in init), ""]
     lines += [f"def forward({', '.join(['self', *parameters])}):", *(INDENT + line for line in forward), ""]
@@ -47,7 +49,8 @@ def assembled(
     available = f' if torch.{device}.is_available() else "cpu"' if device != "cpu" else ""
     head += [f'device = torch.device("{device}"{available})']
     if loads:
-        head += ["DTYPES = {", *(f'{INDENT}"{code}": torch.{dtype},' for dtype, code in CODES.items()), "}"]
+        codes = [f'"{code}": torch.{dtype}' for dtype, code in CODES.items() if dtype in dtypes]
+        head += [f"DTYPES = {{{', '.join(codes)}}}"]
     return "\n\n\n".join(each.strip("\n") for each in ("\n".join(head), helpers, rest) if each) + "\n"
 
 
@@ -279,9 +282,12 @@ def attention(operator, query, key, value, *given, **named):
 ''',
     "load_weights": '''
 def load_weights(path):
-    """The tensors of a safetensors file, mapped and not copied."""
+    """The tensors of a file, mapped and not copied: of safetensors, or a state dict that torch.save wrote."""
     with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
+        start = file.read(8)
+        if start.startswith(b"PK"):
+            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        size = int.from_bytes(start, "little")
         header = json.loads(file.read(size))
     memory = torch.from_file(str(path), shared=False, size=os.path.getsize(path), dtype=torch.uint8)
     found = {}
@@ -307,10 +313,16 @@ def helpers_for(text: str) -> str:
 
 
 CODES = {
+    "complex64": "C64",
     "float64": "F64",
     "float32": "F32",
     "float16": "F16",
     "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
     "int64": "I64",
     "int32": "I32",
     "int16": "I16",
@@ -329,7 +341,7 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
     found: list[tuple[CompiledConstant, Callable[[BinaryIO], None]]] = []
     for constant, copy in _sources(package):
         if copy is None:
-            missing[constant.name] = "neither the library nor a blob holds it"
+            missing[constant.name] = "the package does not hold it"
         elif constant.dtype not in CODES:
             missing[constant.name] = f"its type {constant.dtype} has no code in safetensors"
         else:
@@ -396,7 +408,10 @@ def read_constants(package: Package, folder: Path, most_bytes: int) -> Iterator[
 _MAGIC_BYTES = 8  # a number after appended weights, by which the loader knows them
 
 
-def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[BinaryIO], None] | None]]:
+_Copy = Callable[[BinaryIO], None]
+
+
+def _sources(package: Package) -> Iterator[tuple[CompiledConstant, _Copy | None]]:
     """Return each constant that is not folded, with the function that copies its bytes."""
     constants = [each for each in package.constants if not each.folded]
     place, library, files = package.weights.place, package.library, package.files
@@ -411,11 +426,32 @@ def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[Bin
         member = None
     for constant in constants:
         size = reached(constant.shape, constant.stride)[1] * itemsize_of(constant.dtype)
+        if place == "weight_files":
+            yield constant, _from_file(package, constant, size)
+            continue
         yield constant, _copied(package, member.name, at, size) if member is not None else None
         at += constant.bytes  # as the loader steps: rounded up to 64, but not where all are on CUDA
 
 
-def _copied(package: Package, member: str, at: int, size: int) -> Callable[[BinaryIO], None]:
+def _from_file(package: Package, constant: CompiledConstant, size: int) -> _Copy | None:
+    """Copy from a file of torch.save (`pickle_weights`), which holds the memory of one tensor in `data/0`."""
+    name, *_, offset = package.weight_places.get(constant.fqn, ("", 0))
+    member = next((each for each in package.listed_weights or () if each.name.endswith(f"/{name}")), None)
+    if member is None or not isinstance(offset, int):
+        return None
+    try:
+        with package.container.open(member.name) as stream, zipfile.ZipFile(stream) as file:
+            data = [each for each in file.infolist() if each.filename.endswith("/data/0")]
+            if len(data) != 1 or data[0].compress_type != zipfile.ZIP_STORED:
+                return None
+            with file.open(data[0]):
+                start = stream.tell()
+    except zipfile.BadZipFile:
+        return None
+    return _copied(package, member.name, start + offset * itemsize_of(constant.dtype), size)
+
+
+def _copied(package: Package, member: str, at: int, size: int) -> _Copy:
     def copy(out: BinaryIO) -> None:
         with package.container.open(member) as stream:
             stream.seek(at)

@@ -24,6 +24,7 @@ from mcp_server.package.terms.program import (
     Reader,
     Source,
     Store,
+    all_of,
     place_of,
 )
 from mcp_server.package.terms.sizes import IndexAssert
@@ -40,6 +41,7 @@ from mcp_server.package.terms.term import (
     Unread,
     dtype_of,
     is_address,
+    itemsize_of,
     promoted,
     type_of,
 )
@@ -51,7 +53,8 @@ _LOOP = re.compile(
     re.S,
 )
 _ASSIGN = re.compile(
-    r"^(?:(?:static|const)\s+)*(?:(?P<type>[A-Za-z_][\w:]*(?:<[^=;]*>)?(?:\s*\*)?)\s+\*?)?(?P<name>\w+)"
+    r"^(?:(?:static|const|constexpr)\s+)*"
+    r"(?:(?P<type>[A-Za-z_][\w:]*(?:<[^=;]*>|\(\w+\))?(?:\s*\*)?)\s+\*?)?(?P<name>\w+)"
     r"\s*=(?!=)\s*(?P<value>.+)$",
     re.S,
 )
@@ -66,6 +69,7 @@ _TRANSPOSED = re.compile(r"^transpose_mxn<.*?>\((?=[^()]*\b\w*(?:ptr|tmp|buffer)
 _REDUCE_ALL = re.compile(
     r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\][^\n]*?\{[^\n]*?\}\s*,\s*((?:[^()\n]|\([^()\n]*\))*)\)"
 )
+_MOST_BITS = re.compile(r"sizeof\((?P<type>\w+)\) \* CHAR_BIT(?P<signed> - std::is_signed_v<\w+>)?")
 _ACCUMULATOR = re.compile(r"(?:masked_)?(?P<base>tmp_acc\d+)(?:_\w+)?$")
 _OF_ACCUMULATOR = re.compile(r"(?:masked_)?tmp_acc\d+|\w*(?:welford|cascade)\w*helper\w*")
 _EXCEPT = re.compile(r"\|\s*!\((?P<test>.+?)\)\s*,\s*\"index out of bounds", re.S)
@@ -90,12 +94,18 @@ _MEMBERS["welford"] = {"mean": "mean", "m2": "m2"}
 def read_cpp_program(kernel: Source) -> Program:
     """Read what a C++ kernel does, in source order."""
     reader = _Reader(kernel)
-    root = tree(_REDUCE_ALL.sub(r"\1", kernel.source))
+    root = tree(_MOST_BITS.sub(_most_bits, _REDUCE_ALL.sub(r"\1", kernel.source)))
     try:
         reader.run(root)
     except RecursionError:
         reader.unread.append(root.block.line)
     return reader.program
+
+
+def _most_bits(limit: re.Match[str]) -> str:
+    """Return the number of bits by which a shift moves at most."""
+    dtype = dtype_of(limit["type"]) or "int64"
+    return str(8 * itemsize_of(dtype) - bool(limit["signed"] and dtype != "uint8"))
 
 
 @dataclass
@@ -130,7 +140,7 @@ class _Reader(Reader):
         self.scopes = [_Scope(0, given)]
         self.local: dict[str, list[tuple[str, Term]]] = {}
         self.outer = 0  # number of tests around the lambda being read
-        self.result: Term | None = None
+        self.returned: list[tuple[Term | None, Term]] = []  # by the lambda being read: a test and a value
 
     # Names
 
@@ -270,13 +280,15 @@ class _Reader(Reader):
             self.scopes[-1].names[match["name"]] = node
 
     def _returned(self, node: Node) -> Term:
-        """Return the result of a lambda: its last returned value, not read if a branch returns too."""
-        before, self.result, self.outer = (self.result, self.line, self.outer), None, len(self.tests)
+        """Return the result of a lambda: its last returned value, or that of a branch if its test holds."""
+        before, self.returned, self.outer = (self.returned, self.line, self.outer), [], len(self.tests)
         with self._scope():
             self.run(node)
-        found = self.result
-        self.result, self.line, self.outer = before
-        return found or Unread("lambda")
+        found: Term = Unread("lambda")
+        for test, value in reversed(self.returned):
+            found = value if test is None else chosen(test, value, found)
+        self.returned, self.line, self.outer = before
+        return found
 
     def ranges(self, outer: int = 0, *, whole: bool = False) -> tuple[Range, ...]:
         """List the loops around this point, outermost first, without the first `outer` loops.
@@ -306,11 +318,7 @@ class _Reader(Reader):
         if self.line in self.asserts:
             self._check(self.asserts[self.line], text)
         elif text.startswith("return "):
-            value = self.read(text[7:])
-            value = self.loaded(value) if is_address(value.dtype) else value
-            sure = all(isinstance(each, Number) for each in self.tests[self.outer :])
-            if not isinstance(self.result, Unread):  # after a return in a branch, a later one is not sure
-                self.result = value if sure else Unread("return", args=(value,))
+            self._return(text[7:])
         elif (array := _ARRAY.search(text)) and (array["name"] or "std::array<" in text):
             self._declare_array(array["array"] or array["name"], text)
         elif match := _LOCAL.match(text):
@@ -326,6 +334,15 @@ class _Reader(Reader):
             self._assign(match["name"], match["type"], match["value"])
         elif not self._call_statement(text):
             self._not_read(self.line, text)
+
+    def _return(self, text: str) -> None:
+        """Read a `return` of a lambda. It is reached if no test of an earlier `return` holds."""
+        test = all_of(self.tests[self.outer :])
+        earlier = (inverted(each) for each, _ in self.returned if each is not None)
+        with self.where(all_of(earlier)):
+            value = self.read(text)
+            value = self.loaded(value) if is_address(value.dtype) else value
+        self.returned.append((test, value))
 
     def _declare_array(self, name: str, text: str) -> None:
         """Declare the kernel's own array over the lanes of a vector, which counts as one element."""

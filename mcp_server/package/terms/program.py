@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -214,6 +214,14 @@ class Program:
         return next((line for line in same if line < check.line), None)
 
 
+def all_of(tests: Iterable[Term]) -> Term | None:
+    """Return the test that holds if all of these hold; None if it always does."""
+    total: Term = TRUE
+    for each in tests:
+        total = operator("and", (total, each))
+    return None if isinstance(total, Number) and total.value else total
+
+
 class Reader(Translator):
     """Follows the names of one kernel, statement by statement; `line` is the statement's 1-based line."""
 
@@ -254,10 +262,7 @@ class Reader(Translator):
 
     def test(self) -> Term | None:
         """Combine all tests around this point; None if there are none."""
-        total: Term = TRUE
-        for each in self.tests:
-            total = operator("and", (total, each))
-        return None if isinstance(total, Number) and total.value else total
+        return all_of(self.tests)
 
     def settle(self, turning: Collection[str], first: int) -> None:
         """Mark the stores of a loop that may read what another iteration stored.

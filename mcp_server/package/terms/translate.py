@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from mcp_server.package.terms.evaluate import MATH
 from mcp_server.package.terms.interval import limits
-from mcp_server.package.terms.parts import say
+from mcp_server.package.terms.parts import say, uncast
 from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Operation, Syntax
 from mcp_server.package.terms.term import (
     Apply,
@@ -245,6 +245,8 @@ def chosen(test: Term, first: Term, second: Term) -> Term:
         return operator("floordiv", operands)
     if (operands := _of_divisors_sign(test, first, second)) is not None:
         return operator("mod", operands)
+    if _is_shift(test, first, second):
+        return second
     return Apply("where", (test, first, second), promoted(first.dtype, second.dtype))
 
 
@@ -284,6 +286,25 @@ def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term
         ) if all(_is_same(second, each) for each in (a, c, _signed(negative))):
             return (divided, b) if _is_same(b, d) and _is_same(b, _signed(of_divisor)) else None
     return None
+
+
+def _is_shift(test: Term, first: Term, second: Term) -> bool:
+    """Whether a choice is the shift `second`, written out for a number of bits that the type does not have.
+
+    `b < 0 || b >= limit ? (0 or a >> limit) : a << b` (cpp.py `bitwise_left_shift`); torch shifts like this.
+    """
+    match test, uncast(first), uncast(second):
+        case (
+            Apply("or", (Apply("lt", (b, Number(value=0))), Apply("ge", (c, Number(value=limit))))),
+            beyond,
+            Apply("shl" | "shr" as op, (a, d)),
+        ) if uncast(b) is uncast(c) is uncast(d):
+            match beyond:
+                case Number(value=0):
+                    return op == "shl"
+                case Apply("shr", (e, Number(value=most))):
+                    return op == "shr" and e is a and most == limit
+    return False
 
 
 def _signed(term: Term) -> Term | None:

@@ -28,6 +28,11 @@ def ids(most: int, *shape: int) -> torch.Tensor:
     return torch.randint(0, most, shape, generator=torch.Generator().manual_seed(0))
 
 
+def shifts(x: torch.Tensor) -> torch.Tensor:
+    """Shifts by more bits than a type has, and by negative numbers."""
+    return torch.stack([1 << x, x.flip(0) >> x, (x.to(torch.uint8) << x.to(torch.uint8)).long()])
+
+
 X, Y, ROWS = floats(5, 40), floats(5, 40), ids(12, 7)
 IMAGE = floats(2, 3, 9, 9)
 FORMS: dict[str, tuple[Any, ...]] = {
@@ -75,7 +80,7 @@ FORMS: dict[str, tuple[Any, ...]] = {
         IMAGE[None, 0],
     ),
     "whole numbers": (
-        lambda x: (x // 3, x % 7, x.int() * 3 % 5, (x & 7) | (x << 2) ^ (x >> 1)),
+        lambda x: (x // 3, x % 7, x.int() * 3 % 5, (x & 7) | (x << 2) ^ (x >> 1), shifts(x[:, ::3])),
         ids(100, 5, 40) - 50,
     ),
     "quotients": (

@@ -100,13 +100,19 @@ def cpp(body: str) -> Program:
     )
 
 
-def test_a_lambda_that_returns_in_a_branch_is_not_understood() -> None:
-    """Its last return was taken for its value, whatever the condition."""
+def test_a_lambda_that_returns_in_a_branch_is_a_choice() -> None:
+    """Its last return is its value only if the condition does not hold."""
     line = "auto y = [&] { if (in_ptr0[0] > 0) { return in_ptr0[1]; } return in_ptr0[2]; } ();"
     body = (
         line.replace("{", "{\n").replace(";", ";\n").replace("} return", "}\nreturn").replace("} ()", "}\n()")
     )
-    assert not cpp(f"{body}\nout_ptr0[0] = y;").is_understood
+    (store,) = cpp(f"{body}\nout_ptr0[0] = y;").stores
+    for given, wanted in (([2.0, 10.0, 20.0], 10.0), ([-2.0, 10.0, 20.0], 20.0)):
+
+        def loaded(_element: object, at: int, given: list[float] = given) -> float:
+            return given[at]
+
+        assert Evaluator({}, {}, loaded).value(store.value) == wanted
 
 
 # Triton kernels that people write, read and evaluated, against what they mean in torch.
