@@ -534,7 +534,10 @@ def _came_back(trial: Trial) -> str:
     if ran is not None:
         return trial.reason[ran.end() :]
     finite = trial.before.failure == "nonfinite" and not trial.after.non_finite
-    return f"{described} finite outputs" if finite else described
+    expected = trial.before.failure == "differs" and trial.after.failure == "none"
+    return (
+        f"{described} {'finite' if finite else 'the expected'} outputs" if finite or expected else described
+    )
 
 
 def removing(suspect: Suspect, case: DiagnosisState) -> Trial | None:

@@ -55,6 +55,7 @@ WORDS = {
     "compile": "compiling the model",
     "compile-changed": "compiling the model with less work",
     "try-sizes": "compiling the model without the operator that fixed a size",
+    "unedited": "running the package as it was read",
     "toolchain": "checking the C++ compiler",
     **dict.fromkeys(
         ("compile-wrapper", "compile-runtime", "compile-regex", "compile-kernels", "link"),

@@ -17,7 +17,7 @@ from mcp_server.model import Artifact, PackageWorkload, Record
 from mcp_server.package.launches import Argument, Launch, shim_operator
 from mcp_server.package.pytorch.calls import COMMON, Place, place_of
 from mcp_server.package.pytorch.launch import WrittenLaunch
-from mcp_server.package.pytorch.program import PytorchProgram, write_program
+from mcp_server.package.pytorch.program import OddLaunch, PytorchProgram, write_program
 from mcp_server.package.pytorch.text import write_weights
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.package.wrapper import grouped
@@ -35,6 +35,7 @@ RANKS = ("different", "not_run", "rounding", "equal")
 PROGRAM, WEIGHTS = "model.py", "weights.safetensors"
 MOST_LISTED = 20
 MOST_COMPARED = 60
+MOST_ODD = 3
 
 
 class Decompiled(Record):
@@ -63,6 +64,7 @@ class Comparison:
     outputs: tuple[OutputVerified, ...] = ()
     by_launch: tuple[LaunchVerified, ...] = ()
     error: str = ""
+    odd: tuple[OddLaunch, ...] = ()
 
     @property
     def different(self) -> list[LaunchVerified]:
@@ -226,7 +228,7 @@ def _summary(written: Written) -> str:
             'Give the program those of the model: torch.save(model.state_dict(), "weights.pt"), then '
             'Model("weights.pt").'
         )
-    return told
+    return " ".join([told, *map(str, program.odd[:MOST_ODD])])
 
 
 def new_folder(path: Path) -> Path:
@@ -270,17 +272,17 @@ async def compare(
         pass
     run = await context.worker("verify", request, workload=workload, env=env)
     ran, returned = run.last(events.ProgramRan), run.last(events.Called)
-    by_launch = _by_launch(written.program, run.all(LaunchVerified))
+    by_launch, odd = _by_launch(written.program, run.all(LaunchVerified)), tuple(written.program.odd)
     if ran is None or ran.error:
         error = ran.error if ran else run.finished.note
-        return Comparison("program_failed", by_launch=by_launch, error=error)
+        return Comparison("program_failed", by_launch=by_launch, error=error, odd=odd)
     if returned is None:
         error = run.finished.note or "it did not return"
-        return Comparison("package_failed", by_launch=by_launch, error=error)
+        return Comparison("package_failed", by_launch=by_launch, error=error, odd=odd)
     outputs = tuple(run.all(OutputVerified))
     agreements = [*(each.agreement for each in outputs), *(each.agreement for each in by_launch)]
     agrees = len(outputs) == ran.outputs and "different" not in agreements
-    return Comparison("agrees" if agrees else "differs", outputs, by_launch)
+    return Comparison("agrees" if agrees else "differs", outputs, by_launch, odd=odd)
 
 
 MOST_JUDGED = 256

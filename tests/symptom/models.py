@@ -1,8 +1,11 @@
-"""A model with a Python number among its arguments: `python -m tests.symptom.models DIRECTORY`.
+"""A model with a Python number among its arguments: `python -m tests.symptom.models scaled DIRECTORY`.
 
 Writes scaled.pt2, compiled with a temperature of 0.7, with these calls: scaled.inputs.pt (0.7),
 scaled.other.pt (0.3), scaled.surplus.pt (one argument more) and scaled.double.pt (float64 in place of
 float32); and what eager mode gives for the first two: scaled.right.pt and scaled.other-right.pt.
+
+With `tower`: tower.pt2, whose third layer of five halves once more than the others; tower.inputs.pt, and in
+tower.right.pt what it would return if that layer did not.
 """
 
 from __future__ import annotations
@@ -26,9 +29,33 @@ class Scaled(nn.Module):
         return scores, (scores * 3.5).sum(-1)
 
 
-def main(directory: str) -> None:
-    torch.manual_seed(0)
-    where, model = Path(directory), Scaled()
+class Tower(nn.Module):
+    """Layers that are alike, but for those that halve once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(5))
+        self.scales = [0.5] * 5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, scale in zip(self.layers, self.scales, strict=True):
+            x = layer(x).tanh() * scale
+        return x
+
+
+def tower(where: Path) -> None:
+    model, x = Tower(), torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    torch.save([x], where / "tower.inputs.pt")
+    with torch.no_grad():
+        torch.save([model(x)], where / "tower.right.pt")
+        model.scales[2] = 0.25
+        partial = where / "tower.partial.pt2"
+        torch._inductor.aoti_compile_and_package(torch.export.export(model, (x,)), package_path=str(partial))
+    partial.rename(where / "tower.pt2")
+
+
+def scaled(where: Path) -> None:
+    model = Scaled()
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(3))
     partial = where / "scaled.partial.pt2"
     with torch.no_grad():
@@ -45,4 +72,5 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    torch.manual_seed(0)
+    {"scaled": scaled, "tower": tower}[sys.argv[1]](Path(sys.argv[2]))

@@ -25,7 +25,7 @@ sys.exit(0 if {condition} else "the scores are not right")
 @pytest.fixture(scope="session")
 def scaled() -> Path:
     """scaled.pt2; its inputs and what is right lie next to it (see `models.py`)."""
-    return compiled_once(CACHE.parent / "symptom" / "scaled.pt2", "tests.symptom.models")
+    return compiled_once(CACHE.parent / "symptom" / "scaled.pt2", "tests.symptom.models", "scaled")
 
 
 def expecting(package: Path, name: str = "right") -> Symptom:
@@ -99,6 +99,17 @@ def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_p
     for step in found.next_steps:
         BY_NAME[step.tool].arguments.model_validate(step.arguments)
     assert "from eager" not in as_text(found, verbose=True)
+
+
+@pytest.mark.slow
+def test_a_layer_unlike_the_others_is_proven_without_its_source(tmp_path: Path) -> None:
+    """With the lines of the others in its launch the outputs are as expected."""
+    package = compiled_once(CACHE.parent / "symptom" / "tower.pt2", "tests.symptom.models", "tower")
+    found = of_call(tmp_path, package, "inputs", Symptom(expect=package.with_name("tower.right.pt")))
+    assert (found.category, found.confidence) == ("wrong_output", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.kind == "kernel"
+    assert "unlike the 3 others of its kind" in found.summary and "It is in layer layers.2." in found.summary
+    assert found.fix is not None and "* 0.25" in str(found.fix.before) and "* 0.5" in str(found.fix.after)
 
 
 @pytest.mark.slow

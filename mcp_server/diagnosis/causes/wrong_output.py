@@ -24,6 +24,8 @@ from mcp_server.diagnosis.components import (
     users_code,
 )
 from mcp_server.diagnosis.interventions.kernel import anew, eager_key, in_eager
+from mcp_server.diagnosis.interventions.source import usual_key
+from mcp_server.diagnosis.origin.of_model import layer_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
@@ -185,7 +187,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
-    """Launches that do not compute what their source says: the library was not built from it."""
+    """Launches that do not compute what their source says, or not what the others of their kind compute."""
     as_expected = case.plain_run is not None and case.plain_run.as_expected
     for each in case.by_source.different if case.by_source is not None else ():
         by = f" by up to {each.largest_difference:.3g}" if each.largest_difference is not None else ""
@@ -200,6 +202,20 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
             fix=Fix(text="compile the package again: its binary does not match its source"),
             harmful=not as_expected,
             intervention=tried if tried.key in case.trials else None,
+        )
+    for odd in case.by_source.odd if case.by_source is not None else ():
+        trial = case.trials.get(usual_key(odd.launch))
+        layer = layer_of(case.view, case.launches[odd.launch]) if case.view is not None else ""
+        yield _Wrong(
+            guilty=launch_component(odd.launch, odd.kernel, case),
+            summary=f"{odd}{f' It is in layer {layer}.' if layer else ''}",
+            level=CausalLevel.BAD_VALUE,
+            evidence=(seen("decompile", str(odd)),),
+            fix=Fix(text="see whether this launch is meant to differ from the others"),
+            intervention=trial.intervention if trial is not None else None,
+            harmful=not as_expected,
+            observed=False,
+            weak=trial is None,
         )
 
 

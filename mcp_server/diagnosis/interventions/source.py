@@ -21,7 +21,7 @@ from mcp_server.diagnosis.interventions.run import Planned, TriedCall, carry_out
 from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import CapturedAttempts
 from mcp_server.model import PackageWorkload
-from mcp_server.package.pytorch.program import PytorchProgram
+from mcp_server.package.pytorch.program import OddLaunch, PytorchProgram
 from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context
 from mcp_server.tools.decompile import WEIGHTS, asked, write
@@ -75,7 +75,7 @@ async def edited(
     Raise `ProblemError` if nothing is edited, if the program without the edit does not fail, or if the launch
     is not a function of the program.
     """
-    written = await write(context, workload, context.directory / "as-pytorch")
+    written = await write(context, workload, context.fresh("as-pytorch"))
     text = await anyio.to_thread.run_sync(edit.read_text)
     before, after = _changed_lines(written.program.text, text)
     if before == after:
@@ -115,6 +115,23 @@ async def edited(
             allowed="a program that fails as the package does; or an edited kernel: --kernel, --replace",
         )
     return call, made
+
+
+async def as_usual(
+    context: Context, call: TriedCall, workload: PackageWorkload, odd: OddLaunch
+) -> tuple[TriedCall, Intervention]:
+    """Return the call in which an odd launch computes what the others of its kind compute; see `edited`."""
+    edit = context.fresh("usual") / f"launch_{odd.launch}.py"
+    edit.parent.mkdir(parents=True, exist_ok=True)
+    await anyio.to_thread.run_sync(edit.write_text, odd.text)
+    call, made = await edited(context, call, workload, edit, odd.launch)
+    what = f"the call with launch {odd.launch} computing what the others of its kind compute"
+    action = f"compute there what the {len(odd.others)} other launches compute, and compile the model again"
+    return call, replace(made, key=usual_key(odd.launch), what=what, action=action)
+
+
+def usual_key(launch: int) -> str:
+    return f"usual:{launch}"
 
 
 def _function(program: PytorchProgram, launch: int) -> LaunchAlone:

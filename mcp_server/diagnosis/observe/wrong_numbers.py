@@ -19,6 +19,7 @@ from mcp_server.diagnosis.causes.compiler import (
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.interventions.kernel import MOST_TRIED, compile_anew, try_in_eager
 from mcp_server.diagnosis.interventions.run import try_intervention
+from mcp_server.diagnosis.interventions.source import as_usual
 from mcp_server.diagnosis.observe import COMPARES, DECIDES, SEARCHES, Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import DiagnosisState
@@ -98,7 +99,8 @@ class JudgeBySource(Observation):
     """Compare each launch with its own source, read as PyTorch: the only reference for a package alone.
 
     The kernels of launches that differ are compiled again from that source, to see whether the call then
-    gives the outputs of the program.
+    gives the outputs of the program. If none differs, a launch that is unlike the others of its kind is made
+    to compute what they compute.
     """
 
     name = "decompile"
@@ -132,6 +134,12 @@ class JudgeBySource(Observation):
             except ProblemError:  # an operator, or a kernel that cannot be compiled here
                 continue
             case.trials[made.key] = await try_intervention(context, call, made)
+        for odd in found.odd[:MOST_TRIED] if case.symptom.judges and not found.different else ():
+            try:
+                usual, made = await as_usual(context, call, case.package_call, odd)
+            except ProblemError:  # the package takes no probes, or the program does not fail
+                continue
+            case.trials[made.key] = await try_intervention(context, usual, made)
 
 
 SHARE = 0.7  # of the remaining budget; the workaround on the whole program comes after it

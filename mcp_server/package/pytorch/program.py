@@ -7,6 +7,7 @@ the package become identifiers; its other text appears only in comments and quot
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,35 @@ from mcp_server.package.view import PackageView
 from mcp_server.worker.events import Schema
 
 ASSIGN = "assign"  # the callee of a moved handle
+
+
+LEAST_USUAL = 3  # launches that agree before another one of their kind is odd
+MOST_ODD_LINES = 2
+MOST_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class OddLaunch:
+    """A launch that computes something else than all `others` of its kind: the lines that are unlike theirs.
+
+    `text` is the program with the usual lines in its function.
+    """
+
+    launch: int
+    kernel: str
+    others: tuple[int, ...]
+    lines: tuple[str, ...]
+    usual: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.others[:MOST_SHOWN])) + (
+            ", …" if len(self.others) > MOST_SHOWN else ""
+        )
+        return (
+            f"Launch {self.launch} ({self.kernel}) is unlike the {len(self.others)} others of its kind "
+            f"(launches {shown}): it has `{'; '.join(self.lines)}` where they have `{'; '.join(self.usual)}`."
+        )
 
 
 @dataclass(frozen=True)
@@ -46,6 +76,37 @@ class PytorchProgram:
         blocks = self.text.split("\n\n\n")
         functions = [block for block in blocks if any(block.startswith(f"def {name}(") for name in names)]
         return "\n\n\n".join([*functions, *("\n".join(each.lines) for each in wanted if not each.name)])
+
+    @property
+    def odd(self) -> list[OddLaunch]:
+        """Launches that differ in a line or two from at least three of their kind, which all agree.
+
+        Layers of a model repeat, so that such a launch is worth a look. Kernels are of one kind if the same
+        operators were fused, on tensors of the same shapes.
+        """
+        kinds: dict[tuple[str, ...], list[tuple[WrittenLaunch, list[str]]]] = {}
+        for each in self.launches:
+            if each.name:
+                lines = _common_names(self.text_of([each.index])).splitlines()
+                shapes = (line for line in lines if line.lstrip().startswith("#"))
+                kinds.setdefault((_operators(each.name), *shapes), []).append((each, lines))
+        return [found for kind in kinds.values() for found in self._odd_of(kind)]
+
+    def _odd_of(self, kind: Sequence[tuple[WrittenLaunch, list[str]]]) -> Iterable[OddLaunch]:
+        (usual, times), *_ = Counter("\n".join(lines) for _, lines in kind).most_common(1)
+        model = next(each for each, lines in kind if "\n".join(lines) == usual)
+        if times < max(LEAST_USUAL, len(kind) - times + 1):
+            return
+        others = tuple(each.index for each, lines in kind if "\n".join(lines) == usual)
+        for each, lines in kind:
+            own, theirs = (self.text_of([one.index]).splitlines() for one in (each, model))
+            at = [n for n, (a, b) in enumerate(zip(lines, usual.split("\n"), strict=False)) if a != b]
+            if len(lines) != len(theirs) or not 0 < len(at) <= MOST_ODD_LINES:
+                continue
+            here, there = (tuple(text[n].strip() for n in at) for text in (own, theirs))
+            put = "\n".join(_with_names(own, theirs, n) if n in at else line for n, line in enumerate(own))
+            text = self.text.replace("\n".join(own), put)
+            yield OddLaunch(each.index, each.kernel, others, here, there, text)
 
 
 def write_program(
@@ -237,6 +298,35 @@ def _test(header: str, body: Body) -> _Test | None:
     if found is None or symbol is None or symbol.tensor is None or symbol.kind != "value":
         return None
     return _Test(symbol, bool(found["not"]) != bool(found["zero"]))
+
+
+def _operators(name: str) -> str:
+    """Return `softmax_add` for the function `launch_95_softmax_add`."""
+    return re.sub(r"^launch_\d+_", "", name)
+
+
+_OWN = re.compile(r"\b(?:(?<=def )launch_\d+\w*|buf\d+\w*|arg\d+\w*|arr\d+\w*)\b")
+
+
+def _names_of(function: str) -> list[str]:
+    """Return the names in a function that other launches do not share: its own, its parameters, buffers."""
+    head = re.match(r"def (?P<name>\w+)\((?P<parameters>.*)\):", function)
+    given = [head["name"], *(each.strip() for each in head["parameters"].split(","))] if head else []
+    return list(dict.fromkeys([*(each for each in given if each), *_OWN.findall(function)]))
+
+
+def _common_names(function: str) -> str:
+    """Return a function with its names numbered, so that equal functions have equal texts."""
+    numbers = {name: f"v{number}" for number, name in enumerate(_names_of(function))}
+    # A copy is written where memory is shared, and short weights are numbers in the code.
+    plain = re.sub(r"\.clone\(\)|(?<=torch\.tensor\()\[[^\]]*\]", "", function)
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda found: numbers.get(found[0], found[0]), plain)
+
+
+def _with_names(own: Sequence[str], theirs: Sequence[str], line: int) -> str:
+    """Return a line of another function, in the names of this one."""
+    names = dict(zip(_names_of("\n".join(theirs)), _names_of("\n".join(own)), strict=False))
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda found: names.get(found[0], found[0]), theirs[line])
 
 
 def _plain(path: str | None) -> str:
