@@ -1,8 +1,7 @@
-"""Child of two benchmarks: `kernel_io_model.py LAYERS ROWS WIDTH DEVICE DIRECTORY [PRINTER]`.
+"""Child of `judged_launches`: `chain.py LAYERS ROWS WIDTH DEVICE DIRECTORY`.
 
 Exports and compiles a chain of LAYERS products and activations, which Inductor cannot fuse into fewer than
-two launches for each, with one weight that all of them share, and saves program and inputs. PRINTER is a
-level.
+two launches for each, with one weight that all of them share, and saves program and inputs.
 """
 
 from __future__ import annotations
@@ -28,20 +27,17 @@ class Chain(nn.Module):  # type: ignore[misc]
         return torch.sqrt(x)  # NaN, in the last launch only
 
 
-def main(layers: int, rows: int, width: int, device: str, directory: Path, printer: str) -> None:
+def main(layers: int, rows: int, width: int, device: str, directory: Path) -> None:
     torch.manual_seed(0)
     model = Chain(layers, width).to(device)
     x = torch.randn(rows, width, device=device)
     torch.save((x,), directory / "inputs.pt")
-    options = {"aot_inductor.debug_intermediate_value_printer": printer} if printer else {}
     with torch.no_grad():
         exported = torch.export.export(model, (x,))
         torch.export.save(exported, directory / "program.pt2")
-        torch._inductor.aoti_compile_and_package(
-            exported, package_path=str(directory / f"chain{printer}.pt2"), inductor_configs=options
-        )
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(directory / "chain.pt2"))
 
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(int(given[0]), int(given[1]), int(given[2]), given[3], Path(given[4]), (given[5:] or [""])[0])
+    main(int(given[0]), int(given[1]), int(given[2]), given[3], Path(given[4]))
