@@ -33,19 +33,6 @@ class Buckets(nn.Module):
         return self.inp(x) + self.table(bucket)
 
 
-class LogBuckets(nn.Module):
-    """Relative positions in buckets of a logarithm, as in T5; one position too far."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inp = nn.Linear(8, 8)
-        self.table = nn.Embedding(32, 8)
-
-    def forward(self, x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        ratio = torch.log1p(steps.float()) / torch.log1p(torch.tensor(64.0))
-        return self.inp(x) + self.table((ratio * 32).long())
-
-
 class Carried(nn.Module):
     """Keys are computed, sorted and gathered before they index a table."""
 
@@ -74,25 +61,6 @@ class Masked(nn.Module):
         scores = self.query(x) @ self.key(x).transpose(1, 2)
         scores = scores.masked_fill(~mask[:, None, :], float("-inf"))
         return torch.softmax(scores, -1) @ x
-
-
-class Standardised(nn.Module):
-    """Rows by their deviation, whose squares overflow where one element is far too large."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        centred = x - x.mean(1, keepdim=True)
-        return centred / x.std(1, keepdim=True)
-
-
-class Hashed(nn.Module):
-    """An id is hashed in 32 bits, which a large one leaves; the remainder is then negative."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(1024, 8)
-
-    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        return x + self.table(torch.fmod(ids.to(torch.int32) * 2654435, 1024))
 
 
 class Window(nn.Module):
@@ -151,34 +119,6 @@ class Layers(nn.Module):
         return x
 
 
-class Local(nn.Module):
-    """Attention within a window; a window of 0 leaves nothing."""
-
-    def __init__(self, window: int) -> None:
-        super().__init__()
-        self.query = nn.Linear(8, 8)
-        self.window = window
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        place = torch.arange(x.shape[1])
-        near = (place[:, None] - place[None, :]).abs() < self.window
-        scores = self.query(x) @ x.transpose(1, 2)
-        return torch.softmax(scores.masked_fill(~near, float("-inf")), -1) @ x
-
-
-class Windows(nn.Module):
-    """Four layers of which the third has a window of 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Local(window) for window in (3, 9, 0, 5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 class Edges(nn.Module):
     """An age is put into a band by an operator; above the last edge there is one band more than rows."""
 
@@ -196,58 +136,6 @@ class Ends(nn.Module):
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return x[torch.cumsum(lengths, 0) - 1] * 2
-
-
-class HalfProduct(nn.Module):
-    """A layer in float16: one row of the input is not scaled, and its products add up beyond 65504."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.project, self.norm = nn.Linear(96, 8, dtype=torch.float16), nn.LayerNorm(8, dtype=torch.float16)
-        nn.init.constant_(self.project.weight, 0.125)
-        nn.init.zeros_(self.project.bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.project(x))
-
-
-class Beats(nn.Module):
-    """An average that starts at zero and is corrected by a count of one element, which the compiler folds."""
-
-    mean: torch.Tensor
-    beats: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(9))
-        self.register_buffer("beats", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.mean.add_(0.3 * (x - self.mean))
-        self.beats.add_(1.0)
-        return self.mean / (1 - 0.7**self.beats)
-
-
-class HalfSum(nn.Module):
-    """Shares of a sum in float16 that leaves its range."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        total = x.sum(dim=1, keepdim=True)
-        return total - total.roll(1, 0)
-
-
-class Spread(nn.Module):
-    """A deviation as the root of a difference; of a row of one number rounding decides its sign."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean = x.mean(-1)
-        return torch.sqrt((x * x).mean(-1) - mean * mean)
-
-
-def _row_scaled(tensor: torch.Tensor, row: int, by: float) -> torch.Tensor:
-    changed = tensor.clone()
-    changed[row] *= by
-    return changed
 
 
 def _good_mask() -> torch.Tensor:
@@ -281,20 +169,12 @@ _X9 = torch.linspace(0, 1, 9)
 _HALVES = (torch.arange(4 * 96) % 96 + 1).reshape(4, 96).half()
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "buckets": (Buckets, (_X8, _DISTANCE), (_X8, _with(_DISTANCE, (2,), 731))),
-    "log_buckets": (LogBuckets, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
     "carried": (Carried, (_X6, _IDS), (_X6, _with(_IDS, (2, 5), 17))),
     "masked": (Masked, (_X468, _good_mask()), (_X468, _bad_mask())),
-    "hashed": (Hashed, (_X8, torch.arange(4)), (_X8, torch.tensor([0, 1, 850, 3]))),
-    "standardised": (Standardised, (_X8,), (_with(_X8, (2, 3), -1e30),)),
     "window": (Window, (_X8, torch.tensor([0, 1, 2, 3])), (_X8, torch.tensor([0, 1, 5, 3]))),
     "relative": (Relative, (_X66, torch.arange(6)), (_X66, torch.tensor([0, 1, 2, 3, 4, 11]))),
     "edges": (Edges, (_X8, _AGES), (_X8, _with(_AGES, (2,), 74))),
     "ends": (Ends, (_X8, torch.tensor([1, 1, 2])), (_X8, torch.tensor([1, 3, 1]))),
-    "half_product": (HalfProduct, (_HALVES,), (_row_scaled(_HALVES, 2, 128),)),
-    "beats": (Beats, (_X9,), (_X9,)),
-    "half_sum": (HalfSum, (_HALVES,), (_row_scaled(_HALVES, 3, 64),)),
-    "windows": (Windows, (_X2,), (_X2,)),
-    "spread": (Spread, (torch.rand(32, 100, generator=_generator(7)),), (_STUCK,)),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }
 

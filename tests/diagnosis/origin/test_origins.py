@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-import anyio
 import pytest
 
 from mcp_server.diagnosis.origin import Origin
@@ -16,7 +14,6 @@ from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.interpreter import default_python
 from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import read_assertion
-from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
@@ -65,8 +62,6 @@ def elements(found: Origin) -> list[str]:
 
 
 CLAMPED = "floor(sqrt((clamp(x, 1, 500) - 1) / 499) * 64)"
-ADDED = 128 * sum(range(1, 97)) * 0.125
-LARGE = "too large for float16, whose largest value is 65504"
 # By model: what its origin says. All are tried by `make test-thorough`, those of `QUICK` by `make test`.
 QUICK = {"carried"}
 ORIGINS: dict[str, dict[str, object]] = {
@@ -80,7 +75,6 @@ ORIGINS: dict[str, dict[str, object]] = {
         "condition.high": None,
         "condition.good": 499,
     },
-    "log_buckets": {"expression": "int(log1p(x) / log1p(64) * 32)", "condition.low": 64},
     # The launch that computed the index is named, not the sort that carried it.
     "carried": {
         "kernel": "cpp_fused_gather_mul_sub",
@@ -104,30 +98,8 @@ ORIGINS: dict[str, dict[str, object]] = {
         "bad_value": "5",
         "elements": ["args[1][1] = 3", "args[1][0] = 1", "args[1][2] = 1"],
     },
-    "half_product": {
-        "explanation": f"addmm adds up 96 products to {ADDED:.7g}, {LARGE}",
-        "elements": ["args[0][2, 95] = 12288", "args[0][2, 94] = 12160"],
-        "overflow.input_index": 0,
-        "overflow.rows": [2],
-    },
     # The kernel adds up in float32, and the conversion of the sum makes the infinity.
-    "half_sum": {
-        "explanation": f"a sum of 96 elements is {64 * sum(range(1, 97))}, {LARGE}",
-        "elements": ["args[0][3, 0] = 64"],
-        "overflow.input_index": 0,
-        "overflow.rows": [3],
-    },
     # One element of a reduction by which it overflows: with a usual one in its place it does not.
-    "standardised": {
-        "operator": "square",
-        "elements": ["args[0][2, 3] = -1e+30"],
-        "condition.low": None,
-    },
-    "hashed": {
-        "elements": ["args[1][2] = 850"],
-        "narrow": "int32",
-        "of_model": "850 * 2654435 is 2256269750, which int32 does not hold",
-    },
     # The last row of a window decides: a start of 4 reaches beyond the table as well.
     "window": {
         "expression": "x * 4 + 1",
@@ -143,13 +115,8 @@ ORIGINS: dict[str, dict[str, object]] = {
         "that it reads stay the same",
     },
     # The value is that of the kernel: in another order of additions the root is a number.
-    "spread": {"operation.op": "sqrt", "operation.value": "", "bad_value": "nan"},
     "layers": {
         "layer": "layers.7",
-    },
-    "windows": {
-        "layer": "layers.2",
-        "explanation": "-inf - -inf is nan: every element is -inf, and so is their maximum",
     },
 }
 
@@ -168,39 +135,6 @@ def test_an_origin(origin: FindOrigin, name: str) -> None:
             assert str(expected) in str(value), path
         else:
             assert value == expected, path
-    if found.overflow is not None and found.overflow.bound is not None:
-        factor = 0.125 if name == "half_product" else 1
-        assert 0.9 * 65504 < found.overflow.bound * 96 * factor < 65504
-
-
-def found_again(name: str, fault: Fault, directory: Path) -> Origin:
-    """The origin of a known fault, from one run that keeps only what is behind it."""
-    package = build(name)
-    view = view_package(package)
-    workload = PackageWorkload(package=package, inputs=package.with_name(f"{name}.bad.pt"))
-    context = Context(directory=directory, python=default_python({}))
-    seen = anyio.run(
-        partial(dump_kernel_io, context, workload, launches=behind(view, fault), save=True, shown=1000)
-    )
-    found = find_origin(view, fault, ProbedValues(seen.launches))
-    assert found is not None
-    return found
-
-
-@thorough
-@pytest.mark.parametrize("name", ["buckets", "window"])
-def test_an_access_without_a_check_has_the_same_origin(origin: FindOrigin, tmp_path: Path, name: str) -> None:
-    """From the load that missed the table: what a kernel compiled without index checks leaves to go by."""
-    package = build(name)
-    view = view_package(package)
-    checked = origin(name)
-    launch = view.wrapper.launches[checked.fault_launch]
-    table = next(each for each in view.package.constants if each.fqn and "table" in each.fqn)
-    parameter = next(each.name for each in launch.tensors if each.target == table.name)
-    fault = Fault(launch.index, "access", parameter=parameter, shape=table.shape, stride=table.stride)
-    found = found_again(name, fault, tmp_path)
-    assert (found.expression, found.allowed) == (checked.expression, checked.allowed)
-    assert (found.elements, found.condition) == (checked.elements, checked.condition)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +143,6 @@ def test_an_access_without_a_check_has_the_same_origin(origin: FindOrigin, tmp_p
         ("carried", "", ""),
         *nightly(
             ("buckets", "it goes up to 64 by its own limits", ".clamp(max=63)"),
-            ("log_buckets", "it is one past the end", ".clamp(max=31)"),
             ("layers", "it is one past the end", ".clamp(max=15)"),
             ("window", "", ""),
             ("relative", "", ""),
@@ -232,25 +165,3 @@ def test_only_what_the_walk_needs_is_kept() -> None:
     asserts = (check for kernel in view.wrapper.kernels.values() for check in find_asserts(kernel.source))
     check = next(check for check in asserts if "40" in check.text)
     assert behind(view, Fault(4, "check", check.line)) == [1, 2, 3, 4]
-
-
-@thorough
-def test_other_layers_are_not_kept() -> None:
-    """The launches of one layer lead to no other one's check."""
-    layers = view_package(build("layers"))
-    checked = next(k for k in layers.wrapper.kernels.values() if k.name.endswith("_8"))
-    assert behind(layers, Fault(16, "check", read_program(checked).checks[0].line)) == [16]
-
-
-@thorough
-def test_without_values_the_code_is_worded() -> None:
-    """Nothing ran: the expression of the check and what passes it are reported, and no element."""
-    view = view_package(build("buckets"))
-    assertion = read_assertion("index out of bounds: 0 <= tmp17 < 64L")
-    assert assertion is not None
-    (candidate,) = view.tracer.trace(assertion)
-    found = find_origin(view, Fault.of_candidate(candidate))
-    assert found is not None
-    assert found.expression == CLAMPED
-    assert (found.bad_value, found.elements) == ("", [])
-    assert found.condition is not None and found.condition.text == "good for x <= 499 only"
