@@ -44,15 +44,15 @@ IN_MODEL = "so the fault is in the model or its inputs, not the compiler."
 IN_PACKAGE = "so the fault is in the compiled package, not the model."
 # What eager mode says about where to look, by category.
 EAGER: dict[tuple[Category, Eager], str] = {
-    ("nan_or_inf", "same"): f"Eager mode gives the same result, {IN_MODEL}",
-    ("nan_or_inf", "differs"): f"Eager mode gives finite values, {IN_PACKAGE}",
+    ("nan_or_inf", "same"): f"Eager mode returns the same result, {IN_MODEL}",
+    ("nan_or_inf", "differs"): f"Eager mode returns finite values, {IN_PACKAGE}",
     ("index_out_of_bounds", "same"): f"Eager mode fails too, {IN_MODEL}",
     (
         "index_out_of_bounds",
         "differs",
     ): "Eager mode returns, because it does not check what the package checks.",
-    ("wrong_output", "same"): f"Eager mode gives the same numbers, {IN_MODEL}",
-    ("wrong_output", "differs"): f"Eager mode gives different numbers, {IN_PACKAGE}",
+    ("wrong_output", "same"): f"Eager mode returns the same numbers, {IN_MODEL}",
+    ("wrong_output", "differs"): f"Eager mode returns different numbers, {IN_PACKAGE}",
 }
 
 Role = Literal["title", "text", "label", "removed", "added", "command"]

@@ -27,6 +27,7 @@ from mcp_server.cost.signals import (
 )
 from mcp_server.errors import ProblemError, argument
 from mcp_server.jobs.child import Command, child_environment
+from mcp_server.logs.text import short_message
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, PackageWorkload, Verdict
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView, view_package
@@ -193,7 +194,8 @@ async def _pairs(
             break
         died = phase.about
     if not pairs:
-        raise ProblemError(f"the call could not be timed: {run.why}")
+        what = f"the call fails, so it cannot be timed: {short_message(run.why)}"
+        raise ProblemError(what, next_call=f"diagnose it without {argument('symptom')} slow")
     return pairs, died
 
 
@@ -302,7 +304,7 @@ def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) 
     if found is not None:
         party, headline = _party(found, timed.view), found.signal.headline
     lever = found.signal.lever if found is not None else LEVERS[best.name]
-    same = " and gave the same outputs"
+    same = " and returned the same outputs"
     win = Win(lever, best.plain, best.changed, best.plain, spread, same=same, unit=_of_what(best))
     before = f"A call takes {told(best.plain)}{_of_what(best)}"
     summary = f"{before}. With {best.name} it takes {told(best.changed)}: {spread}."

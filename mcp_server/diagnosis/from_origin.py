@@ -41,10 +41,11 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     fix, change = case.origin_fix, _change(case)
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
         # The guard in the model lines that the kernel computes, if every line is known and can be guarded.
-        # Without provenance there may be more lines.
+        # Without provenance there may be more lines, unless eager mode shows which ones make the value.
         known = _made_in_eager(launch_lines(origin.launch_index, case, ALL_LINES), case)
-        codes = [each.code for each in (*known, *guilty.model_locations)] if known else []
-        change = _in_model(change, codes, origin)
+        shown = [each for each in guilty.model_locations if (each.file, each.line) in _bad_in_eager(case)]
+        lines = [*known, *guilty.model_locations] if known else shown
+        change = _in_model(change, [each.code for each in lines], origin)
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
     summary = [suspect.summary, *_sentences(origin)]
@@ -81,13 +82,14 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
 
 def _made_in_eager(lines: list[ModelLocation], case: DiagnosisState) -> list[ModelLocation]:
     """Of lines with the same operation, those at which eager mode makes a bad value; all if it shows none."""
-    made = {
-        (frame.file, frame.line)
-        for event in case.eager_events(events.NodeNonFinite)
-        if not event.bad_inputs
-        for frame in event.stack
-    }
+    made = _bad_in_eager(case)
     return [line for line in lines if (line.file, line.line) in made] or lines
+
+
+def _bad_in_eager(case: DiagnosisState) -> set[tuple[str, int | None]]:
+    """The places of the lines that make a bad value from good ones in eager mode."""
+    bad = (event for event in case.eager_events(events.NodeNonFinite) if not event.bad_inputs)
+    return {(frame.file, frame.line) for event in bad for frame in event.stack}
 
 
 def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:
@@ -204,11 +206,12 @@ def _inputs(origin: Origin) -> list[OffendingElement]:
 
 
 def _elements(origin: Origin) -> str:
-    """The first element, and the number of others; empty if none is known."""
+    """One or two elements, or the first and the number of others; empty if none is known."""
     inputs = _inputs(origin)
-    more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
-    others = f" and {counted(more, 'other element')} that it reads" if inputs and more > 0 else ""
-    return ", ".join(each.text() for each in inputs[:MOST_ELEMENTS]) + others
+    shown = inputs[: 2 if origin.element_count <= 2 else 1]
+    more = origin.element_count - len(shown)
+    others = f" and {counted(more, 'other element')}" if inputs and more > 0 else ""
+    return " and ".join(each.text() for each in shown) + others
 
 
 def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
@@ -229,7 +232,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
     found: list[str] = []
     if origin.launch_index is None:
-        found = [f"The bad value is {_elements(origin) or computed}, as the caller gave it."]
+        found = [f"The bad value is {_elements(origin) or computed}, as the caller passed it."]
     elif not (brief and inputs and inputs[0].label in origin.explanation):
         found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
     if not inputs and not brief:

@@ -454,7 +454,7 @@ def _comparison(arguments: Arguments) -> NextStep:
 
 
 DIED_ELSEWHERE = (
-    "The host died of {signal}, but the recorded call returns when it is made again alone, with the "
+    "The host died of {signal}, but the recorded call returns when it is repeated alone, with the "
     "package's weights. The recording does not hold updated weights, or what other threads did: look at the "
     "core file, or diagnose the host itself."
 )

@@ -268,7 +268,7 @@ def health_summary(case: DiagnosisState) -> str:
     if memory := no_use_of_memory(case):
         return memory
     if case.otherwise_alone is not None:
-        sentences[0] += " Repeated outside of the program, the call gives different numbers."
+        sentences[0] += " Repeated outside of the program, the call returns different numbers."
     if case.plain_run is not None and case.plain_run.as_expected:
         return f"{sentences[0]} {_as_expected(case.plain_run)}"
     if case.outputs_nan:
@@ -404,7 +404,7 @@ def _beside_the_call(best: Suspect, case: DiagnosisState) -> Iterator[str]:
         return
     if script is not None and script.failure == "timeout" and call.outcome == "failed":
         of = f" of thread {call.thread_name}" if call.thread_name not in ("", "MainThread") else ""
-        yield f"The program did not end: it may wait for what this call{of} should have returned."
+        yield f"The program did not end. It may wait for what this call{of} should have returned."
     calls = [each for each in case.calls if each.pid == call.pid]
     bad = [n for n, each in enumerate(calls, 1) if each is not call and any(o.nan for o in each.outputs)]
     if bad and best.category != "nan_or_inf" and not case.nan_accepted:

@@ -174,8 +174,10 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
     Return it unchanged if it is another kind of fix, or if the line has several such calls.
     """
     if fix.before is None and (fix.after or "").startswith(CHECK):
-        named = re.sub(r"args\[(\d+)\]", lambda m: _name(line, int(m[1]), arguments) or m[0], fix.after or "")
-        return fix.model_copy(update={"after": named})
+        names = {f"args[{n}]": name for n in range(arguments) if (name := _name(line, n, arguments))}
+        named = _LEAF.sub(lambda m: names.get(m[0], m[0]), fix.after or "")
+        said = _LEAF.sub(lambda m: f"{names[m[0]]} ({m[0]})" if m[0] in names else m[0], fix.text, count=1)
+        return fix.model_copy(update={"after": named, "text": said})
     code = line.strip()
     pairs = zip((fix.before or "").splitlines(), (fix.after or "").splitlines(), strict=False)
     for before, after in pairs:

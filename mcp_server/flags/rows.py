@@ -142,7 +142,7 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_RUNTIME_TRITON_NAN_ASSERTS",
         config="runtime_triton_nan_asserts",
-        shows="device assert `NaN or Inf found` at the Triton line that made the value",
+        shows="device assert `NaN or Inf found` at the Triton line that produced the value",
         misses="everything that is not Triton; an intended -inf raises a false alarm",
         cost="one comparison for each value in each Triton kernel",
         since=(2, 10),

@@ -160,7 +160,7 @@ def child_environment(
 _STAGES = {
     "directory": "the working directory cannot be entered",
     "program": "the program cannot be started",
-    "session": "no session could be made for the program",
+    "session": "no session could be created for the program",
 }
 
 

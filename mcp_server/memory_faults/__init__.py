@@ -186,7 +186,7 @@ def _missed(missed: MissedArgument) -> str:
 def _blame(fault: Fault) -> str:
     blame = fault.blame
     if blame is None or blame.kind == "unknown":
-        return "What made the address bad is not known." if blame is not None else ""
+        return "What led to the bad address is not known." if blame is not None else ""
     why = f": {blame.reasons[0]}" if blame.reasons else ""
     kind = blame.kind.replace("_", " ")
     who = blame.name if blame.name.startswith(kind) else f"{kind} {blame.name}"

@@ -263,7 +263,10 @@ class BlameRules:
         if maker is None:
             return self._component("unknown", self.view.label(variable), category, reasons)
         if maker.kind in OPS:
-            reasons = [*reasons, f"{self._name(maker)} made it: its fake function promises another shape"]
+            reasons = [
+                *reasons,
+                f"{self._name(maker)} produced it, and its fake function promises another shape",
+            ]
             return self._component("op", self._name(maker), "custom_op", reasons, maker)
         return self._component("upstream_kernel", self._name(maker), category, reasons, maker)
 

@@ -293,14 +293,14 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
         if after > call.generation:
             alone = f"the host updated the weights {during} while the call ran"
             before = f"{before}, and {during} while it ran" if call.generation else alone
-        yield f"{before}; it was made again with those of the package"
+        yield f"{before}; it was repeated with those of the package"
     passed = [each for each in replayed if each.finished.ok and each is not chosen]
     if passed:
-        yield f"{len(passed)} other recorded calls return when they are made again"
+        yield f"{len(passed)} other recorded calls return when they are repeated"
     if chosen.finished.ok and call.end_ns is not None and not call.code:
         yield "the call returned in the host, and returns when it is repeated alone"
     elif chosen.finished.ok:
         yield "the call returns when it is repeated alone: its failure may depend on what else was running"
     lost = [each for each in found if each.missing]
     if lost:
-        yield f"{lost[0].number} could not be made again: {lost[0].missing} was not kept"
+        yield f"{lost[0].number} could not be repeated: {lost[0].missing} was not kept"

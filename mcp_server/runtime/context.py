@@ -179,11 +179,11 @@ class WorkerRun:
 class Context:
     """What a tool needs to run children.
 
-    `progress` gets one short line before each slow step. `launcher` is put before every child's command, for
-    example `srun --gpus=1`. `kept` are the steps that finished before the job was resumed. `knows` gets the
-    partial result of a stopped step. `holder` names this job to others that wait for its GPU; its children
-    share its `leases`. `home` owns the processes with torch imported that may outlive the job. `incomplete`
-    says why output of a child was lost.
+    `progress` gets one short line before each slow step: `step` is the latest, `announced` their number.
+    `launcher` is put before every child's command, for example `srun --gpus=1`. `kept` are the steps that
+    finished before the job was resumed. `knows` gets the partial result of a stopped step. `holder` names
+    this job to others that wait for its GPU; its children share its `leases`. `home` owns the processes with
+    torch imported that may outlive the job. `incomplete` says why output of a child was lost.
     """
 
     directory: Path
@@ -198,6 +198,8 @@ class Context:
     knows: Callable[[Record], None] = lambda _result: None
     holder: str = ""
     incomplete: str = ""
+    announced: int = 0
+    step: str = ""
     leases: dict[str, Lease] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -253,9 +255,7 @@ class Context:
         if kept is not None:
             await look_ahead(kept.output)
             return kept
-        number, _, name = directory.name.partition("-")
-        step = f"step {int(number)}: {in_words(name, command.argv)}"
-        self.progress(step)
+        step = self._announce(in_words(directory.name.split("-", 1)[1], command.argv))
         first = () if runs or not self.launcher else ONLY_FIRST
         argv = launched(self.launcher, (*first, *command.argv), directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
@@ -271,6 +271,14 @@ class Context:
         keep(key, directory, finished)
         self.cost.runs += runs
         return finished
+
+    def _announce(self, words: str) -> str:
+        """Report that a step begins, with its number; children with the same words, or none, are one step."""
+        if words and not self.step.endswith(f": {words}"):
+            self.announced += 1
+            self.step = f"step {self.announced}: {words}"
+            self.progress(self.step)
+        return self.step
 
     def _still(self, step: str, directory: Path, seconds: float) -> None:
         """Report that a step still runs, and what its process does if a journal says so."""

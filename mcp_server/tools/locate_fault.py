@@ -180,9 +180,9 @@ async def locate_in_program(
         found = await locate_fault(context, call, tool=tool)
         phase = failing_phase(seen)
         place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
-        note = f"the call was made again alone{place}"
+        note = f"the call was repeated alone{place}"
     if found is None or not (found.found or (seen.finished.ok and not in_graph(seen))):
-        note = note if found is None else "the call shows no fault when made alone"
+        note = note if found is None else "the call shows no fault when repeated alone"
         found = await run_under_checker(context, workload, seen, package=package, tool=tool)
     return found.model_copy(update={"notes": [note, *found.notes]})
 

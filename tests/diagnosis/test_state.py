@@ -145,7 +145,7 @@ def test_threads_that_never_come_back() -> None:
     assert found.category == "hang" and found.observed and "2 threads" in found.guilty.name
     assert found.fix is not None and "num_runners" in found.fix.text
     (found,) = detect(waiting(1))
-    assert not found.observed and found.fix is not None and "timeout" in found.fix.text
+    assert not found.observed and found.fix is None  # nothing says where it waits
 
 
 def of_constants(n: int, act: str, names: list[str], call: int | None, **more: object) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent:
     (found,) = by("hang.detect_waiting_calls", case)
     assert found.category == "hang" and ("forked" in found.summary) == forked
     assert [line.line for line in found.guilty.model_locations] == ([41] if forked else [50, 41])
-    assert found.fix is not None and ("spawn" in found.fix.text) == forked
+    assert (found.fix is not None and "spawn" in found.fix.text) == forked
 
 
 VIEWS = ["head.bias", "head.weight"]

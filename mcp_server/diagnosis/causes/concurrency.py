@@ -263,7 +263,7 @@ def _moving(process: ProcessSeen) -> Suspect:
     served = f"{counted(process.served, 'call')} ended" if process.served else "its threads moved"
     summary = f"The process serves calls: {served} while the process was observed ({BETWEEN_S:g} s)."
     if not process.threads:
-        summary = "No thread of the process is in the package: it waits or computes elsewhere."
+        summary = "No thread of the process is in the package. The process waits or computes elsewhere."
     return _Stuck(
         guilty=component("script", "outside of the package", []),
         summary=summary,

@@ -320,8 +320,8 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         guilty=_updated(name, update, value or "other values"),
         summary=f"{update.how} was given {name} with {value or 'other values than the compiled ones'}.{more}"
         if known
-        else f"The outputs are wrong after {update.how}: perhaps the values that it was given are.",
-        evidence=(seen("capture", f"{update.how} gave {name} {value or 'other values'}{cure}"),),
+        else f"The outputs are wrong after {update.how}: the values that it was given may be wrong.",
+        evidence=(seen("capture", f"{update.how} set {name} to {value or 'other values'}{cure}"),),
         fix=Fix(text=f"give {name} the intended weights: compare with those of the model"),
         intervention=omitting,
         weak=not known,

@@ -198,7 +198,7 @@ def detect_refused_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         yield Suspect(
             category="script_error",
             guilty=component("script", found["program"]),
-            summary="Your script stopped before it called a package: it rejected its arguments, "
+            summary="Your script stopped before it called a package, and rejected its arguments, "
             f"{quoted(found['what'], 200).rstrip('.')}. Give them after --.",
             level=CausalLevel.SYMPTOM,
             evidence=(seen("read_log", quoted(found[0], 200), "script"),),

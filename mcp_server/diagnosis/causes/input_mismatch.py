@@ -213,7 +213,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
 def _in_that_line(mismatch: Mismatch, line: ModelLocation) -> Fix:
     """Say what to do if the model itself cannot take a size: a wider `Dim` would not export, or raise."""
     where = f"{Path(line.file).name}:{line.line}"
-    text = f"split or pad the batch to {mismatch.expected}, or change {where}: it cannot take {mismatch.got}"
+    text = f"split or pad the batch to {mismatch.expected}, or change {where}, which rejects {mismatch.got}"
     return Fix(text=f"{text}. A wider Dim alone does not help", before=line.code)
 
 

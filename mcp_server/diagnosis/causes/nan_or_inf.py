@@ -134,8 +134,8 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
         removal = in_eager(launch.launch, launch.kernel) if eager_key(launch.launch) in case.trials else None
     return replace(
         suspect,
-        summary=f"{suspect.summary} The exported program gives finite values, so the launch does not compute "
-        "what the model computes.",
+        summary=f"{suspect.summary} The exported program returns finite values, so the launch does not "
+        "compute what the model computes.",
         evidence=evidence,
         fix=Fix(text=FIXES["error"]),
         intervention=removal,

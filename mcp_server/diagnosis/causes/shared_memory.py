@@ -135,7 +135,7 @@ ROWS = (
     _Row(
         ("constant", "unmapped", "update"),
         category="constants",
-        summary="The memory of constant {names} cannot be read: it was freed, or its file is shorter than "
+        summary="The memory of constant {names} cannot be read. It was freed, or its file is shorter than "
         "what was mapped. The package reads it in place (user_managed=True), so the call dies with a signal.",
         fact="before the call the memory of {count} could not be read",
         fix="leave the file of mapped weights as it is (replace it by a rename), or copy the weights",
@@ -147,11 +147,11 @@ ROWS = (
     _Row(
         ("input", "unmapped", "call"),
         category="illegal_memory_access",
-        summary="The memory behind input {place} ({name}) was given back to the system before the call, "
+        summary="The memory behind input {place} ({name}) was returned to the system before the call, "
         "and the call died when it read this memory.",
         fact="when the call began, the memory of input {place} was not mapped",
         fix="keep what owns the memory (a mapping, a file, an array) until the call has returned, or copy "
-        "the tensor where it is made",
+        "the tensor where it is created",
         value="not mapped",
         holds=_died,
     ),
@@ -161,7 +161,7 @@ ROWS = (
         "package: another thread changes the tensor.",
         fact="in-place operations on input {place} between the start and the end of a call in {thread}",
         fix="use a separate tensor for each thread or call, or hold one lock from the write to the end of "
-        "the call; a copy that is made at the call comes too late",
+        "the call; a copy at the call comes too late",
         holds=lambda event, case: case.failed and _by_others(event, case),
     ),
     _Row(
@@ -261,7 +261,7 @@ def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:
         category="concurrency" if threads else "wrong_output",
         guilty=component("constant", names[0], lines, value="changed by each call"),
         summary=f"The package keeps {counted(len(names), 'buffer')} of the model ({named}), which each call "
-        f"changes: the outputs depend on earlier calls. On its own, this call gives different numbers."
+        f"changes: the outputs depend on earlier calls. On its own, this call returns different numbers."
         f"{shared}",
         level=CausalLevel.STATE,
         evidence=(

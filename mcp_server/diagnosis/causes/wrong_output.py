@@ -430,7 +430,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The call returns, and {facts[0].fact}. {coarse}",
             level=CausalLevel.SYMPTOM,
             evidence=tuple(facts),
-            settle="compare_with_eager distinguishes rounding from a fault: it computes in float64.",
+            settle="compare_with_eager computes in float64, and so distinguishes rounding from a fault.",
             fix=Fix(text="compare with a tolerance for that dtype (rtol, atol), or compile in float32"),
             weak=True,
             observed=False,

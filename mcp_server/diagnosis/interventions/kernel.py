@@ -172,7 +172,7 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     made = await replace_launch(context, call, found.launch_index, f"guard-{found.family}")
     return replace(
         made,
-        what=f"the call with {found.guarded_code} in place of {found.code} in launch {found.launch_index}",
+        what=f"the call with launch {found.launch_index} changed to {found.action}",
         before_code=found.code,
         after_code=found.guarded_code,
         action=found.action,

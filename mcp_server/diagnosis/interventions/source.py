@@ -50,9 +50,9 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     stage = "compile" if tried.stage in WRONG else tried.stage
     both = stage == "export" and found.compiled
     passed = (
-        "the export and the compile passed, and the exported program gave the outputs of eager mode"
+        "the export and the compile passed, and the exported program returned the outputs of eager mode"
         if both
-        else f"the {stage} passed and gave the outputs of eager mode"
+        else f"the {stage} passed and returned the outputs of eager mode"
     )
     at = "in {} calls in turn" if tried.stage == "state" else "at {} sizes"
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""

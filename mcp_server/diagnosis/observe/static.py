@@ -201,7 +201,7 @@ def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
     tried, wider = found[0], WIDER.format(got=mismatch.got)
     text = mismatch.fix.text.replace(BRANCH, "")
     if tried.outcome == "passes":
-        passes = f"{wider.partition(',')[0]}: this export passes and gives the outputs of eager mode"
+        passes = f"{wider.partition(',')[0]}: this export passes and returns the outputs of eager mode"
         fix = Fix(text=text.replace(wider, passes), before=tried.before, after=tried.after)
         return mismatch.model_copy(update={"fix": fix})
     guard = _GUARD.search(tried.error)

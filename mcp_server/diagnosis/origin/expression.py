@@ -232,7 +232,7 @@ def _made_by(launch: Launch, view: PackageView) -> str:
     """Name the launch, and the model inputs that it depends on if they are few."""
     inputs = [view.label(name) for name in view.flow_of(launch).backward_from(launch.index).inputs]
     given = f" from {listed(inputs)}" if 0 < len(inputs) <= MOST_INPUTS else ""
-    return f"made by launch {launch.index} ({operator_label(launch, view)}){given}"
+    return f"computed by launch {launch.index} ({operator_label(launch, view)}){given}"
 
 
 def shown(value: Scalar | None) -> str:
