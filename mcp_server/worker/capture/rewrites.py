@@ -537,7 +537,7 @@ REWRITES = [
         SIZE,
         cut_table,
         "take as many rows as the input has",
-        "an input with more rows than the table fails: it must have enough for the largest",
+        "an input with more rows than the table fails. The table needs enough rows for the largest input",
     ),
     Rewrite("written batch", SIZE, own_size, "use the size of the input instead of the number"),
     Rewrite("math on a size", f"{SIZE}|_sym_|SpecViolation", symbolic_math, "use operators on symbols"),
