@@ -27,7 +27,7 @@ from mcp_server.diagnosis.interventions.base import (
 from mcp_server.diagnosis.program_seen import Symptom, misfit
 from mcp_server.errors import ProblemError
 from mcp_server.logs.log import read_log
-from mcp_server.logs.text import bound, clean
+from mcp_server.logs.text import bound, clean, kernel_message
 from mcp_server.model import PackageWorkload
 from mcp_server.package.view import view_package
 from mcp_server.plurals import counted, is_
@@ -40,6 +40,7 @@ from mcp_server.worker.protocol import Change
 
 START_S = 120.0  # for the interpreter, the import of torch and the load, on top of the calls' own limits
 MOST_LIMITS = 4  # number of calls in one process that may each take their whole limit
+_NUMBER = re.compile(r"-?\d+")
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
 
 
@@ -181,7 +182,8 @@ def _ended_process(done: WorkerRun) -> Seen:
     finished = done.finished
     root = read_output(finished.output).root
     text = root.text if root else finished.note
-    family = root.family.id if root else ""
+    # Threads that throw at once may end the process before the message of any of them is printed.
+    family = root.family.id if root and "ending" not in root.family.tags else ""
     # The worker itself ends a process whose call takes too long (`call_limit_s`).
     printed = finished.stderr.read_text(errors="replace") if finished.stderr.exists() else ""
     if finished.ending == "timeout" or (finished.returncode == 1 and "Timeout (" in printed):
@@ -189,7 +191,8 @@ def _ended_process(done: WorkerRun) -> Seen:
     if finished.ending == "out_of_memory":
         return Seen("out_of_memory", text=text, family=family)
     signal = finished.signal or f"exit status {finished.returncode}"
-    return Seen("died", signal=signal, text=text, family=family, essence=_essence(text) or signal)
+    essence = _essence(kernel_message(text) or text) if family else ""
+    return Seen("died", signal=signal, text=text, family=family, essence=essence)
 
 
 def _essence(text: str) -> str:
@@ -217,8 +220,8 @@ class Three:
 
     @property
     def steady(self) -> bool:
-        """Whether both unchanged calls ended in the same way."""
-        return not self.fails or alike(self.before, self.again)
+        """Whether both unchanged calls ended in the same way; threads may race to name their own element."""
+        return not self.fails or of_one_kind(self.before, self.again)
 
 
 async def try_intervention(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
@@ -268,7 +271,7 @@ async def _tried(context: Context, call: TriedCall, intervention: Intervention, 
     assert three is not None
     if not three.steady or (came and not fails(three.before)):
         return await try_flaky(context, call, intervention)
-    effect, reason = effect_of(three.before, three.after)
+    effect, reason = effect_of(three.before, three.after, three.again)
     return Trial(
         *(intervention, effect, three.before, three.after, three.again),
         side_effects=side_effects_of(three.after, three.again),
@@ -339,13 +342,24 @@ def alike(first: Seen, second: Seen) -> bool:
         return bool(first.family and same_text)
     if first.failure in ("nonfinite", "differs", "timeout", "out_of_memory"):
         return True
-    if first.family and second.family and first.family != second.family:
+    if first.signal != second.signal or (first.family and second.family and first.family != second.family):
         return False
     return not (first.essence and second.essence) or first.essence == second.essence
 
 
-def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
-    """Return what the change did to the failure of `before`, and the reason if that is inconclusive."""
+def of_one_kind(first: Seen, second: Seen) -> bool:
+    """Whether two calls failed alike, apart from the numbers in the text: the element that was met first."""
+    if alike(first, second):
+        return True
+    texts = [_NUMBER.sub("", each.essence) for each in (first, second)]
+    return fails(first) and first.failure == second.failure and texts[0] == texts[1] != ""
+
+
+def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Effect, str]:
+    """Return what the change did to the failure of `before`, and the reason if that is inconclusive.
+
+    If the unchanged call fails with other numbers when it is made `again`, other numbers say nothing.
+    """
     if not fails(before):
         return Effect.NOT_APPLICABLE, "the unchanged call does not fail"
     if after.ended in ("refused", "not_made"):
@@ -357,7 +371,8 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
         return Effect.NOT_APPLICABLE, f"with the change the call is not reached: {after.describe()}"
     if after.failure == "none":
         return Effect.GONE, ""
-    if not alike(before, after):
+    varies = again is not None and not alike(before, again)
+    if not (of_one_kind if varies else alike)(before, after):
         return Effect.CHANGED, f"with the change it {after.describe()}"
     compared = after.facts.compared if after.facts is not None else None
     if before.failure not in ("nonfinite", "differs") or compared is None:

@@ -29,6 +29,7 @@ from mcp_server.diagnosis.origin.of_model import (
     read_by,
     sums_nothing,
     tables_of,
+    too_short,
     undecided,
     why_of_model,
     wrapped,
@@ -302,6 +303,8 @@ class _Finder:
                 if of_model:
                     correction = correction_of(self.view, source, expression, value, allowed)
         advice = ""
+        if of_model and bound.tables and not self._made_here(bound) and not narrow:
+            advice = too_short(expression.term, allowed, label_of(bound.tables[0], self.walker))
         if isinstance(source, Computed) and self.fault.high is None and check is None and finite(value):
             # The kernel made something else of the same operands, in another order of rounding.
             by_rounding, value = undecided(self.walker, source), self._recorded(start)

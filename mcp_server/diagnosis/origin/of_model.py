@@ -174,12 +174,9 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
     applied = [each for each in parts(unwrapped(term)) if isinstance(each, Apply)]
     if not any(each.op != "cast" for each in applied):
         return ""  # an unchanged element of an input
-    if any(each.op in _BOUNDING for each in applied):
-        span = Bounds({}).of(term)
-        end = span.high if above else span.low
-        beyond = end > allowed.high if above else end < allowed.low
-        if beyond and math.isfinite(end) and abs(end) < _LARGEST:
-            return f"it goes {'up' if above else 'down'} to {int(end)} by its own limits"
+    end = own_end(term, above=above)
+    if end is not None and (end > allowed.high if above else end < allowed.low):
+        return f"it goes {'up' if above else 'down'} to {end} by its own limits"
     if value not in (allowed.high + 1, allowed.low - 1):
         return ""
     if made_here:
@@ -188,6 +185,24 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
     if cuts and not is_float(term.dtype):
         return OPEN_END
     return ""
+
+
+def own_end(term: Term, *, above: bool) -> int | None:
+    """Return the highest or lowest value that the expression can have; None if its operands set no end."""
+    if not any(isinstance(each, Apply) and each.op in _BOUNDING for each in parts(unwrapped(term))):
+        return None
+    span = Bounds({}).of(term)
+    end = span.high if above else span.low
+    return int(end) if math.isfinite(end) and abs(end) < _LARGEST else None
+
+
+def too_short(term: Term, allowed: Interval, table: str) -> str:
+    """Return the advice for a table with too few rows for the expression; empty if it has enough."""
+    lowest, highest = own_end(term, above=False), own_end(term, above=True)
+    if not table or lowest is None or highest is None or lowest < allowed.low or highest <= allowed.high:
+        return ""
+    keep = f"keep the index at {int(allowed.high)} or below where it is computed"
+    return f"give {table} {highest + 1} rows, one for each index that the expression can give, or {keep}"
 
 
 _WHOLE = frozenset({"add", "sub", "mul"})
