@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
-from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
+from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.lines import (
     guarded_lines,
     idiom_of,
@@ -21,6 +22,7 @@ from mcp_server.diagnosis.origin.of_model import OPEN_END
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, rejecting
+from mcp_server.package.terms.evaluate import DOMAINS
 from mcp_server.plurals import counted, listed
 from mcp_server.worker import events
 
@@ -290,6 +292,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     if change is not None and change.action and (tried is None or not tried.side_effects):
         if change.kind is Kind.INPUT:
             return Fix(text=change.action)
+        if origin.operation is not None and _without_value(origin.operation):
+            return Fix(text=WITHOUT_VALUE.format(op=origin.operation.op, value=origin.operation.value))
         return Fix(text=change.action, before=change.before_code, after=change.after_code)
     if change is None or not change.changes:
         return None
@@ -308,6 +312,26 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         return Fix(text=text)
     check = f"not ({condition.label} {passes}).all()"
     return Fix(text=text, after=rejecting(check, f"{condition.label} must be {limit}"))
+
+
+WITHOUT_VALUE = (
+    "correct what computes {value}, for which {op} has no value; if such numbers are valid, give these "
+    "elements a result of their own (torch.where). A clamp only hides them"
+)
+NEAR = 1e-3  # beyond the end of a domain: rounding may have done that
+
+
+def _without_value(operation: Operation) -> bool:
+    """Whether the operand is so far outside its domain that no rounding explains it."""
+    domain, value = DOMAINS[operation.op], _number(operation.value)
+    return not domain.nonzero and (value < domain.low - NEAR or value > domain.high + NEAR)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _limit(condition: Condition) -> tuple[str, str]:

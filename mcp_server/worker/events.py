@@ -422,8 +422,9 @@ class Interpreted(Event):
 class ComparedForm(Event):
     """Whether the program gives the expected values: unchanged, in another form, and unchanged again.
 
-    `form` is `int64` (operators whose result does not fit in 64 bits), `evaluation` (those in training mode)
-    or `weights` (the whole program, with the weights that changed after its export).
+    `form` is `int64` (operators whose result does not fit in 64 bits), `evaluation` (those in training mode),
+    `contiguous` (the user's own, with contiguous arguments) or `weights` (the whole program, with the weights
+    that changed after its export).
     """
 
     form: str
@@ -480,6 +481,11 @@ class NodeOverflow(OfNode):
     index: list[int]
     value: int
     exact: int
+
+
+@dataclass
+class NodeStrided(OfNode):
+    """An operator of the user's that gives other values for contiguous copies of its arguments."""
 
 
 @dataclass

@@ -39,7 +39,8 @@ RUNS = 8  # of the program in float64 with random rounding
 def operate(request: ExportedRequest, report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
-    After `node_overflow` or `node_training`, `compared_form` compares the outputs with the file `expect`.
+    After `node_overflow`, `node_strided` or `node_training`, `compared_form` compares the outputs with the
+    file `expect`.
     With `package` the same call is then made there, and event `compared` compares both results. The inputs
     are read again for that, since the program may mutate them. Event `rounding` says whether rounding
     explains a difference, and whether it explains what the user's check (`expect`) saw.
@@ -80,6 +81,8 @@ def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
     forms: dict[str, Form] = {}
     if watcher.overflowed:
         forms["int64"] = lambda program: Exact(program.module(), watcher.overflowed)
+    if watcher.strided:
+        forms["contiguous"] = lambda program: Contiguous(program.module())
     if watcher.training:
         forms["evaluation"] = lambda program: _evaluated(program.module(), watcher.training)
     if weights := request.get("weights"):
@@ -105,7 +108,7 @@ def _with_weights(program: Any, path: str) -> torch.fx.Interpreter:
     """Run the program with same-named weights from a file."""
     with torch.no_grad():
         for name, value in torch.load(path, weights_only=True).items():
-            if name in program.state_dict:
+            if name in program.state_dict and program.state_dict[name].shape == value.shape:
                 program.state_dict[name].copy_(value)
     return torch.fx.Interpreter(program.module())
 
@@ -150,10 +153,14 @@ class Watcher(torch.fx.Interpreter):
         self.exact: Optional[torch.Tensor] = None
         self.overflowed: set[str] = set()
         self.training: set[str] = set()
+        self.strided = False  # whether an own operator of the user depends on the layout of its arguments
+        self.differs = False
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         self.exact = exact(target, args, kwargs)
-        return super().call_function(target, args, kwargs)
+        result = super().call_function(target, args, kwargs)
+        self.differs = depends_on_layout(target, args, kwargs, only_tensors(result))
+        return result
 
     def run_node(self, n: torch.fx.Node) -> Any:
         try:
@@ -173,6 +180,9 @@ class Watcher(torch.fx.Interpreter):
             if in_training(n):
                 self.training.add(n.name)
                 self._report(events.NodeTraining, n)
+            if self.differs:
+                self.strided = True
+                self._report(events.NodeStrided, n)
             wide = self.exact
             found = overflowed(result, wide) if wide is not None else None
             if wide is not None and found is not None:
@@ -289,6 +299,35 @@ def _not_finite(value: Any) -> list[torch.Tensor]:
 OWN = frozenset(
     {"aten", "prims", "prim", "inductor", "quantized", "_c10d_functional", "c10d", "higher_order"}
 )
+
+
+def depends_on_layout(target: Any, args: Any, kwargs: Any, result: Tensors) -> bool:
+    """Whether an own operator of the user gives other values for contiguous copies of its arguments."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or target.namespace in OWN or schema.is_mutable:
+        return False
+    if all(_contiguous(tensor) is tensor for tensor in only_tensors([args, kwargs])):
+        return False
+    copied = only_tensors(_with_copies(target, args, kwargs))
+    return not equal(result, copied) and equal(result, only_tensors(target(*args, **kwargs)))
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous() if tensor.layout is torch.strided else tensor
+
+
+def _with_copies(target: Any, args: Any, kwargs: Any) -> Any:
+    args, kwargs = _pytree.tree_map_only(torch.Tensor, _contiguous, (tuple(args), kwargs))
+    return target(*args, **kwargs)
+
+
+class Contiguous(torch.fx.Interpreter):
+    """Runs the program with contiguous arguments for the user's own operators."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if getattr(target, "namespace", "aten") in OWN:
+            return super().call_function(target, args, kwargs)
+        return _with_copies(target, args, kwargs)
 
 
 class Operators(TorchDispatchMode):

@@ -132,6 +132,25 @@ def test_in_evaluation_mode_the_program_gives_what_is_expected(
     assert [(each.form, each.equal) for each in named(told, events.ComparedForm)] == [("evaluation", equal)]
 
 
+def test_an_operator_that_ignores_strides_is_run_on_contiguous_copies(tmp_path: Path) -> None:
+    """It reads the memory of a transposed tensor in order; of a contiguous one it gives what is expected."""
+
+    @torch.library.custom_op("interpret_test::in_order", mutates_args=())
+    def in_order(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((x.numel(),), (1,)) * 2
+
+    in_order.register_fake(lambda x: x.new_empty(x.numel()))
+    x = torch.arange(6.0).reshape(2, 3)
+    torch.save([x.t().flatten() * 2], tmp_path / "expected.pt")
+    model = Of(lambda x: in_order(x.t()))
+    told = events_of(tmp_path, model, x, expect=str(tmp_path / "expected.pt"))
+    assert [event.op for event in named(told, events.NodeStrided)] == ["interpret_test.in_order.default"]
+    (found,) = named(told, events.ComparedForm)
+    assert (found.form, found.equal) == ("contiguous", (False, True, False))
+    (tmp_path / "report.jsonl").unlink()
+    assert not named(events_of(tmp_path, Of(lambda x: in_order(x)), x), events.NodeStrided)
+
+
 def test_with_the_weights_of_now_the_program_gives_what_is_expected(tmp_path: Path) -> None:
     """A linear layer that was trained after its export."""
     model, x = nn.Linear(3, 2), torch.randn(4, 3)

@@ -28,12 +28,13 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.interventions.input import keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.captured import CapturedPartialLoad
 from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Division, divisions
 from mcp_server.package.exported import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.package.terms.linear import affine
-from mcp_server.plurals import counted, listed
+from mcp_server.plurals import counted, listed, quoted
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
 
@@ -239,7 +240,7 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
 
 
 # Operators in a form that the user does not mean, in eager mode as well as in the package.
-EXACT, EVALUATION, WEIGHTS = "exact integers", "evaluation mode", "weights of now"
+EXACT, EVALUATION, WEIGHTS, CONTIGUOUS = "exact integers", "evaluation mode", "weights of now", "contiguous"
 
 
 def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
@@ -251,12 +252,18 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
         event = next((each for each in overflowed if not each.modular), overflowed[0])
         suspect = _overflow(event, case)
         yield replace(suspect, intervention=_tried(EXACT, case), harmful=case.failed)
+    for strided in case.eager_events(events.NodeStrided)[:1]:
+        yield replace(_strided(strided, case), intervention=_tried(CONTIGUOUS, case), harmful=case.failed)
     training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
     if training and (case.equals_eager or tried is not None):
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
     drift, tried = next(iter(case.captured.drifts), None), _tried(WEIGHTS, case)
-    if drift is not None and tried is not None:
+    # Later updates of the package's constants may have given it the new weights.
+    if drift is not None and (tried is not None or not case.captured.updates):
         yield replace(_drifted(drift.names, case), intervention=tried, harmful=case.failed)
+
+    for load in case.captured.partial_loads[-1:]:
+        yield replace(_not_loaded(load, case), harmful=case.failed)
 
 
 def _tried(key: str, case: DiagnosisState) -> Intervention | None:
@@ -285,6 +292,23 @@ def _overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
         evidence=(seen("interpret", fact + several), *agreement(case)),
         fix=Fix(text=fix),
         observed=not event.modular,
+    )
+
+
+def _strided(event: events.NodeStrided, case: DiagnosisState) -> Suspect:
+    """The user's operator that reads a tensor's memory without its strides."""
+    op = f"torch.ops.{event.op}"
+    fact = f"{op} gives other values for contiguous copies of its arguments"
+    return Suspect(
+        category="custom_op",
+        guilty=component("op", op, lines_of(event), value="a tensor that is not contiguous"),
+        summary=f"{fact}: it does not use the strides of the tensor that it gets here.",
+        level=CausalLevel.BAD_VALUE,
+        evidence=(seen("interpret", fact), *agreement(case)),
+        fix=Fix(
+            text=f"let {event.op.rpartition('.')[0]} copy its arguments (x.contiguous()) before it reads "
+            "their memory, or use their strides"
+        ),
     )
 
 
@@ -323,6 +347,37 @@ def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
     )
 
 
+def _not_loaded(load: CapturedPartialLoad, case: DiagnosisState) -> Suspect:
+    """The weights that a load without `strict` did not find in its file."""
+    what = f"{load.missing} of the model's {load.of} weights"
+    found = next((pair for name in load.unexpected for pair in _prefixes(name, load.names)), None)
+    named, after = f"the file has {quoted(', '.join(load.unexpected))}", None
+    if found is not None:
+        of_file, of_model = found
+        named = f"names in the file begin with {of_file!r}" if of_file else f"its names lack {of_model!r}"
+        new = f"name.removeprefix({of_file!r})" if of_file else f"{of_model!r} + name"
+        after = f"state = {{{new}: value for name, value in state.items()}}"
+    fact = f"load_state_dict did not find {what}: {', '.join(load.names)}"
+    return Suspect(
+        category="constants",
+        guilty=component("constant", load.names[0], load.stack[:1], value="not in the loaded file"),
+        summary=f"{fact}. They keep their initial values{f'; {named}' if load.unexpected else ''}.",
+        level=CausalLevel.STATE,
+        evidence=(seen("capture", fact), *agreement(case)),
+        fix=Fix(text="load the weights with strict=True, under the names that the model has", after=after),
+        observed=found is not None or load.missing == load.of,
+    )
+
+
+def _prefixes(name: str, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The prefix of a name in the file, or of one in the model, without which both are the same."""
+    for each in missing:
+        if name.endswith(f".{each}"):
+            yield name.removesuffix(each), ""
+        elif each.endswith(f".{name}"):
+            yield "", each.removesuffix(name)
+
+
 def form_trials(case: DiagnosisState) -> Iterator[Trial]:
     """Return trials of the program with operators in another form, if only that form can be right."""
     for compared in case.interpreted.all(events.ComparedForm) if case.interpreted is not None else []:
@@ -348,6 +403,8 @@ def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
         return WEIGHTS, Kind.CONSTANT, "the weights that the model has at the end"
     nodes: Sequence[events.OfNode] = case.eager_events(events.NodeTraining)
     key, words = EVALUATION, "in evaluation mode"
+    if form == "contiguous":
+        nodes, key, words = case.eager_events(events.NodeStrided), CONTIGUOUS, "on contiguous copies"
     if form == "int64":
         nodes, key, words = case.eager_events(events.NodeOverflow), EXACT, "in 64 bits"
     return key, Kind.OPERATOR, f"{', '.join(dict.fromkeys(node.op for node in nodes))} {words}"

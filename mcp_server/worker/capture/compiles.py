@@ -16,7 +16,10 @@ import sys
 import threading
 import time
 import traceback
+import weakref
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType
 from typing import Any, Iterator, Optional
 
@@ -117,6 +120,7 @@ class Comparisons:
 
 SLOW_EXPORT_S = 20.0
 MOST = 4
+MODELS = 8  # exported models whose weights are watched
 TEXT = 4000  # characters of one stack
 NAMES = ("self", "n", "node")  # variables for what a function of the compiler works on (torch 2.8-2.15)
 
@@ -162,7 +166,8 @@ class Compiles:
         self.comparisons = Comparisons(calls)
         self.last_export: Any = None  # module, arguments, options and error
         self.export_s = 0.0
-        self.weights: dict[str, tuple[Any, int]] = {}  # its weights at the export, with their counts
+        # Of each exported model: itself, and its weights at the export with their counts.
+        self.models: deque[tuple[Any, dict[str, tuple[Any, int]]]] = deque(maxlen=MODELS)
         self.last_compile: Any = None  # options and error of a failed compile
         self.fixed: Any = None  # the last compiled program, and the guards that its compile added
         self.kept: set[str] = set()  # packages that existed before this process wrote them
@@ -237,7 +242,7 @@ class Compiles:
 
     def failing(self, error: BaseException) -> None:
         """Journal the exception that ends the program: its own check may have raised it."""
-        self._drifted()
+        self.drifted()
         places = raised_in(error)
         if self.compiles and REPORTED not in error.__dict__:
             self._program_failed(error, encode_frames([(frame.f_code, line) for frame, line in places]))
@@ -254,6 +259,7 @@ class Compiles:
     def exiting(self, status: Any = None) -> None:
         """Journal a `sys.exit` with a failure status, which may be a check, too."""
         if self.compiles and status:
+            self.drifted()
             self._program_failed(SystemExit(status), frames())
             self.tell_state()
 
@@ -275,21 +281,35 @@ class Compiles:
             sources = tuple(dict.fromkeys(frame.f_code.co_filename for frame in callers()))
             self.last_export = (module, tuple(given), dict(more or {}), options, error, sources)
             self.export_s, self.calls.shapes = time.monotonic() - began, {}
-            self.weights = {name: (value, version_of(value)) for name, value in weights_of(module)}
+            known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
+            self.models.append((weakref.ref(module), known))
 
-    def _drifted(self) -> None:
-        """Journal and keep the weights of the last exported model that were written or replaced since."""
-        if self.last_export is None:
-            return
-        changed = {
-            name: value.detach()
-            for name, value in weights_of(self.last_export[0])
-            if name in self.weights
-            and (value is not self.weights[name][0] or version_of(value) != self.weights[name][1])
-        }
-        if changed:
-            file, notice = self.calls.saved("weights", 0, lambda: changed)
-            self.journal.event("drifted", names=sorted(changed), file=file, notice=notice)
+    def loading_weights(self, module: Any, *_args: Any, **_kwargs: Any) -> Ending:
+        """Journal the weights that a load which is not strict did not find, and what it found instead."""
+        result, _ = yield
+        if missing := getattr(result, "missing_keys", None):
+            self.journal.event(
+                "partly_loaded",
+                missing=len(missing),
+                of=len(module.state_dict()),
+                names=missing[:MOST],
+                unexpected=result.unexpected_keys[:MOST],
+                frames=frames(),
+            )
+
+    def drifted(self) -> None:
+        """Journal and keep the weights of exported models that were written or replaced since, once."""
+        models, self.models = self.models, deque()
+        for number, (model, known) in enumerate(reversed(models)):
+            module = model()
+            changed = {
+                name: value.detach()
+                for name, value in (weights_of(module) if module is not None else ())
+                if name in known and (value is not known[name][0]() or version_of(value) != known[name][1])
+            }
+            if changed:
+                file, notice = self.calls.saved("weights", number, partial(dict, changed))
+                self.journal.event("drifted", names=sorted(changed), file=file, notice=notice)
 
     def attempt(self, error: BaseException) -> None:
         """Try changes that may make the failed export or compile pass, if it is what ends the program."""

@@ -70,6 +70,7 @@ class Hook:
     def _exit(self) -> None:
         """Journal an orderly end, to tell it from a crash, in processes that did something."""
         if self.journal.pid == os.getpid():
+            safely(self.journal, self.compiles.drifted)  # `raise SystemExit` reaches no other hook
             self.journal.event("exit")
             safely(self.journal, self.compiles.widen)  # last, since eager mode may not survive that size
 
@@ -97,6 +98,7 @@ class Hook:
             for owner, name, before in waits(torch, streams.pending_uses):
                 self.wrap(owner, name, before)
 
+        self.wrap(torch.nn.Module, "load_state_dict", self.compiles.loading_weights)
         self.wrap(torch.cuda.StreamContext, "__init__", entered)
         self.wrap(torch.cuda.CUDAGraph, "replay", streams.replaying)
 

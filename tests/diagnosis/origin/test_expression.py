@@ -10,7 +10,7 @@ from mcp_server.diagnosis.origin.condition import (
     condition,
 )
 from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines
-from mcp_server.diagnosis.origin.of_model import too_short, why_of_model
+from mcp_server.diagnosis.origin.of_model import why_of_model
 from mcp_server.package.terms.interval import Interval
 from mcp_server.package.terms.term import Number, Position, Scalar, Term
 from tests.package.terms.made import read, value
@@ -120,10 +120,3 @@ def test_an_expression_is_accused_of_what_is_its_own(
     """Its own limits, an end that is not closed, a size of the model's; a value far beyond is the input's."""
     found = why_of_model(read(text, dtype), value, Interval(0, 32), made_here)
     assert why in found and bool(found) == bool(why)
-
-
-def test_a_table_needs_a_row_for_each_index_that_the_expression_can_give() -> None:
-    """The rows that it needs, unless the expression sets no end, or the table has enough rows."""
-    assert too_short(read(GAP, "int64"), Interval(0, 32), "gap.weight").startswith("give gap.weight 49 rows")
-    assert too_short(read(GAP, "int64"), Interval(0, 48), "gap.weight") == ""
-    assert too_short(read(STEPS, "int64"), Interval(0, 32), "gap.weight") == ""

@@ -155,6 +155,7 @@ def test_an_expression_is_at_fault_or_its_operands(
     """An expression that leaves its table by itself is corrected; one that any table fits is not accused."""
     found = origin(name)
     assert found.of_model.startswith(why) and bool(found.of_model) == bool(why)
+    assert ("65 rows" in found.advice) == ("up to 64" in why), "one for each index"
     text = found.correction.text if found.correction is not None else ""
     assert text == (f"({found.expression}){corrected}" if corrected else "")
 

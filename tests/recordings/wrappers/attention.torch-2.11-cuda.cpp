@@ -23,66 +23,66 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
     constants_info_[0].data_size = 128;
-    constants_info_[0].from_folded = false;
+
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {32};
     constants_info_[0].stride = {1};
-    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[0].original_fqn = "norm.weight";
     constants_info_[1].name = "norm_bias";
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
     constants_info_[1].data_size = 128;
-    constants_info_[1].from_folded = false;
+
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {32};
     constants_info_[1].stride = {1};
-    constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[1].original_fqn = "norm.bias";
     constants_info_[2].name = "qkv_weight";
     constants_info_[2].dtype = cached_torch_dtype_float32;
     constants_info_[2].device_type = cached_torch_device_type_cuda;
 
     constants_info_[2].data_size = 12288;
-    constants_info_[2].from_folded = false;
+
     constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[2].shape = {96, 32};
     constants_info_[2].stride = {32, 1};
-    constants_info_[2].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[2].original_fqn = "qkv.weight";
     constants_info_[3].name = "qkv_bias";
     constants_info_[3].dtype = cached_torch_dtype_float32;
     constants_info_[3].device_type = cached_torch_device_type_cuda;
 
     constants_info_[3].data_size = 384;
-    constants_info_[3].from_folded = false;
+
     constants_info_[3].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[3].shape = {96};
     constants_info_[3].stride = {1};
-    constants_info_[3].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[3].original_fqn = "qkv.bias";
     constants_info_[4].name = "out_weight";
     constants_info_[4].dtype = cached_torch_dtype_float32;
     constants_info_[4].device_type = cached_torch_device_type_cuda;
 
     constants_info_[4].data_size = 4096;
-    constants_info_[4].from_folded = false;
+
     constants_info_[4].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[4].shape = {32, 32};
     constants_info_[4].stride = {32, 1};
-    constants_info_[4].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[4].original_fqn = "out.weight";
     constants_info_[5].name = "out_bias";
     constants_info_[5].dtype = cached_torch_dtype_float32;
     constants_info_[5].device_type = cached_torch_device_type_cuda;
 
     constants_info_[5].data_size = 128;
-    constants_info_[5].from_folded = false;
+
     constants_info_[5].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[5].shape = {32};
     constants_info_[5].stride = {1};
-    constants_info_[5].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[5].original_fqn = "out.bias";
 
 
@@ -184,7 +184,7 @@ static inline void call_triton_per_fused_native_layer_norm_0(
     uint32_t grid_0 = ((xnumel + (32 - 1)) / (32));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_per_fused_native_layer_norm_0 == nullptr) {
         kernels_.triton_per_fused_native_layer_norm_0 = loadKernel("/cache/attention/cticfibdxzsyguq7f2h43ufah6pmr2zxxgfkeycr2777i2vwef4p/ca5qq5dj2ikmawnua64hpwkxdkmmfwbvwelrpp2slawqyq47htc7.cubin", "triton_per_fused_native_layer_norm_0", 0, cubin_dir_); 
     }
@@ -246,7 +246,7 @@ static inline void call_triton_poi_fused_add_addmm_view_1(
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_add_addmm_view_1 == nullptr) {
         kernels_.triton_poi_fused_add_addmm_view_1 = loadKernel("/cache/attention/cticfibdxzsyguq7f2h43ufah6pmr2zxxgfkeycr2777i2vwef4p/cue7faj5mjpsynatcwedjwml4rvxemihipoakp6dg5i3zqf27j5c.cubin", "triton_poi_fused_add_addmm_view_1", 0, cubin_dir_); 
     }
@@ -277,80 +277,80 @@ AOTI_NOINLINE static void check_input_0(
 
     int32_t arg6_1_expected_dtype = aoti_torch_dtype_float32();
     if (arg6_1_expected_dtype != arg6_1_dtype) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dtype, "
            << "expected: " << arg6_1_expected_dtype << "(at::kFloat), "
            << "but got: " << arg6_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg6_1_size = arg6_1.sizes();
 
     if (arg6_1_size[0] < 2) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: dim value is too small at 0, "
            << "expected it to be >= 2, " << "but got: "
            << arg6_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (arg6_1_size[0] > 64) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: dim value is too large at 0, "
            << "expected to be <= 64, " << "but got: "
            << arg6_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (10 != arg6_1_size[1]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dim value at 1, "
            << "expected: 10, " << "but got: " << arg6_1_size[1]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (32 != arg6_1_size[2]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dim value at 2, "
            << "expected: 32, " << "but got: " << arg6_1_size[2]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg6_1_stride = arg6_1.strides();
 
     if (320 != arg6_1_stride[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 0, "
            << "expected: 320, " << "but got: " << arg6_1_stride[0]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (32 != arg6_1_stride[1]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 1, "
            << "expected: 32, " << "but got: " << arg6_1_stride[1]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (1 != arg6_1_stride[2]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 2, "
            << "expected: 1, " << "but got: " << arg6_1_stride[2]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     int32_t arg6_1_device_type;
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg6_1, &arg6_1_device_type));
 
     int32_t arg6_1_expected_device_type = 1;
     if (arg6_1_expected_device_type != arg6_1_device_type) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched device type, "
         << "expected: " << arg6_1_expected_device_type << "1(cuda), "
         << "but got: " << arg6_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 }
 

@@ -75,7 +75,7 @@ AOTI_NOINLINE static void check_input_0(
 
     int32_t arg0_1_expected_dtype = aoti_torch_dtype_float32();
     if (arg0_1_expected_dtype != arg0_1_dtype) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dtype, "
            << "expected: " << arg0_1_expected_dtype << "(at::kFloat), "
            << "but got: " << arg0_1_dtype << "\n";
@@ -84,7 +84,7 @@ AOTI_NOINLINE static void check_input_0(
     auto arg0_1_size = arg0_1.sizes();
 
     if (8 != arg0_1_size[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dim value at 0, "
            << "expected: 8, " << "but got: " << arg0_1_size[0]
            << "\n";
@@ -92,7 +92,7 @@ AOTI_NOINLINE static void check_input_0(
     }
 
     if (6 != arg0_1_size[1]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dim value at 1, "
            << "expected: 6, " << "but got: " << arg0_1_size[1]
            << "\n";
@@ -101,7 +101,7 @@ AOTI_NOINLINE static void check_input_0(
     auto arg0_1_stride = arg0_1.strides();
 
     if (6 != arg0_1_stride[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 0, "
            << "expected: 6, " << "but got: " << arg0_1_stride[0]
            << "\n";
@@ -109,7 +109,7 @@ AOTI_NOINLINE static void check_input_0(
     }
 
     if (1 != arg0_1_stride[1]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 1, "
            << "expected: 1, " << "but got: " << arg0_1_stride[1]
            << "\n";
@@ -120,7 +120,7 @@ AOTI_NOINLINE static void check_input_0(
 
     int32_t arg0_1_expected_device_type = 0;
     if (arg0_1_expected_device_type != arg0_1_device_type) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched device type, "
         << "expected: " << arg0_1_expected_device_type << "0(cpu), "
         << "but got: " << arg0_1_device_type << "\n";

@@ -22,11 +22,11 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
     constants_info_[0].data_size = 128;
-    constants_info_[0].from_folded = false;
+
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Buffer);
     constants_info_[0].shape = {4, 8};
     constants_info_[0].stride = {8, 1};
-    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[0].original_fqn = "seen";
 
 
@@ -104,7 +104,7 @@ static inline void call_triton_poi_fused_add_mul_0(
     uint32_t grid_0 = ((xnumel + (32 - 1)) / (32));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_add_mul_0 == nullptr) {
         kernels_.triton_poi_fused_add_mul_0 = loadKernel("/cache/counter/cn2z5dlefw44f5tidk6bw7gwgcxlxv4orettwfgxcgoi4c5nlwdb/cs4b466wowhaz4knm6ybm3pv6uyxsdkgynld6ol3xx4zkrtrmsg7.cubin", "triton_poi_fused_add_mul_0", 0, cubin_dir_); 
     }

@@ -34,33 +34,33 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].device_type = cached_torch_device_type_cpu;
 
     constants_info_[0].data_size = 4096;
-    constants_info_[0].from_folded = false;
+
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {32, 32};
     constants_info_[0].stride = {32, 1};
-    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[0].original_fqn = "weight";
     constants_info_[1].name = "scale";
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cpu;
 
     constants_info_[1].data_size = 128;
-    constants_info_[1].from_folded = false;
+
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {32};
     constants_info_[1].stride = {1};
-    constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[1].original_fqn = "scale";
     constants_info_[2].name = "other";
     constants_info_[2].dtype = cached_torch_dtype_float32;
     constants_info_[2].device_type = cached_torch_device_type_cpu;
 
     constants_info_[2].data_size = 4096;
-    constants_info_[2].from_folded = false;
+
     constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[2].shape = {32, 32};
     constants_info_[2].stride = {32, 1};
-    constants_info_[2].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[2].original_fqn = "other";
     constants_info_[3].name = "_FOLDED_CONST_permute";
     constants_info_[3].dtype = cached_torch_dtype_float32;
@@ -71,7 +71,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[3].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::FoldedConstant);
     constants_info_[3].shape = {32, 32};
     constants_info_[3].stride = {1, 32};
-    constants_info_[3].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[3].original_fqn = "_FOLDED_CONST_permute";
 
 
@@ -147,7 +147,7 @@ AOTI_NOINLINE static void check_input_0(
 
     int32_t arg3_1_expected_dtype = aoti_torch_dtype_float32();
     if (arg3_1_expected_dtype != arg3_1_dtype) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dtype, "
            << "expected: " << arg3_1_expected_dtype << "(at::kFloat), "
            << "but got: " << arg3_1_dtype << "\n";
@@ -156,7 +156,7 @@ AOTI_NOINLINE static void check_input_0(
     auto arg3_1_size = arg3_1.sizes();
 
     if (8 != arg3_1_size[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dim value at 0, "
            << "expected: 8, " << "but got: " << arg3_1_size[0]
            << "\n";
@@ -164,7 +164,7 @@ AOTI_NOINLINE static void check_input_0(
     }
 
     if (32 != arg3_1_size[1]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dim value at 1, "
            << "expected: 32, " << "but got: " << arg3_1_size[1]
            << "\n";
@@ -173,7 +173,7 @@ AOTI_NOINLINE static void check_input_0(
     auto arg3_1_stride = arg3_1.strides();
 
     if (32 != arg3_1_stride[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 0, "
            << "expected: 32, " << "but got: " << arg3_1_stride[0]
            << "\n";
@@ -181,7 +181,7 @@ AOTI_NOINLINE static void check_input_0(
     }
 
     if (1 != arg3_1_stride[1]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 1, "
            << "expected: 1, " << "but got: " << arg3_1_stride[1]
            << "\n";
@@ -192,7 +192,7 @@ AOTI_NOINLINE static void check_input_0(
 
     int32_t arg3_1_expected_device_type = 0;
     if (arg3_1_expected_device_type != arg3_1_device_type) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched device type, "
         << "expected: " << arg3_1_expected_device_type << "0(cpu), "
         << "but got: " << arg3_1_device_type << "\n";

@@ -68,48 +68,48 @@ AOTI_NOINLINE static void check_input_0(
 
     int32_t arg0_1_expected_dtype = aoti_torch_dtype_float32();
     if (arg0_1_expected_dtype != arg0_1_dtype) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dtype, "
            << "expected: " << arg0_1_expected_dtype << "(at::kFloat), "
            << "but got: " << arg0_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg0_1_size = arg0_1.sizes();
 
     if (arg0_1_size[0] < 2) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: dim value is too small at 0, "
            << "expected it to be >= 2, " << "but got: "
            << arg0_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (arg0_1_size[0] > 64) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: dim value is too large at 0, "
            << "expected to be <= 64, " << "but got: "
            << arg0_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg0_1_stride = arg0_1.strides();
 
     if (1 != arg0_1_stride[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 0, "
            << "expected: 1, " << "but got: " << arg0_1_stride[0]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     int32_t arg0_1_device_type;
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg0_1, &arg0_1_device_type));
 
     int32_t arg0_1_expected_device_type = 0;
     if (arg0_1_expected_device_type != arg0_1_device_type) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched device type, "
         << "expected: " << arg0_1_expected_device_type << "0(cpu), "
         << "but got: " << arg0_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 }
 
@@ -122,48 +122,48 @@ AOTI_NOINLINE static void check_input_1(
 
     int32_t arg1_1_expected_dtype = aoti_torch_dtype_int64();
     if (arg1_1_expected_dtype != arg1_1_dtype) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: unmatched dtype, "
            << "expected: " << arg1_1_expected_dtype << "(at::kLong), "
            << "but got: " << arg1_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg1_1_size = arg1_1.sizes();
 
     if (arg1_1_size[0] < 2) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: dim value is too small at 0, "
            << "expected it to be >= 2, " << "but got: "
            << arg1_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (arg1_1_size[0] > 64) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: dim value is too large at 0, "
            << "expected to be <= 64, " << "but got: "
            << arg1_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg1_1_stride = arg1_1.strides();
 
     if (1 != arg1_1_stride[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: unmatched stride value at 0, "
            << "expected: 1, " << "but got: " << arg1_1_stride[0]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     int32_t arg1_1_device_type;
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg1_1, &arg1_1_device_type));
 
     int32_t arg1_1_expected_device_type = 0;
     if (arg1_1_expected_device_type != arg1_1_device_type) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: unmatched device type, "
         << "expected: " << arg1_1_expected_device_type << "0(cpu), "
         << "but got: " << arg1_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 }
 

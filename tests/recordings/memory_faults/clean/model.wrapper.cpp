@@ -1,73 +1,73 @@
-#define CUDA_DRIVER_CHECK(EXPR)                    \
-do {                                               \
-    CUresult code = EXPR;                          \
-    const char *msg;                               \
-    CUresult code_get_error = cuGetErrorString(code, &msg); \
-    if (code_get_error != CUDA_SUCCESS) {          \
-        throw std::runtime_error(                  \
-            std::string("CUDA driver error: ") +   \
-            std::string("invalid error code!"));   \
-    }                                              \
-    if (code != CUDA_SUCCESS) {                    \
-        throw std::runtime_error(                  \
-            std::string("CUDA driver error: ") +   \
-            std::string(msg));                     \
-    }                                              \
-} while (0);
 
-static inline CUfunction loadKernel(
-        std::string filePath,
-        const std::string &funcName,
-        uint32_t sharedMemBytes,
-        const std::optional<std::string> &cubinDir = std::nullopt) {
-    if (cubinDir) {
-        std::filesystem::path p1{*cubinDir};
-        std::filesystem::path p2{filePath};
-        filePath = (p1 / p2.filename()).string();
-    }
 
-    CUmodule mod;
-    CUfunction func;
-    CUDA_DRIVER_CHECK(cuModuleLoad(&mod, filePath.c_str()));
-    CUDA_DRIVER_CHECK(cuModuleGetFunction(&func, mod, funcName.c_str()));
-    if (sharedMemBytes > 0) {
-        CUDA_DRIVER_CHECK(cuFuncSetAttribute(
-            func,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            sharedMemBytes
-        ))
-    }
-    return func;
-}
 
-static inline CUfunction loadKernel(const void* start, const std::string &funcName, uint32_t sharedMemBytes) {
-    CUmodule mod;
-    CUfunction func;
-    CUDA_DRIVER_CHECK(cuModuleLoadData(&mod, start));
-    CUDA_DRIVER_CHECK(cuModuleGetFunction(&func, mod, funcName.c_str()));
-    if (sharedMemBytes > 0) {
-        CUDA_DRIVER_CHECK(cuFuncSetAttribute(
-            func,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            sharedMemBytes
-        ))
-    }
-    return func;
-}
 
-static inline void launchKernel(
-        CUfunction func,
-        uint32_t gridX,
-        uint32_t gridY,
-        uint32_t gridZ,
-        uint32_t numWarps,
-        uint32_t sharedMemBytes,
-        void* args[],
-        cudaStream_t stream) {
-    CUDA_DRIVER_CHECK(cuLaunchKernel(
-        func, gridX, gridY, gridZ, 32*numWarps, 1, 1, sharedMemBytes, stream, args, nullptr
-    ));
-}
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 CACHE_TORCH_DTYPE(float32);
 CACHE_TORCH_DEVICE(cuda);
 CACHE_TORCH_LAYOUT(strided);
@@ -99,22 +99,22 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
     constants_info_[0].data_size = 256;
-    constants_info_[0].from_folded = false;
+
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {4, 16};
     constants_info_[0].stride = {16, 1};
-    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[0].original_fqn = "head.weight";
     constants_info_[1].name = "table";
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
     constants_info_[1].data_size = 4096;
-    constants_info_[1].from_folded = false;
+
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Buffer);
     constants_info_[1].shape = {64, 16};
     constants_info_[1].stride = {16, 1};
-    constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[1].original_fqn = "table";
 
 
@@ -192,7 +192,7 @@ static inline void call_triton_poi_fused_add_index_sin_0(
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_add_index_sin_0 == nullptr) {
         kernels_.triton_poi_fused_add_index_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_index_sin_0", 0, cubin_dir_); 
     }
@@ -260,7 +260,7 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_0 = ((xnumel + (4 - 1)) / (4));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_1 == nullptr) {
         kernels_.triton_poi_fused_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
     }

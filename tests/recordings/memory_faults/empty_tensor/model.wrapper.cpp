@@ -29,11 +29,11 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
     constants_info_[0].data_size = 256;
-    constants_info_[0].from_folded = false;
+
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {4, 16};
     constants_info_[0].stride = {16, 1};
-    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[0].original_fqn = "head.weight";
 
 
@@ -100,7 +100,7 @@ static inline void call_first_kernel_0(
     uint32_t grid_0 = _grid_0;
     uint32_t grid_1 = _grid_1;
     uint32_t grid_2 = _grid_2;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.first_kernel_0 == nullptr) {
         kernels_.first_kernel_0 = loadKernel("/cache/kernel.cubin", "first_kernel", 0, cubin_dir_); 
     }
@@ -166,7 +166,7 @@ static inline void call_triton_poi_fused_0(
     uint32_t grid_0 = ((xnumel + (4 - 1)) / (4));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_0 == nullptr) {
         kernels_.triton_poi_fused_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_0", 0, cubin_dir_); 
     }

@@ -29,33 +29,33 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
     constants_info_[0].data_size = 1024;
-    constants_info_[0].from_folded = false;
+
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {16, 16};
     constants_info_[0].stride = {16, 1};
-    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[0].original_fqn = "inp.weight";
     constants_info_[1].name = "inp_bias";
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
     constants_info_[1].data_size = 64;
-    constants_info_[1].from_folded = false;
+
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {16};
     constants_info_[1].stride = {1};
-    constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[1].original_fqn = "inp.bias";
     constants_info_[2].name = "table";
     constants_info_[2].dtype = cached_torch_dtype_float32;
     constants_info_[2].device_type = cached_torch_device_type_cuda;
 
     constants_info_[2].data_size = 4096;
-    constants_info_[2].from_folded = false;
+
     constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Buffer);
     constants_info_[2].shape = {64, 16};
     constants_info_[2].stride = {16, 1};
-    constants_info_[2].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[2].original_fqn = "table";
 
 
@@ -121,7 +121,7 @@ static inline void call_lookup_kernel_0(
     uint32_t grid_0 = _grid_0;
     uint32_t grid_1 = _grid_1;
     uint32_t grid_2 = _grid_2;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.lookup_kernel_0 == nullptr) {
         kernels_.lookup_kernel_0 = loadKernel("/cache/kernel.cubin", "lookup_kernel", 0, cubin_dir_); 
     }
@@ -182,7 +182,7 @@ static inline void call_triton_poi_fused_add_addmm_relu_0(
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_add_addmm_relu_0 == nullptr) {
         kernels_.triton_poi_fused_add_addmm_relu_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_addmm_relu_0", 0, cubin_dir_); 
     }
@@ -213,64 +213,64 @@ AOTI_NOINLINE static void check_input_0(
 
     int32_t arg3_1_expected_dtype = aoti_torch_dtype_float32();
     if (arg3_1_expected_dtype != arg3_1_dtype) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dtype, "
            << "expected: " << arg3_1_expected_dtype << "(at::kFloat), "
            << "but got: " << arg3_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg3_1_size = arg3_1.sizes();
 
     if (arg3_1_size[0] < 2) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: dim value is too small at 0, "
            << "expected it to be >= 2, " << "but got: "
            << arg3_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (arg3_1_size[0] > 4096) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: dim value is too large at 0, "
            << "expected to be <= 4096, " << "but got: "
            << arg3_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (16 != arg3_1_size[1]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched dim value at 1, "
            << "expected: 16, " << "but got: " << arg3_1_size[1]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg3_1_stride = arg3_1.strides();
 
     if (16 != arg3_1_stride[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 0, "
            << "expected: 16, " << "but got: " << arg3_1_stride[0]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (1 != arg3_1_stride[1]) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched stride value at 1, "
            << "expected: 1, " << "but got: " << arg3_1_stride[1]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     int32_t arg3_1_device_type;
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg3_1, &arg3_1_device_type));
 
     int32_t arg3_1_expected_device_type = 1;
     if (arg3_1_expected_device_type != arg3_1_device_type) {
-        std::stringstream ss;
+
         ss << "input_handles[0]: unmatched device type, "
         << "expected: " << arg3_1_expected_device_type << "1(cuda), "
         << "but got: " << arg3_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 }
 
@@ -283,48 +283,48 @@ AOTI_NOINLINE static void check_input_1(
 
     int32_t arg4_1_expected_dtype = aoti_torch_dtype_int64();
     if (arg4_1_expected_dtype != arg4_1_dtype) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: unmatched dtype, "
            << "expected: " << arg4_1_expected_dtype << "(at::kLong), "
            << "but got: " << arg4_1_dtype << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg4_1_size = arg4_1.sizes();
 
     if (arg4_1_size[0] < 2) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: dim value is too small at 0, "
            << "expected it to be >= 2, " << "but got: "
            << arg4_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 
     if (arg4_1_size[0] > 4096) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: dim value is too large at 0, "
            << "expected to be <= 4096, " << "but got: "
            << arg4_1_size[0] << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     auto arg4_1_stride = arg4_1.strides();
 
     if (1 != arg4_1_stride[0]) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: unmatched stride value at 0, "
            << "expected: 1, " << "but got: " << arg4_1_stride[0]
            << "\n";
-        throw std::runtime_error(ss.str());
+
     }
     int32_t arg4_1_device_type;
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg4_1, &arg4_1_device_type));
 
     int32_t arg4_1_expected_device_type = 1;
     if (arg4_1_expected_device_type != arg4_1_device_type) {
-        std::stringstream ss;
+
         ss << "input_handles[1]: unmatched device type, "
         << "expected: " << arg4_1_expected_device_type << "1(cuda), "
         << "but got: " << arg4_1_device_type << "\n";
-        throw std::runtime_error(ss.str());
+
     }
 }
 

@@ -87,7 +87,7 @@ static inline void call_triton_poi_fused_addresses_sin_0(
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_addresses_sin_0 == nullptr) {
         kernels_.triton_poi_fused_addresses_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_addresses_sin_0", 0, cubin_dir_); 
     }
@@ -140,7 +140,7 @@ static inline void call_chase_kernel_0(
     uint32_t grid_0 = _grid_0;
     uint32_t grid_1 = _grid_1;
     uint32_t grid_2 = _grid_2;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.chase_kernel_0 == nullptr) {
         kernels_.chase_kernel_0 = loadKernel("/cache/kernel.cubin", "chase_kernel", 0, cubin_dir_); 
     }
@@ -195,7 +195,7 @@ static inline void call_triton_poi_fused_add_1(
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_add_1 == nullptr) {
         kernels_.triton_poi_fused_add_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_1", 0, cubin_dir_); 
     }
