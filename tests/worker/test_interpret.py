@@ -135,7 +135,7 @@ def test_in_evaluation_mode_the_program_gives_what_is_expected(
 def test_an_operator_that_ignores_strides_is_run_on_contiguous_copies(tmp_path: Path) -> None:
     """It reads the memory of a transposed tensor in order; of a contiguous one it gives what is expected."""
 
-    @torch.library.custom_op("interpret_test::in_order", mutates_args=())
+    @torch.library.custom_op("interpret_test::in_order", mutates_args=())  # type: ignore[untyped-decorator]
     def in_order(x: torch.Tensor) -> torch.Tensor:
         return x.as_strided((x.numel(),), (1,)) * 2
 
