@@ -267,6 +267,14 @@ def _one_input(
             input_index=item.index,
         )
         return
+    order = order_of(item, tensor.shape)
+    if order:
+        given, compiled = list(tensor.shape), item.shape
+        sentence = f"{item.label} has shape {given}, but was compiled for {compiled}: its dimensions are in "
+        fix = Fix(text=f"put the dimensions of {name} in the compiled order", before=name)
+        fix = fix.model_copy(update={"after": f"{name}.permute({order}).contiguous()"})
+        yield _mismatch("size", f"{sentence}another order", compiled, str(given), fix, input_index=item.index)
+        return
     sizes = list(_sizes(signature, item, tensor))
     yield from sizes
     if not any(m.aspect == "size" for m in sizes):
@@ -274,6 +282,25 @@ def _one_input(
         pairs = zip(item.dims, tensor.shape, strict=True)
         own = {d.expression: size for d, size in pairs if d.expression and d.expression.isidentifier()}
         yield from _strides(item, tensor, {**values, **own})
+
+
+# Orders in which programs hold images, sequences and matrices: channels last or first, transposed.
+ORDERS = ((0, 3, 1, 2), (0, 2, 3, 1), (2, 0, 1), (1, 2, 0), (0, 2, 1), (1, 0, 2), (1, 0))
+
+
+def order_of(item: CompiledInput, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the order of an input's dimensions in which all sizes fit; empty if they fit as given."""
+
+    def fit(sizes: Sequence[int]) -> bool:
+        pairs = zip(item.dims, sizes, strict=True)
+        return all(
+            got == dim.size if dim.size is not None else (dim.lower or 0) <= got <= (dim.upper or got)
+            for dim, got in pairs
+        )
+
+    fixed = any(dim.size not in (None, got) for dim, got in zip(item.dims, shape, strict=True))
+    orders = (order for order in ORDERS if fixed and len(order) == len(shape))
+    return next((order for order in orders if fit([shape[place] for place in order])), ())
 
 
 def _misread(given: str, compiled: str) -> str:

@@ -442,11 +442,14 @@ class OfNode(Event):
 
 @dataclass
 class NodeRaised(OfNode):
-    """An operator raised. `behind` are the non-finite nodes from which its integer inputs are computed."""
+    """An operator raised. `behind` are the non-finite nodes from which its integer inputs are computed,
+    `overflowed` those whose integers do not fit their dtype.
+    """
 
     text: str
     type: str = ""
     behind: list[str] = field(default_factory=list)
+    overflowed: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -212,6 +212,13 @@ def _reshape(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     return tensor.reshape(shape)
 
 
+def _reorder(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    order = change.order or ()
+    if sorted(order) != list(range(tensor.dim())):
+        raise Refused("not an order of its dimensions", list(order), list(range(tensor.dim())))
+    return tensor.permute(order).contiguous()
+
+
 def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     dim = _dimension(tensor, change)
     line = torch.ones(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
@@ -251,6 +258,7 @@ CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "restride": lambda tensor, change: strided(tensor, cast("tuple[int, ...]", change.stride)),
     "align": lambda tensor, _: strided(tensor.detach(), tensor.stride()),
     "reshape": _reshape,
+    "reorder": _reorder,
     "resize": _resize,
     "elements": _set_elements,
     "pad": _pad,

@@ -172,7 +172,9 @@ class Watcher(torch.fx.Interpreter):
                 if _OF_RANGE.search(str(error)):  # go on: results beyond the range are wanted, too
                     return None
             else:
-                self._report(events.NodeRaised, n, behind=self._behind(n), **facts(error))
+                integers = self._behind(n)
+                bad, wrapped = (sorted(integers & names) for names in (self.bad, self.overflowed))
+                self._report(events.NodeRaised, n, behind=bad, overflowed=wrapped, **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1
@@ -196,8 +198,8 @@ class Watcher(torch.fx.Interpreter):
             self.bad.add(n.name)
         return result
 
-    def _behind(self, node: torch.fx.Node) -> list[str]:
-        """Return the non-finite nodes from which the integer inputs of `node` are computed."""
+    def _behind(self, node: torch.fx.Node) -> set[str]:
+        """Return the nodes from which the integer inputs of `node` are computed."""
         seen: set[torch.fx.Node] = set()
         left = [one for one in node.all_input_nodes if _holds_integers(one)]
         while left:
@@ -205,7 +207,7 @@ class Watcher(torch.fx.Interpreter):
             if one not in seen:
                 seen.add(one)
                 left.extend(one.all_input_nodes)
-        return sorted(one.name for one in seen if one.name in self.bad)
+        return {one.name for one in seen}
 
     def _look(self, node: torch.fx.Node, result: Any) -> None:
         odd = _not_finite(result)

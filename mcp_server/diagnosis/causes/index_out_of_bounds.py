@@ -389,9 +389,29 @@ def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
         text = first_line(event)
         if not any(part in text for part in _IN_EAGER) or "tuple index" in text:
             continue
+        wrapped = (each for each in case.eager_events(events.NodeOverflow) if each.node in event.overflowed)
+        if (overflow := next(wrapped, None)) is not None:
+            yield _of_overflow(overflow, event)
+            return
         yield _Index(
             guilty=component("op", event.op, lines_of(event), value=text),
             summary=f"{event.op} gets an index outside its tensor, in eager mode too: {text}.",
             level=CausalLevel.FAULT_SITE,
             evidence=(seen("interpret", f"{event.node} ({event.op}) raised: {text}"),),
         )
+
+
+def _of_overflow(overflow: events.NodeOverflow, raised: events.NodeRaised) -> Suspect:
+    """The operator whose result does not fit, from which an index is computed."""
+    exact = f"{overflow.value} in place of {overflow.exact}"
+    place = f"element {overflow.index} of {overflow.op}" if overflow.index else overflow.op
+    return _Index(
+        guilty=component("op", overflow.op, lines_of(overflow), value=exact),
+        summary=f"The index of {raised.op} is computed from {place}, which is {exact}: the result does not "
+        f"fit in {overflow.dtype}.",
+        evidence=(
+            seen("interpret", f"{overflow.node} ({overflow.op}) computes in {overflow.dtype}: {exact}"),
+            seen("interpret", f"{raised.node} ({raised.op}) raised: {first_line(raised)}"),
+        ),
+        fix=Fix(text=f"convert the operands of {overflow.op} to 64 bits first, for example with .long()"),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from mcp_server.diagnosis.interventions.input import (
     contiguous,
     exchange,
     move,
+    reorder,
     reshape,
     resize,
     together,
@@ -38,7 +39,7 @@ from mcp_server.diagnosis.interventions.input import (
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
-from mcp_server.package.mismatch import Mismatch, without_doubt
+from mcp_server.package.mismatch import Mismatch, order_of, without_doubt
 from mcp_server.plurals import listed, quoted
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
@@ -188,6 +189,11 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     refusing = raising_lines(case) if mismatch.aspect == "range" else []
     # No trial can clear or prove a size if the outputs differ from what the user expects for that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
+    besides = [
+        each
+        for each in case.mismatches
+        if each is not mismatch and each.severity == "fatal" and each.input_index == index is not None
+    ]
     return Suspect(
         category=mismatch.category,
         guilty=Component(
@@ -198,16 +204,23 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
             model_locations=[*case.call_locations, *(refusing or lines_reading(index, case))],
         ),
-        summary=f"{sentence[:1].upper()}{sentence[1:]}.",
+        summary=" ".join(
+            f"{each[:1].upper()}{each[1:]}." for each in (sentence, *(each.sentence for each in besides[:1]))
+        ),
         level=CausalLevel.CALL,
         evidence=tuple(facts),
-        fix=_in_that_line(mismatch, refusing[0]) if refusing else mismatch.fix,
+        fix=_in_that_line(mismatch, refusing[0]) if refusing else _with(besides, mismatch.fix),
         intervention=test,
         parts=_last_part(mismatch, case),
         harmful=case.failed or harms,
         weak=not (sure or cured or open_size),
         observed=sure or cured,
     )
+
+
+def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:
+    """Add what else must change in the same input."""
+    return fix.model_copy(update={"text": "; ".join([fix.text, *(each.fix.text for each in besides[:1])])})
 
 
 def _in_that_line(mismatch: Mismatch, line: ModelLocation) -> Fix:
@@ -273,6 +286,8 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
     if aspect == "rank":
         shape = _of_rank(index, case)
         return reshape(leaf, shape) if shape is not None else None
+    if aspect == "size" and mismatch.dim is None and case.given is not None:
+        return reorder(leaf, order_of(case.compiled_inputs[index], case.given.tensors[index].shape))
     if aspect in ("size", "range") and mismatch.dim is not None:
         return _resized(mismatch, leaf, mismatch.dim, case)
     return None

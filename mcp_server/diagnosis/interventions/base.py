@@ -41,7 +41,7 @@ class Effect(Enum):
 
 
 LEAVING_OUT = frozenset({"resize", "pad", "drop_rows"})
-KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align", "reshape"})
+KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align", "reshape", "reorder"})
 SHIPPED = KEEPING | {"permute"}  # changes of a call that can be its fix
 
 

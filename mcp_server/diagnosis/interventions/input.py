@@ -3,7 +3,7 @@
     LEAF: clamp LOW HIGH [SELECTION]     - stands for no limit
     LEAF: set VALUE [SELECTION]
     LEAF: cast DTYPE | move DEVICE | contiguous | own-memory | restride S,S
-    LEAF: reshape S,S | resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
+    LEAF: reshape S,S | reorder D,D | resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
     order N,N,N
 
 SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET [to END]`, and
@@ -27,9 +27,10 @@ from mcp_server.worker.report import Number
 
 FORMS = (
     "'LEAF: clamp LOW HIGH', 'LEAF: set VALUE', 'LEAF: cast DTYPE', 'LEAF: move DEVICE', "
-    "'LEAF: contiguous', 'LEAF: own-memory', 'LEAF: reshape S,S', 'LEAF: resize DIM SIZE', "
-    "'LEAF: pad DIM SIZE VALUE', 'LEAF: drop-rows DIM N,N', 'order N,N'; clamp and set may end with "
-    "'at I,J', 'flat N,N', 'rows N,N', 'where < X or > X', 'where == X', 'where nan', 'where non-finite'"
+    "'LEAF: contiguous', 'LEAF: own-memory', 'LEAF: reshape S,S', 'LEAF: reorder D,D', "
+    "'LEAF: resize DIM SIZE', 'LEAF: pad DIM SIZE VALUE', 'LEAF: drop-rows DIM N,N', 'order N,N'; "
+    "clamp and set may end with 'at I,J', 'flat N,N', 'rows N,N', 'where < X or > X', 'where == X', "
+    "'where nan', 'where non-finite'"
 )
 
 
@@ -101,6 +102,11 @@ def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
 def reshape(leaf: Leaf, shape: tuple[int, ...]) -> Intervention:
     change = Change("reshape", leaf.input, shape=shape)
     return _one(leaf, change, f"{leaf.name} reshaped to {list(shape)}")
+
+
+def reorder(leaf: Leaf, order: tuple[int, ...]) -> Intervention:
+    change = Change("reorder", leaf.input, order=order)
+    return _one(leaf, change, f"the dimensions of {leaf.name} in the order {list(order)}")
 
 
 def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
@@ -241,6 +247,7 @@ _VERBS = {
         "{name} = torch.empty_strided({name}.shape, {stride}, dtype={name}.dtype).copy_({name})",
     ),
     "reshape": _Verb("reshape", ("shape",), "{name} = {name}.reshape({shape})"),
+    "reorder": _Verb("reorder", ("order",), "{name} = {name}.permute({order}).contiguous()"),
     "resize": _Verb(
         *("resize", ("dim", "size")),
         "{name} = {name}.index_select({dim}, torch.arange({size}) % {name}.shape[{dim}])",
@@ -387,5 +394,6 @@ _READ: dict[str, Callable[[str], Any]] = {
     "rows": _integers,
     "index": _integers,
     "shape": _integers,
+    "order": _integers,
     "stride": _integers,
 }
