@@ -215,7 +215,7 @@ def _reshape(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 def _reorder(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     order = change.order or ()
     if sorted(order) != list(range(tensor.dim())):
-        raise Refused("not an order of its dimensions", list(order), list(range(tensor.dim())))
+        raise Refused("not an order of its dimensions", list(order), "each dimension once")
     return tensor.permute(order).contiguous()
 
 

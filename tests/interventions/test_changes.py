@@ -71,8 +71,9 @@ TABLE = torch.arange(6).view(2, 3)
         (TABLE, {"change": "drop_rows", "dim": 1, "rows": [0, 2]}, [[1], [4]]),
         (TABLE, {"change": "pad", "dim": 0, "size": 3, "value": -1}, [[0, 1, 2], [3, 4, 5], [-1, -1, -1]]),
         (TABLE, {"change": "pad", "dim": 1, "size": 2}, [[0, 1], [3, 4]]),
+        (TABLE, {"change": "reorder", "order": [1, 0]}, [[0, 3], [1, 4], [2, 5]]),
     ],
-    ids=["clamp", "nan", "infinity", "not finite", "drop rows", "pad", "cut"],
+    ids=["clamp", "nan", "infinity", "not finite", "drop rows", "pad", "cut", "order"],
 )
 def test_what_a_change_makes(before: torch.Tensor, change: dict[str, Any], after: list[Any]) -> None:
     """A whole-number tensor stays one under a limit that is none, and a transposed one stays transposed."""
@@ -132,6 +133,7 @@ OTHERS = st.sampled_from(
         Change("contiguous", 1),
         Change("align", 1),
         Change("restride", 1, stride=(8, 1)),
+        Change("reorder", 1, order=(1, 0)),
         Change("resize", 1, dim=0, size=8),
         Change("pad", 1, dim=1, size=8, value=0),
         Change("drop_rows", 1, dim=0, rows=(3, 4)),

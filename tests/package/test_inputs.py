@@ -132,6 +132,7 @@ def single(*tensors: GivenTensor, signature: Signature = SIGNATURE) -> Mismatch:
         (1, {"dtype": "torch.int32"}, "dtype", "input_mismatch", "int64", "int32"),
         (0, {"shape": (8,)}, "rank", "input_mismatch", "2: [s0, 16]", "1: [8]"),
         (0, {"shape": (8, 17)}, "size", "input_mismatch", "16", "17"),
+        (0, {"shape": (16, 8)}, "size", "input_mismatch", "[s0, 16]", "[16, 8]"),
         (0, {"stride": (1, 8)}, "stride", "input_mismatch", "(16, 1)", "(1, 8)"),
         (2, {"stride": (32, 2)}, "stride", "input_mismatch", "(16, 1)", "(32, 2)"),
         (1, {"shape": (9,)}, "relation", "shape_out_of_range", "s0 = 8", "9"),

@@ -88,6 +88,12 @@ def test_the_operator_that_overflows_is_reported_with_both_values(tmp_path: Path
     assert (event.op, event.dtype, event.index) == ("aten.mul.Tensor", "int32", [1, 0])
     assert (event.value, event.exact) == (60000 * 49900 - (1 << 32), 60000 * 49900)
     assert event.stack[0].code == "line = quantity * price" and not event.modular
+    (tmp_path / "report.jsonl").unlink()
+    hashed = Of(lambda key: torch.zeros(8).index_select(0, torch.fmod(key * 60001, 8)))
+    with pytest.raises(IndexError):
+        events_of(tmp_path, hashed, torch.tensor([40001], dtype=torch.int32))
+    (told,) = named([*read_events(tmp_path / "report.jsonl")], events.NodeRaised)
+    assert told.overflowed == ["mul"]
 
 
 @pytest.mark.parametrize(("right", "equal"), [(True, [False, True, False]), (False, [False, False, False])])
