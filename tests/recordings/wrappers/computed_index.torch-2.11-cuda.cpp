@@ -24,22 +24,22 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
     constants_info_[0].data_size = 1280;
-    constants_info_[0].from_folded = false;
+
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {40, 8};
     constants_info_[0].stride = {8, 1};
-    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[0].original_fqn = "table.weight";
     constants_info_[1].name = "mix_weight";
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
     constants_info_[1].data_size = 256;
-    constants_info_[1].from_folded = false;
+
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {8, 8};
     constants_info_[1].stride = {8, 1};
-    constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
+
     constants_info_[1].original_fqn = "mix.weight";
 
 
@@ -121,7 +121,7 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
     uint32_t grid_0 = ((xnumel + (4 - 1)) / (4));
     uint32_t grid_1 = ((ynumel + (64 - 1)) / (64));
     uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+
     if (kernels_.triton_poi_fused_add_embedding_mul_0 == nullptr) {
         kernels_.triton_poi_fused_add_embedding_mul_0 = loadKernel("/cache/cg2kio6w6bhsrhjdcyzuho4wu3rs742hliwdvxgygwf43usqtj4i.cubin", "triton_poi_fused_add_embedding_mul_0", 0, cubin_dir_); 
     }
