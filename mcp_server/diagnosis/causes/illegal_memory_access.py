@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from mcp_server.diagnosis.causes.hang import call_hangs, lines_inside, looping, operator_inside
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY
@@ -18,6 +19,7 @@ from mcp_server.model import Category, Component, ComponentKind, Fix
 from mcp_server.package.prover import Finding, FindingKind
 from mcp_server.package.terms.term import itemsize_of
 from mcp_server.plurals import quoted
+from mcp_server.worker import events
 
 FIXES: dict[str, str] = {
     "kernel": "correct the kernel's index arithmetic, or mask the access with the size of its argument",
@@ -168,7 +170,14 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
     fix = "check the kernel's index arithmetic and masks against the sizes of its arguments"
     if hangs:
         category, meaning = "hang", "that kernel does not end"
-        fix = "give the kernel's loop or barrier an end for this size of input"
+        fix = "give its loop or barrier an end for these sizes and values"
+        made = [each for each in case.eager_events(events.NodeNonFinite) if each.nan and not each.bad_inputs]
+        for frame in made[0].stack[:1] if made else ():
+            place = f"{Path(frame.file).name}:{frame.line}"
+            meaning += (
+                f". Before it, {made[0].op} ({place}) gives NaN: a loop until values settle does not end"
+            )
+            fix = f"keep NaN from it (see {place}), and limit the turns of its loop"
     party = launch_component(trace.last.launch, trace.last.kernel, case)
     shown = "; ".join(trace.last.arguments[:6])
     arguments = (seen("trace_launches", f"its arguments: {shown}"),) if shown else ()
