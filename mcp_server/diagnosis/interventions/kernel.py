@@ -174,7 +174,7 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
         made,
         what=f"the call with launch {found.launch_index} changed to {found.action}",
         before_code=found.code,
-        after_code=found.guarded_code,
+        after_code=found.shipped or found.guarded_code,
         action=found.action,
     )
 

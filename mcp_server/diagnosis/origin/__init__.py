@@ -57,6 +57,7 @@ class Operation(Record):
 
     `family` names its domain, `value` is the operand outside that domain. `code` is the operation as a model
     has it, and `guarded_code` the same with its operand kept in the domain. `action` is the change in words.
+    `shipped` is the code to write in the model if that is not the guard.
     """
 
     launch_index: int
@@ -67,6 +68,7 @@ class Operation(Record):
     guarded_code: str
     action: str
     value: str = ""
+    shipped: str = ""
 
 
 class Overflow(Record):

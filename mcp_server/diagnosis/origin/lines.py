@@ -75,7 +75,10 @@ class _Rewriter(ast.NodeTransformer):
             case ast.BinOp(left=left, op=ast.Div(), right=divisor) if self.op == "div":
                 if isinstance(divisor, ast.Name | ast.Attribute) or _is_number(divisor):
                     return None
-                self.texts.append("divide by 1 where the divisor is 0")
+                epsilon, text = with_epsilon(divisor)
+                self.texts.append(text or "divide by 1 where the divisor is 0")
+                if epsilon:
+                    return ast.BinOp(left, ast.Div(), ast.parse(epsilon, mode="eval").body)
                 self.first.append(f"divisor = {ast.unparse(divisor)}")
                 name = ast.Name("divisor", ast.Load())
                 zero = ast.Compare(name, [ast.Eq()], [ast.Constant(0)])
@@ -98,6 +101,28 @@ def _softmax(node: ast.expr | None) -> ast.Call | None:
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.parse(name, mode="eval").body, list(arguments), [])
+
+
+OF_ROOT = ("a / v.sqrt()", "a / torch.where(v == 0, 1, v.sqrt())")
+BY_ROOT = "a / (v + 1e-5).sqrt()"
+_EPSILON = "1e-5"  # as layer_norm
+UNDER_ROOT = f"add a small number under the root (eps, in layer_norm {_EPSILON})"
+_TO_DEVIATION = f"add a small number ({_EPSILON}, say) to the deviation"
+
+
+def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
+    """Return a divisor that is a root or a deviation with a small number added, and the change in words.
+
+    Both are empty for another divisor. A root of 0 comes from equal elements, as a variance does.
+    """
+    match divisor:
+        case ast.Call(func=ast.Attribute(attr="sqrt", value=ast.Name(id="torch")), args=[inner]):
+            return f"torch.sqrt({ast.unparse(inner)} + {_EPSILON})", UNDER_ROOT
+        case ast.Call(func=ast.Attribute(attr="sqrt", value=inner), args=[]):
+            return f"({ast.unparse(inner)} + {_EPSILON}).sqrt()", UNDER_ROOT
+        case ast.Call(func=ast.Attribute(attr="std")):
+            return f"({ast.unparse(divisor)} + {_EPSILON})", _TO_DEVIATION
+    return "", ""
 
 
 def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
@@ -193,7 +218,9 @@ def guarded_line(line: str, op: str) -> str:
     if not domain.nonzero and isinstance(operand, ast.BinOp | ast.UnaryOp):
         x = f"({x})"
     kept = _kept(x, domain)
-    if domain.nonzero and not isinstance(operand, ast.Name | ast.Attribute):
+    if domain.nonzero and (epsilon := with_epsilon(operand)[0]):
+        kept = epsilon
+    elif domain.nonzero and not isinstance(operand, ast.Name | ast.Attribute):
         kept = f"torch.where((divisor := {x}) == 0, 1, divisor)"
     return f"{line[: operand.col_offset]}{kept}{line[operand.end_col_offset :]}"
 

@@ -20,7 +20,7 @@ from mcp_server.diagnosis.origin.expression import (
     label_of,
     shown,
 )
-from mcp_server.diagnosis.origin.lines import guarded_code
+from mcp_server.diagnosis.origin.lines import BY_ROOT, OF_ROOT, UNDER_ROOT, guarded_code
 from mcp_server.diagnosis.origin.walk import (
     Computed,
     Given,
@@ -146,6 +146,9 @@ def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operat
         target = argument_of(found.launch, term.parameter).target or ""
         label = label_of(target, walker) if label_of(target, walker) != target else ""
     code, guarded, action = guarded_code(op, label)
+    of_root = op == "div" and isinstance(term, Apply) and term.op == "sqrt"
+    if of_root:
+        (code, guarded), action = OF_ROOT, UNDER_ROOT
     return Operation(
         launch_index=found.launch.index,
         op=op,
@@ -155,6 +158,7 @@ def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operat
         guarded_code=guarded,
         action=action,
         value=exactly(found.evaluator.value(term), term.dtype) if seen else "",
+        shipped=BY_ROOT if of_root else "",
     )
 
 
