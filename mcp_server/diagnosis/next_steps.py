@@ -366,12 +366,6 @@ NEVER_REACHED = (
 )
 
 
-ALL_RETURNED = (
-    "The host exited with code 0, and its recorded call also returns when it is repeated alone. If the "
-    "outputs are wrong, give the correct ones ({}), or a command that judges them ({})."
-)
-
-
 MOST_SAID = 200  # characters of an error text
 FAILURES = {
     "exception": "raised {error}",
@@ -407,8 +401,7 @@ def open_question(case: DiagnosisState) -> str:
             f"the failing call with {argument('inputs')}."
         )
     if case.never_reached and case.ended_well:
-        returned = ALL_RETURNED.format(argument("expect"), argument("check"))
-        return returned if case.taken is not None else NEVER_REACHED
+        return NEVER_REACHED
     failed = next((run for run in (case.plain_run, case.script_run) if run and run.failure != "none"), None)
     if failed is None:
         return "No check found a cause."
@@ -453,18 +446,11 @@ def _comparison(arguments: Arguments) -> NextStep:
     )
 
 
-DIED_ELSEWHERE = (
-    "The host died of {signal}, but the recorded call returns when it is repeated alone, with the "
-    "package's weights. The recording does not hold updated weights, or what other threads did: look at the "
-    "core file, or diagnose the host itself."
-)
-
-
 def unseen_symptom(case: DiagnosisState) -> str:
     """That a symptom or crash was not seen, and what to give; empty for a failure, and for right outputs."""
     seen = case.symptom.seen
-    if case.taken is not None and case.taken.died and case.healthy:
-        return DIED_ELSEWHERE.format(signal=case.taken.died)
+    if case.taken is not None and case.taken.open and case.healthy:
+        return case.taken.open
     if seen is None or not case.healthy:
         return ""
     plain = case.plain_run

@@ -454,6 +454,6 @@ class ProgramSeen:
 
     @property
     def never_reached(self) -> bool:
-        """Whether a program ran in which no visible Python process used a package."""
-        seen = self.capture
+        """Whether a program ran, and neither the hook nor the recorder saw it use a package."""
+        seen = self.capture if self.taken is None else None
         return seen is not None and not (seen.processes or seen.compiles or seen.loads or seen.calls)

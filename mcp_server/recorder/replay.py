@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import gt
 from pathlib import Path
+from statistics import median
 
 import anyio.to_thread
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
@@ -58,6 +61,7 @@ class Candidate:
     recording: Recording
     call: RecordedCall
     why: str
+    suspect: bool = True  # it failed, or was in flight; others returned
 
     @property
     def model(self) -> RecordedModel:
@@ -72,14 +76,12 @@ class Candidate:
 
     @property
     def updates(self) -> int:
-        """How often the weights were updated before the call ended, or before the host died in it."""
-        after = self.call.generation_after
-        return max(self.call.generation, self.model.generation) if after is None else after
+        """How often the weights were updated before the call ended, or before the host ended.
 
-    @property
-    def signal(self) -> str:
-        """The signal that ended the host; empty if none was recorded."""
-        return signal_name(self.recording.crash.signal) if self.recording.crash is not None else ""
+        A call that returned is no suspect: later calls may have had other weights.
+        """
+        after = self.call.generation_after if self.suspect else None
+        return max(self.call.generation, self.model.updates) if after is None else after
 
     @property
     def missing(self) -> str:
@@ -118,14 +120,15 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
     last = [call for call in reversed(recording.calls) if id(call) not in seen]
     on_device = [call for call in last if call.on_device][:MOST_LAST]
     for call in on_device:
-        yield Candidate(recording, call, "its kernels may still have run at the end")
+        yield Candidate(recording, call, "its kernels may still have run at the end", False)
     if on_device:
         return
-    yield from (Candidate(recording, call, "it is the last call that returned") for call in last[:1])
+    yield from (Candidate(recording, call, "it is the last call that returned", False) for call in last[:1])
     # Another call says nothing about one that failed.
     newest = next((call for call in last if call.complete), None) if not (crashed or failed) else None
     if newest is not None and newest is not last[0]:
-        yield Candidate(recording, newest, "it is the last call that returned and of which all was kept")
+        why = "it is the last call that returned and of which all was kept"
+        yield Candidate(recording, newest, why, False)
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class TakenCall:
     lines: list[ModelLocation]
     facts: list[str]
     updates: int = 0  # of the weights, before the call or while it ran
-    died: str = ""  # the signal that ended the host, if the call returns when it is repeated alone
+    open: str = ""  # why it proves little that the call returns when it is repeated alone
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
@@ -175,7 +178,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
     maps = read_maps(recording.maps)
     found_lines = await anyio.to_thread.run_sync(lambda: list(host_lines(call.stack, maps)))
     lines = [ModelLocation(file=e.file, line=e.line, code=_code(e.file, e.line)) for e in found_lines]
-    facts = list(_told(chosen, replayed, found))
+    facts = list(_told(chosen, replayed, found, workload.package.name))
     if lines:
         facts.append(
             f"the host calls the package at {lines[0].file}:{lines[0].line}  {lines[0].code}".rstrip()
@@ -186,8 +189,49 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         lines,
         facts,
         chosen.candidate.updates,
-        chosen.candidate.signal if chosen.finished.ok else "",
+        _open(chosen.candidate, found) if chosen.finished.ok else "",
     )
+
+
+DIED_ELSEWHERE = (
+    "The host died of {}, but the recorded call returns when it is repeated alone, with the package's "
+    "weights. Look at the core file, or diagnose the host itself: other threads or weights may matter."
+)
+
+
+def _open(chosen: Candidate, found: Sequence[Candidate]) -> str:
+    """What remains open if the chosen call returns: another call that is more suspect, or a signal."""
+    lost = "" if chosen.suspect else _lost(found, chosen.recording)
+    crash = chosen.recording.crash
+    return lost or (DIED_ELSEWHERE.format(signal_name(crash.signal)) if crash is not None else "")
+
+
+def _lost(found: Sequence[Candidate], recording: Recording) -> str:
+    """Describe the call that most likely ended the host and could not be made again; empty if there is none.
+
+    It failed, or was in flight, or it is the last one of a host that was killed.
+    """
+    killed = not (recording.ended or recording.alive)
+    lost = next((each for each in found if each.missing and (each.suspect or killed)), None)
+    if lost is None:
+        return ""
+    call = lost.call
+    others = [each for each in recording.calls if each.end_ns is not None and not each.code and each != call]
+    text = f"The call to look at is {lost.number}: {lost.why}. "
+    text += f"It could not be repeated: {lost.missing} was not kept."
+    for number, given in enumerate(call.inputs):
+        alike = [each.inputs[number].sizes for each in others if len(each.inputs) == len(call.inputs)]
+        alike = [sizes for sizes in alike if sizes != given.sizes]
+        most = [max(sizes) for sizes in zip(*alike, strict=False)]
+        if len(most) == len(given.sizes) and any(map(gt, given.sizes, most)):
+            text += f" Its input {number} has sizes {list(given.sizes)}, and other calls at most {most}."
+    if call.end_ns is not None and others:
+        usual = median((each.end_ns or 0) - each.begin_ns for each in others) / 1e6
+        text += (
+            f" It took {(call.end_ns - call.begin_ns) / 1e6:.0f} ms; the median of others is {usual:.3g} ms."
+        )
+    specs = json.dumps([{"shape": list(each.sizes), "dtype": each.dtype} for each in call.inputs])
+    return f"{text} To try its sizes with random values, give the package {argument('inputs')} '{specs}'."
 
 
 async def candidates_in(folder: Path, workload: PackageWorkload, context: Context) -> list[Candidate]:
@@ -269,13 +313,15 @@ def _code(file: str, line: int) -> str:
         return ""
 
 
-def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candidate]) -> Iterator[str]:
+def _told(
+    chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candidate], package: str
+) -> Iterator[str]:
     """Yield what the reader must know about the call: which one it is, and what was tried first."""
     candidate, call = chosen.candidate, chosen.candidate.call
     when = {each.kept for each in call.inputs if each.bytes is not None}
     kept = "its inputs were copied " + " and ".join(sorted(when)) if when else "its inputs are empty"
     what = "core file" if candidate.recording.mode == MODE else "recording"
-    yield f"the {what} has {candidate.number}: {candidate.why}; {kept}"
+    yield f"the {what} has {candidate.number}, of {package}: {candidate.why}; {kept}"
     if candidate.recording.mode == MODE:
         yield "the call was made with the package's own weights: a core file does not record new weights"
     after = candidate.updates
@@ -291,8 +337,9 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
         before = f"the host had updated the weights {counted(call.generation, 'time')} before the call"
         during = counted(after - call.generation, "time")
         if after > call.generation:
-            alone = f"the host updated the weights {during} while the call ran"
-            before = f"{before}, and {during} while it ran" if call.generation else alone
+            then = "while it ran" if candidate.suspect else "while it ran or later"
+            alone = f"the host updated the weights {during} after the call began"
+            before = f"{before}, and {during} {then}" if call.generation else alone
         yield f"{before}; it was repeated with those of the package"
     passed = [each for each in replayed if each.finished.ok and each is not chosen]
     if passed:
@@ -301,6 +348,6 @@ def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candid
         yield "the call returned in the host, and returns when it is repeated alone"
     elif chosen.finished.ok:
         yield "the call returns when it is repeated alone: its failure may depend on what else was running"
-    lost = [each for each in found if each.missing]
+    lost = [each for each in found if each.missing and each.suspect]
     if lost:
         yield f"{lost[0].number} could not be repeated: {lost[0].missing} was not kept"

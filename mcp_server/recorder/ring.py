@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ MOST_INPUTS, MOST_DIM, MOST_FRAMES, MOST_ENTRIES = 4096, 32, 64, 100_000
 
 _HEADER = struct.Struct("<8sIIIIQQQIIII")
 _SLOT = struct.Struct("<IIQQ40x")
-_MODEL = struct.Struct("<512s64sI60x")
+_MODEL = struct.Struct("<512s64sII56x")
 _RECORD = struct.Struct("<IIQQQIIiIIIIIQQII")
 _INPUT = struct.Struct("<BBhhhIIQQQdd")
 _ENTRY = struct.Struct("<IIQQQIIIIQ")
@@ -35,7 +35,7 @@ _LINE = 64
 MODES = ("adaptive", "ints", "full", "redact")
 Kept = Literal["no", "before the call", "statistics", "at failure"]
 
-_FATAL, _PAYLOAD, _MAPS, _STACK, _RETURNED = range(1, 6)
+_FATAL, _PAYLOAD, _MAPS, _STACK, _FAILED = range(1, 6)
 _PATTERN = b"\xa5"  # the filler that a copy from the device overwrites
 
 
@@ -71,7 +71,8 @@ class RecordedInput:
 class RecordedCall:
     """One call. `end_ns` is None while it is in flight; `code` is what `Run` returned, 0 for success.
 
-    `generation` counts weight updates and swaps before the call, `generation_after` also those during it.
+    `generation` counts weight updates and swaps before the call, `generation_after` also those that began
+    before its end.
     """
 
     slot: int
@@ -98,7 +99,7 @@ class RecordedCall:
 class RecordedModel:
     path: str
     build_id: str
-    generation: int
+    updates: int  # of its weights, also those that were not complete at the end
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Recording:
-    """One process: its models, and the calls still in the ring, in the order in which they began."""
+    """One process: its models, and the calls still in the ring or that failed, as they began."""
 
     path: Path
     pid: int
@@ -123,8 +124,6 @@ class Recording:
     models: tuple[RecordedModel, ...]
     calls: tuple[RecordedCall, ...]
     crash: Crash | None = None
-    returned: frozenset[tuple[int, int]] = frozenset()
-    stacks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     maps: str = ""
 
     @property
@@ -176,19 +175,33 @@ def read_recording(path: Path) -> Recording:
             raise refused(f"it is cut: {slots} slots of {slot_bytes} bytes do not fit", path)
         calls = [c for s in range(slots) for c in _calls(memory, path, s, slot_bytes, entries)]
         found = tuple(_model(memory, number) for number in range(min(models, MOST_MODELS)))
+    calls += _overwritten(crash_path, entries, {(call.slot, call.sequence) for call in calls})
     calls = [call for call in calls if call.model < len(found)]
     return Recording(
         path, pid, started, bool(ended), MODES[mode], missed, found,
         tuple(sorted(calls, key=lambda call: call.begin_ns)),
-        entries.crash, frozenset(entries.returned), entries.stacks, entries.maps,
+        entries.crash, entries.maps,
     )  # fmt: skip
+
+
+def _overwritten(path: Path, crash: CrashFile, known: Collection[tuple[int, int]]) -> Iterator[RecordedCall]:
+    """Yield the failed calls that later calls overwrote in the ring."""
+    lost = {key: place for key, place in crash.failed.items() if key not in known}
+    if not lost:
+        return
+    with mapped(path, 1, MOST_CRASH) as memory:
+        for (slot, sequence), (start, length, end) in lost.items():
+            head = _RECORD.unpack_from(memory, start)
+            if head[0] == _RECORD_MAGIC and head[1] == length and head[2] == sequence:
+                call = _call(memory, path, slot, start, (*head[:4], end, *head[5:]), crash)
+                yield from [call] if call is not None else []
 
 
 def _model(memory: mmap.mmap, number: int) -> RecordedModel:
     at = _HEADER.size + MOST_SLOTS * _SLOT.size + number * _MODEL.size
-    path, build_id, generation = _MODEL.unpack_from(memory, at)
+    path, build_id, generation, begun = _MODEL.unpack_from(memory, at)
     text, digest = (raw.split(b"\0")[0].decode("utf-8", "replace") for raw in (path, build_id))
-    return RecordedModel("".join(c for c in text if c.isprintable()), digest[:62], generation)
+    return RecordedModel("".join(c for c in text if c.isprintable()), digest[:62], max(generation, begun))
 
 
 def _calls(
@@ -233,6 +246,7 @@ def _call(
     done = end or None
     fits = frames <= MOST_FRAMES and stack + 8 * frames <= length
     addresses = struct.unpack_from(f"<{frames}Q", memory, start + stack) if fits else ()
+    addresses = addresses or crash.stacks.get((slot, sequence), ())
     return RecordedCall(
         slot, sequence, thread, model, begin, done, code if done else None, before, after if done else None,
         any(i.device.startswith("cuda") for i in inputs), total, tuple(inputs), addresses,
@@ -265,11 +279,14 @@ def _input(
 
 @dataclass
 class CrashFile:
-    """The entries of a crash file: whole inputs by (slot, sequence, input), stacks by (slot, sequence)."""
+    """The entries of a crash file: whole inputs by (slot, sequence, input), the rest by (slot, sequence).
+
+    `failed` has the place and length of the record of a call that returned an error, and when it returned.
+    """
 
     crash: Crash | None = None
     payloads: dict[tuple[int, int, int], Bytes] = field(default_factory=dict)
-    returned: set[tuple[int, int]] = field(default_factory=set)
+    failed: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     stacks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     maps: str = ""
 
@@ -295,8 +312,8 @@ def read_crash(path: Path) -> CrashFile:
                 found.crash = Crash(signal, address, thread)
             elif kind == _PAYLOAD and done == length:
                 found.payloads[slot, sequence, number] = Bytes(path, start, length)
-            elif kind == _RETURNED:
-                found.returned.add((slot, sequence))
+            elif kind == _FAILED and done == length >= _RECORD.size:
+                found.failed[slot, sequence] = (start, length, address)
             elif kind == _STACK and length <= 8 * 64:
                 found.stacks[slot, sequence] = struct.unpack_from(f"<{done // 8}Q", memory, start)
             elif kind == _MAPS and len(found.maps) < MOST_MAPS:
@@ -312,7 +329,7 @@ def recordings_in(folder: Path) -> list[Path]:
         raise ProblemError(
             "no recording is there",
             value=str(folder),
-            allowed="a folder with .ring files, or one of them",
+            allowed="a folder with .ring files, or one of them; a host without a failed call leaves none",
             next_call="aoti-debug record model.pt2 makes a package that records",
         )
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)

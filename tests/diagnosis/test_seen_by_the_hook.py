@@ -11,7 +11,7 @@ from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import by_changed_input
-from mcp_server.diagnosis.observe.program import may_be_a_host, named_package
+from mcp_server.diagnosis.observe.program import may_be_a_host, named_packages
 from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
@@ -136,14 +136,14 @@ def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text('#!/bin/sh\ncd "$(dirname "$0")" && exec ./host\n')
     (tmp_path / "host").write_bytes(b"\x7fELF\0libtorch.so\0model.pt2\0")
     host = CommandWorkload(argv=["./run.sh"], cwd=tmp_path)
-    assert may_be_a_host(host) and named_package(host) is None  # there is no such file
+    assert may_be_a_host(host) and not named_packages(host)  # there is no such file
     for name in ("model.pt2", "other.pt2"):
         (tmp_path / name).write_bytes(b"PK")
-    assert named_package(host) == tmp_path / "model.pt2"
+    assert named_packages(host) == [tmp_path / "model.pt2"]
     started = CommandWorkload(argv=["./run.sh", "--model=other.pt2"], cwd=tmp_path)
-    assert named_package(started) == tmp_path / "other.pt2"
+    assert named_packages(started) == [tmp_path / "other.pt2"]
     both = CommandWorkload(argv=["./run.sh", "model.pt2", "other.pt2"], cwd=tmp_path)
-    assert named_package(both) is None
+    assert len(named_packages(both)) == 2
     assert not may_be_a_host(CommandWorkload(argv=["./none.sh"], cwd=tmp_path))
 
 

@@ -120,17 +120,6 @@ def test_a_host_that_ends_as_it_should_leaves_nothing(host: Path, recorded: Path
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_the_failing_call_is_diagnosed_from_the_recording(
-    host: Path, package: Path, recorded: Path, tmp_path: Path
-) -> None:
-    """The element and its limit, proven, without the host."""
-    end_of([str(host), str(recorded), "16", "100", "--break", "index"], tmp_path / "kept")
-    verdict = answered("diagnose", package, "--recording", tmp_path / "kept")
-    assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
-    assert verdict["guilty"]["input_index"] == 1 and "1024 at [3, 5]" in json.dumps(verdict["guilty"])
-    assert any("its thread got the fatal signal" in each for each in verdict["remarks"])
-
-
 def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
     """`diagnose ./host model.pt2` names element, call and the host's own line."""
     verdict = answered("diagnose", "--", host, package, "4", "40", "--break", "index")
@@ -389,6 +378,13 @@ elif how == "loaded again":
         model = load_package(package)
         model(*good)
     assert sum(".ring" in line for line in open("/proc/self/maps")) == 1
+elif how == "swallowed":
+    try:
+        model(good[0] + 1000)
+    except RuntimeError:
+        pass
+    for _ in range(4000):
+        model(*good)
 elif how == "updated":
     name = "users.weight"
     model.load_constants({name: torch.zeros(500, 32)}, check_full_update=False)
@@ -434,7 +430,10 @@ def of_python(how: str, package: Path, kept: Path, program: str = PROGRAM) -> in
 
 @dataclass(frozen=True)
 class Served:
-    """How a server ends, and what its recording shows: outcome, category, confidence, and a text."""
+    """How a server ends, and what its recording shows: outcome, category, confidence, and a text.
+
+    Of a killed server, it depends on the moment whether the calls in flight were kept.
+    """
 
     status: tuple[int, ...]
     verdict: tuple[str, str | None, str]
@@ -444,16 +443,19 @@ class Served:
 INDEX = Served((-6, 1), ("fault", "index_out_of_bounds", "proven"), "1024 at [5, 19]")
 DTYPE = Served((-6, 1), ("fault", "input_mismatch", "proven"), "args[1] as int64")
 SERVERS = {
+    "C++ index": Served((-6,), INDEX.verdict, "its thread got the fatal signal"),
     "C++ dtype": DTYPE,
     "index": INDEX,
     "assert": INDEX,
     "dtype": DTYPE,
-    "kill": Served((-9,), ("no_fault", None, "possible"), "it was killed from outside"),
+    "kill": Served((-9,), ("no_fault or inconclusive", None, "possible"), "it was killed from outside"),
     "swap": Served((-6,), ("inconclusive", "constants", "possible"), "updated the weights "),
 }
 
 
-@pytest.mark.parametrize("how", ["index", *nightly("C++ dtype", "assert", "dtype", "kill", "swap")])
+@pytest.mark.parametrize(
+    "how", ["C++ index", "index", *nightly("C++ dtype", "assert", "dtype", "kill", "swap")]
+)
 def test_a_server_is_diagnosed_from_its_recording(
     host: Path, package: Path, recorded: Path, tmp_path: Path, how: str
 ) -> None:
@@ -465,7 +467,8 @@ def test_a_server_is_diagnosed_from_its_recording(
         status = of_python(how, recorded, kept, SERVER)
     assert status in served.status
     found = answered("diagnose", package, "--recording", kept)
-    assert (found["outcome"], found["category"], found["confidence"]) == served.verdict, found
+    outcome, *rest = served.verdict
+    assert found["outcome"] in outcome and [found["category"], found["confidence"]] == rest, found
     assert served.told in json.dumps(found), found
 
 
@@ -479,6 +482,17 @@ def test_a_fork_has_a_recording_of_its_own(recorded: Path, tmp_path: Path) -> No
     """The killed child's two calls are there; its parent, which succeeded, left nothing."""
     assert of_python("forked", recorded, tmp_path / "kept") == 0
     assert len(the_recording(tmp_path / "kept").calls) == 2
+
+
+def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A host that handled an error and went on: the call is proven, although later ones overwrote it."""
+    plain, recorded = zoo("ranker"), tmp_path / "recorded.pt2"
+    answered("record", plain, "--out", recorded, "--ring-mb", "4")
+    shutil.copy(plain.with_name("ranker.inputs.pt"), tmp_path / "good.pt")
+    assert of_python("swallowed", recorded, tmp_path / "kept") == 0
+    found = answered("diagnose", plain, "--recording", tmp_path / "kept")
+    assert (found["category"], found["confidence"]) == ("index_out_of_bounds", "proven"), found
+    assert found["call"]["number"] == 2, "after the first"
 
 
 def test_a_call_knows_the_generation_of_its_weights(recorded: Path, tmp_path: Path) -> None:

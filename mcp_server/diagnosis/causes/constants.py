@@ -40,7 +40,7 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
     if case.package is not None:
         yield from _own_values(case)
     if case.taken is not None and case.taken.updates:
-        yield _of_host(case.taken)
+        yield replace(_of_host(case.taken), harmful=case.failed or case.script_run is None)
 
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
@@ -53,12 +53,13 @@ def _of_host(taken: TakenCall) -> Suspect:
     return Suspect(
         category="constants",
         guilty=Component(kind="constant", name="the host's weights", model_locations=taken.lines),
-        summary=f"The host had updated the weights {times} when the call was made. The recording does not "
-        "hold their values, and the call was repeated with those of the package.",
+        summary=f"The host updated the weights {times}. The recording does not hold their values, and the "
+        "call was repeated with those of the package.",
         level=CausalLevel.STATE,
-        evidence=(seen("note", f"the host updated the weights {times} before the call ended"),),
+        evidence=(seen("note", f"the host updated the weights {times}"),),
         fix=Fix(
-            text="let no call run between the parts of an update, and check the weights before they serve"
+            text="check that each update names all weights, that memory given as user-managed stays alive, "
+            "and that no call runs between the parts of an update"
         ),
         weak=True,
         settle="Diagnose the host itself, or give the package with the updated weights.",

@@ -119,7 +119,11 @@ def _fill(template: str, root: ErrorFact) -> str:
 
 def action(root: ErrorFact, category: Category) -> str:
     """What to do about a fault of this category, of which this text is the root."""
-    if category == "script_error" and root.family.advice not in ("read_cause", "compare"):
+    other = root.family.candidates != ("script_error",) and root.family.advice not in (
+        "read_cause",
+        "compare",
+    )
+    if category == "script_error" and other:
         return _ACTIONS["fix_script"]
     own = root.family.fix
     if root.family.id == "undefined_symbol" and _OF_TORCH.match(root.fields.get("symbol", "")):

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -24,7 +25,7 @@ from mcp_server.logs.captured import CapturedAttempts, CapturedCall, CapturedCom
 from mcp_server.logs.text import short_message
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.recorder.package import recording_environment, recordings_of
-from mcp_server.recorder.replay import take_call
+from mcp_server.recorder.replay import Candidate, candidates_in, take_call
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture, workload_argv
@@ -94,11 +95,31 @@ class CaptureProgram(Observation):
             case.call, case.may_be_a_host = None, True
             case.host_package = case.host.copy_path or case.host.package
         elif case.may_be_a_host and not seen.loads:
-            case.host_package = await anyio.to_thread.run_sync(named_package, case.workload)
+            named = await anyio.to_thread.run_sync(named_packages, case.workload)
+            case.host_package = await _suspect_package(case, context, named)
         if case.host_package is not None:
             await _take_from_host(case, context, case.host_package)
         if case.host is not None and case.taken is None:
             case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
+
+
+async def _suspect_package(case: DiagnosisState, context: Context, packages: Sequence[Path]) -> Path | None:
+    """The only package, or the one whose call in the host's recording failed or came last."""
+    folder = recordings_of(context) if len(packages) > 1 else None
+    if folder is None:
+        return packages[0] if len(packages) == 1 else None
+    first: dict[Path, Candidate] = {}
+    for package in packages:
+        with suppress(ProblemError):  # the host did not call it
+            first[package] = (await candidates_in(folder, _call_of(package, case), context))[0]
+    return max(first, key=lambda each: (first[each].suspect, first[each].call.begin_ns), default=None)
+
+
+def _call_of(package: Path, case: DiagnosisState) -> PackageWorkload:
+    around = case.surroundings
+    return PackageWorkload(
+        package=package, env=dict(around["env"]), python=around["python"], cwd=around["cwd"]
+    )
 
 
 async def _take_from_host(case: DiagnosisState, context: Context, package: Path) -> None:
@@ -106,10 +127,7 @@ async def _take_from_host(case: DiagnosisState, context: Context, package: Path)
     folder = recordings_of(context)
     if folder is None:
         return
-    around = case.surroundings
-    call = PackageWorkload(
-        package=package, env=dict(around["env"]), python=around["python"], cwd=around["cwd"]
-    )
+    call = _call_of(package, case)
     try:
         taken = await take_call(context, folder, call)
     except ProblemError as problem:
@@ -263,8 +281,8 @@ def _content(file: Path) -> bytes:
         return b""
 
 
-def named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
-    """Return the only package that a program is started with, or that a host names; None if several."""
+def named_packages(workload: ScriptWorkload | CommandWorkload) -> list[Path]:
+    """List the packages that a program is started with, else those that the host names."""
     words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
     folders = [workload.cwd or here()]
     # Also as an option value: --model=ranker.pt2.
@@ -274,7 +292,7 @@ def named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
         folders += [program.parent for program in programs]
         names = [name.decode() for program in programs for name in PACKAGE_NAME.findall(_content(program))]
     found = {path.resolve() for name in names for folder in folders if (path := folder / name).is_file()}
-    return found.pop() if len(found) == 1 else None
+    return sorted(found)
 
 
 def put_back(case: DiagnosisState) -> list[str]:

@@ -234,9 +234,19 @@ TABLE.symptom(
     not_proven="Which assertion failed: run with OMP_NUM_THREADS=1 to see its text.",
     tags="ending",
 )
+TABLE.error(
+    "terminate_without_exception",
+    r"terminate called without an active exception",
+    "script_error",
+    "The program destroyed a std::thread that it had neither joined nor detached, or rethrew without an exception.",
+    "terminate called without an active exception",
+    not_proven="Which thread it was: the frame below std::terminate in a core file destroyed it.",
+    fix="join each thread before its std::thread is destroyed, also while the program shuts down",
+    tags=("ending", "native_stack"),
+)
 TABLE.generic(
     "terminate",
-    r"terminate called (?:after throwing an instance of '(?P<type>[^']+)'|without an active exception)",
+    r"terminate called after throwing an instance of '(?P<type>[^']+)'",
     ("index_out_of_bounds", "illegal_memory_access"),
     "A C++ exception was not caught; its text is on the next line.",
     "terminate called after throwing an instance of 'c10::Error'",

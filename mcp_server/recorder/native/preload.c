@@ -23,8 +23,9 @@ static void *(*real)(void *, const char *);
     return recorded(&wrapped[k].shim, &wrapped[k].known, wrapped[k].run, c, i, n, o, m, s, p);                 \
   }                                                                                                            \
   static Code count##k(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {               \
+    count_update(counted[k].known, 0);                                                                         \
     Code code = counted[k].function(a, b, c, d, e, f);                                                         \
-    count_generation(counted[k].known);                                                                        \
+    count_update(counted[k].known, 1);                                                                         \
     return code;                                                                                               \
   }
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) \
@@ -52,27 +53,33 @@ static const char *path_of(void *library) {
   return dlinfo(library, RTLD_DI_LINKMAP, &map) || !map ? "?" : map->l_name;
 }
 
-static Known *known_of(const char *path) {
-  for (int i = 0; i < wrapped_count && i < LIBRARIES; i++)
-    if (!strcmp(wrapped[i].known.path, path)) return &wrapped[i].known;
-  return 0;
+static int new_entry(void *library, const char *path) {
+  int k = __atomic_fetch_add(&wrapped_count, 1, __ATOMIC_SEQ_CST);
+  if (k >= LIBRARIES) return LIBRARIES;
+  find_shim(&wrapped[k].shim, library, find);
+  snprintf(wrapped[k].known.path, sizeof wrapped[k].known.path, "%s", path);
+  return k;
+}
+
+static int entry_of(void *library) {
+  const char *path = path_of(library);
+  for (int k = 0; k < wrapped_count && k < LIBRARIES; k++)
+    if (!strcmp(wrapped[k].known.path, path)) return k;
+  return new_entry(library, path);
 }
 
 static void *wrap_run(void *library, void *function) {
-  int k = __atomic_fetch_add(&wrapped_count, 1, __ATOMIC_SEQ_CST);
-  if (k >= LIBRARIES) return function;
-  find_shim(&wrapped[k].shim, library, find);
-  if (!complete(&wrapped[k].shim)) return function;
-  snprintf(wrapped[k].known.path, sizeof wrapped[k].known.path, "%s", path_of(library));
+  int k = entry_of(library);
+  if (k < LIBRARIES && wrapped[k].run && wrapped[k].run != (RunFunction)function) k = new_entry(library, path_of(library));
+  if (k >= LIBRARIES || !complete(&wrapped[k].shim)) return function;
   wrapped[k].run = (RunFunction)function;
   return (void *)RUNS[k];
 }
 
-static void *wrap_update(void *library, void *function) {
-  Known *known = known_of(path_of(library));
-  int k = known ? __atomic_fetch_add(&counted_count, 1, __ATOMIC_SEQ_CST) : LIBRARIES;
+static void *wrap_update(void *library, void *function) { // a loader may look these up before it looks up Run
+  int of = entry_of(library), k = of < LIBRARIES ? __atomic_fetch_add(&counted_count, 1, __ATOMIC_SEQ_CST) : LIBRARIES;
   if (k >= LIBRARIES) return function;
-  counted[k] = (Counted){(AnyFunction)function, known};
+  counted[k] = (Counted){(AnyFunction)function, &wrapped[of].known};
   return (void *)COUNTS[k];
 }
 

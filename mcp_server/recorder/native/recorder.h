@@ -42,7 +42,7 @@ typedef struct {
 enum { VERSION = 2, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 64, LINE = 64 };
 enum { RECORD_MAGIC = 0xA0710CA2, ENTRY_MAGIC = 0xA0710CE2 };
 enum { NOT_KEPT, WHOLE, DIGEST, ON_DEVICE };            // Input.kept; ON_DEVICE: copied when the stream came to it
-enum { FATAL = 1, PAYLOAD, MAPS, STACK, RETURNED };     // Entry.kind
+enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED };       // Entry.kind
 enum { ADAPTIVE, INTEGERS, FULL, REDACTED };            // mode
 
 typedef struct {
@@ -53,7 +53,7 @@ typedef struct {
 
 typedef struct {
   char path[512], build_id[64];
-  uint32_t generation, pad[15];
+  uint32_t generation, begun, pad[14]; // updates of the weights that ended, and that began
 } Model;
 
 typedef struct {
@@ -367,7 +367,7 @@ static int note_build_id(struct dl_phdr_info *about, size_t size, void *model) {
 
 typedef struct {
   char path[512];
-  uint32_t epoch, number;
+  uint32_t epoch, number, generation, begun;
 } Known; // a loaded library, and its number in the ring of this process
 
 static uint32_t number_of(Known *known) {
@@ -376,6 +376,7 @@ static uint32_t number_of(Known *known) {
   if (number < MODELS) {
     Model *model = &header()->model[number];
     memcpy(model->path, known->path, sizeof model->path);
+    model->generation = known->generation, model->begun = known->begun; // updates before the first call, or before the fork
     dl_iterate_phdr(note_build_id, model);
   }
   known->number = number < MODELS ? number : MODELS - 1, known->epoch = epoch;
@@ -544,10 +545,11 @@ static void end(Call call, Code code) {
   if (record->sequence == call.sequence) {
     uint64_t took = now_ns() - record->begin_ns;
     uint32_t model = record->model;
-    record->code = code, record->generation_after = header()->model[model].generation;
+    record->code = code, record->generation_after = header()->model[model].begun;
     mean_ns[model] = mean_ns[model] > 0 ? mean_ns[model] * 0.95 + took * 0.05 : took;
     if (code && __atomic_fetch_add(&header()->failures, 1, __ATOMIC_RELAXED) < MOST_FAILURES) {
-      leave((Entry){.kind = RETURNED, .sequence = call.sequence, .slot = call.slot, .tid = record->tid}, 0);
+      leave((Entry){.kind = FAILED, .sequence = call.sequence, .length = record->length, .slot = call.slot,
+                    .tid = record->tid, .address = record->begin_ns + took}, record); // later calls overwrite the ring
       leave_inputs(record, call.slot);
       leave_stack(call.slot, call.sequence);
     }
@@ -573,8 +575,11 @@ static Code recorded(const Shim *shim, Known *known, RunFunction run, Handle con
   return code;
 }
 
-static void count_generation(Known *known) {
-  if (ring && known->epoch == epoch) __atomic_fetch_add(&header()->model[known->number].generation, 1, __ATOMIC_RELAXED);
+// Counts an update of the weights when it begins, and again when it ends: a call may see half of it.
+static void count_update(Known *known, int ended) {
+  Model *model = ring && known->epoch == epoch ? &header()->model[known->number] : 0;
+  __atomic_fetch_add(ended ? &known->generation : &known->begun, 1, __ATOMIC_RELAXED);
+  if (model) __atomic_fetch_add(ended ? &model->generation : &model->begun, 1, __ATOMIC_RELAXED);
 }
 
 static int complete(const Shim *shim) {

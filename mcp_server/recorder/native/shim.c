@@ -64,8 +64,9 @@ RUN(AOTInductorModelContainerRunSingleThreaded, run_single)
 // Functions that replace weights have at most six integer arguments.
 #define X(name)                                                                                                \
   EXPORTED Code name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {                 \
+    count_update(&known, 0);                                                                                   \
     Code code = ((AnyFunction)recorder_jumps[INDEX_##name])(a, b, c, d, e, f);                                 \
-    count_generation(&known);                                                                                  \
+    count_update(&known, 1);                                                                                   \
     return code;                                                                                               \
   }
 COUNTED(X)
