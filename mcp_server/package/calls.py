@@ -25,6 +25,7 @@ from mcp_server.package.launches import (
     View,
     braced,
     read_reference,
+    shifted,
     whole_number,
 )
 from mcp_server.package.symbols import Symbol, names_in
@@ -238,7 +239,11 @@ def _alias(scope: Scope, statement: Statement, call: Call) -> None:
         scope.problem(f"an alias of {base}, which is not known", statement.line, statement.text)
     elif "view_dtype" in call.callee:
         dtype, buffer = _parts(scope, call)[1].removeprefix("cached_torch_dtype_"), scope.buffers[name]
-        scope.buffers[name] = replace(buffer, kind="view", dtype=dtype, sizes=None, strides=None)
+        view = scope.view(read_reference(scope.text, *call.arguments[0]))
+        offset = shifted(buffer.offset, view.offset) if view is not None else buffer.offset
+        scope.buffers[name] = replace(
+            buffer, kind="view", dtype=dtype, sizes=None, strides=None, offset=offset
+        )
 
 
 def _transfer(scope: Scope, statement: Statement, call: Call) -> None:

@@ -253,7 +253,8 @@ class Layouts(torch.nn.Module):
         rows = x.view(2, 12, 20)
         rows = ((rows - rows.mean(1, keepdim=True)) / rows.std(1, keepdim=True)).transpose(1, 2)
         chosen = torch.einsum("tef,efd->ted", x[:20].view(5, 4, -1)[..., :8].tanh(), self.experts)
-        return pooled, torch.cat([rows, rows.roll(1, -1)], 1), chosen, torch.view_as_real(self.turn * 2)
+        turned = torch.view_as_real(self.turn * (2 - 1j) + self.turn)
+        return pooled, torch.cat([rows, rows.roll(1, -1)], 1), chosen, turned
 
 class Turns(torch.nn.Module):
     def forward(self, x):

@@ -279,7 +279,7 @@ class _Writer(Launches):
         return found
 
 
-_BY_MEMORY = (r"\bstrided\((\w+)", r"\bout=(\w+)", r"^(\w+)\S*\.(?:copy|zero)_\(")
+_BY_MEMORY = (r"\b(?:strided|flat)\((\w+)", r"\bout=(\w+)", r"^(\w+)\S*\.(?:copy|zero)_\(")
 """Variables in a statement whose memory it addresses, whatever their layout."""
 
 

@@ -49,6 +49,7 @@ class Scope:
     symbols: set[str] = field(default_factory=set)
 
 
+_COMPLEX = re.compile(r"c10::complex<\w+>\{(?P<real>[^,]+),(?P<imaginary>[^,]+)\}")
 _SCALAR = re.compile(r"scalar_to_tensor_handle\((?P<value>.*)\)")  # a tensor on the CPU
 
 
@@ -132,6 +133,8 @@ class Tensors:
             return text.rstrip("f")
         if text in ("true", "false"):
             return text.capitalize()
+        if parts := _COMPLEX.fullmatch(text):
+            return f"complex({self.number(parts['real'])}, {self.number(parts['imaginary'])})"
         if "infinity" in text:
             return f'float("{"-" if text.startswith("-") else ""}inf")'
         return str(self.whole(text))
@@ -174,6 +177,8 @@ class Tensors:
         if buffer.kind in ("view", "alias", "moved", "assigned") and buffer.base:
             base = self.variable(buffer.base)
             of = self.body.buffers[buffer.base]
+            if buffer.kind == "view" and buffer.dtype != of.dtype:
+                return self._of_type(base, buffer)
             if buffer.kind != "view" or buffer.sizes is None:
                 return base
             # The wrapper describes a view by its place in the whole memory.
@@ -191,9 +196,17 @@ class Tensors:
             return text
         if scalar := _SCALAR.fullmatch(self.assigned(name, self.body.end) or ""):
             value = self.number(scalar["value"])
-            kind = ", dtype=torch.float64" if re.search(r"\.|\de|float", value) else ""
+            number = "complex128" if value.startswith("complex") else "float64"
+            kind = f", dtype=torch.{number}" if re.search(r"\.|\de|float|complex", value) else ""
             return f"torch.tensor({value}{kind})"
         raise NotRead(f"the tensor {name}, which is {buffer.kind}")
+
+    def _of_type(self, base: str, buffer: Buffer) -> str:
+        """Write memory as elements of another type: `view_dtype`, as complex numbers are read by kernels."""
+        if buffer.sizes is None or buffer.strides is None or buffer.offset not in (None, "0", "0L"):
+            raise NotRead(f"{buffer.name}, which has another type than its memory")
+        sizes, strides = (tuple(self.whole(each) for each in part) for part in (buffer.sizes, buffer.strides))
+        return f"flat({base}).view(torch.{buffer.dtype}).as_strided({tupled(sizes)}, {tupled(strides)})"
 
     def fqn(self, name: str) -> str:
         return self.constants[name].fqn if name in self.constants else name
