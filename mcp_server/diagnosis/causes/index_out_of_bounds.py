@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from mcp_server.diagnosis.causes.value_constraints import of_overflow
 from mcp_server.diagnosis.components import (
     component,
     confirming,
@@ -391,7 +392,9 @@ def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         wrapped = (each for each in case.eager_events(events.NodeOverflow) if each.node in event.overflowed)
         if (overflow := next(wrapped, None)) is not None:
-            yield _of_overflow(overflow, event)
+            suspect = of_overflow(overflow, case)
+            index = f" The index of {event.op} is computed from it."
+            yield replace(suspect, category="index_out_of_bounds", summary=suspect.summary + index)
             return
         yield _Index(
             guilty=component("op", event.op, lines_of(event), value=text),
@@ -399,19 +402,3 @@ def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.FAULT_SITE,
             evidence=(seen("interpret", f"{event.node} ({event.op}) raised: {text}"),),
         )
-
-
-def _of_overflow(overflow: events.NodeOverflow, raised: events.NodeRaised) -> Suspect:
-    """The operator whose result does not fit, from which an index is computed."""
-    exact = f"{overflow.value} in place of {overflow.exact}"
-    place = f"element {overflow.index} of {overflow.op}" if overflow.index else overflow.op
-    return _Index(
-        guilty=component("op", overflow.op, lines_of(overflow), value=exact),
-        summary=f"The index of {raised.op} is computed from {place}, which is {exact}: the result does not "
-        f"fit in {overflow.dtype}.",
-        evidence=(
-            seen("interpret", f"{overflow.node} ({overflow.op}) computes in {overflow.dtype}: {exact}"),
-            seen("interpret", f"{raised.node} ({raised.op}) raised: {first_line(raised)}"),
-        ),
-        fix=Fix(text=f"convert the operands of {overflow.op} to 64 bits first, for example with .long()"),
-    )

@@ -250,7 +250,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     overflowed = case.eager_events(events.NodeOverflow)
     if overflowed and case.equals_eager:
         event = next((each for each in overflowed if not each.modular), overflowed[0])
-        suspect = _overflow(event, case)
+        suspect = of_overflow(event, case)
         yield replace(suspect, intervention=_tried(EXACT, case), harmful=case.failed)
     for strided in case.eager_events(events.NodeStrided)[:1]:
         yield replace(_strided(strided, case), intervention=_tried(CONTIGUOUS, case), harmful=case.failed)
@@ -271,7 +271,7 @@ def _tried(key: str, case: DiagnosisState) -> Intervention | None:
     return trial.intervention if trial is not None else None
 
 
-def _overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
+def of_overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
     """The first operator whose integers do not fit its dtype.
 
     A healthy program may intend this: hashes are computed modulo the range of their dtype.
