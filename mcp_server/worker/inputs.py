@@ -259,6 +259,8 @@ CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "align": lambda tensor, _: strided(tensor.detach(), tensor.stride()),
     "reshape": _reshape,
     "reorder": _reorder,
+    "flip": lambda tensor, change: tensor.flip(_dimension(tensor, change)),
+    "divide": lambda tensor, change: tensor / _number(change.value or 1),
     "resize": _resize,
     "elements": _set_elements,
     "pad": _pad,

@@ -72,8 +72,10 @@ TABLE = torch.arange(6).view(2, 3)
         (TABLE, {"change": "pad", "dim": 0, "size": 3, "value": -1}, [[0, 1, 2], [3, 4, 5], [-1, -1, -1]]),
         (TABLE, {"change": "pad", "dim": 1, "size": 2}, [[0, 1], [3, 4]]),
         (TABLE, {"change": "reorder", "order": [1, 0]}, [[0, 3], [1, 4], [2, 5]]),
+        (TABLE, {"change": "flip", "dim": 1}, [[2, 1, 0], [5, 4, 3]]),
+        (TABLE * 2.0, {"change": "divide", "value": 2}, [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]),
     ],
-    ids=["clamp", "nan", "infinity", "not finite", "drop rows", "pad", "cut", "order"],
+    ids=["clamp", "nan", "infinity", "not finite", "drop rows", "pad", "cut", "order", "flip", "divide"],
 )
 def test_what_a_change_makes(before: torch.Tensor, change: dict[str, Any], after: list[Any]) -> None:
     """A whole-number tensor stays one under a limit that is none, and a transposed one stays transposed."""
@@ -134,6 +136,7 @@ OTHERS = st.sampled_from(
         Change("align", 1),
         Change("restride", 1, stride=(8, 1)),
         Change("reorder", 1, order=(1, 0)),
+        Change("divide", 1, value=255.0),
         Change("resize", 1, dim=0, size=8),
         Change("pad", 1, dim=1, size=8, value=0),
         Change("drop_rows", 1, dim=0, rows=(3, 4)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from mcp_server.diagnosis.interventions.base import (
 from mcp_server.diagnosis.interventions.input import (
     Leaf,
     cast,
+    changed,
     contiguous,
     exchange,
     move,
@@ -43,6 +45,7 @@ from mcp_server.package.mismatch import Mismatch, order_of, without_doubt
 from mcp_server.plurals import listed, quoted
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
+from mcp_server.worker.report import TensorFacts
 
 # As the guard names it: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
 _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
@@ -133,6 +136,49 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
             intervention=test,
             weak=trial is None,
         )
+
+
+def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
+    """An image prepared in another way than the expected outputs' one: prepared so, it gives these."""
+    if not case.plain_diverges or case.equals_eager is False:
+        return
+    if len(case.named_leaves) != len(case.compiled_inputs):
+        return
+    for item, (_, given) in zip(case.compiled_inputs, case.named_leaves, strict=True):
+        for test, value, fix in _preparations(leaf_of(item), given):
+            trial = case.trials.get(test.key)
+            if trial is not None and trial.effect is not Effect.GONE:
+                continue
+            yield Suspect(
+                category="input_mismatch",
+                guilty=component("input", name_of(item), case.call_locations, value=value, index=item.index),
+                summary=f"{name_of(item)} was not prepared like the input of the expected outputs: {value}.",
+                level=CausalLevel.CALL,
+                evidence=(seen("run", "the outputs differ from the expected ones"),),
+                fix=Fix(text=fix),
+                intervention=test,
+                weak=trial is None,
+            )
+
+
+def _preparations(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:
+    """Yield ways in which an image may be prepared wrongly: the change, what it holds, and the fix."""
+    shape, low, high = given.shape or [], given.min, given.max
+    if "float" not in (given.dtype or "") or len(shape) not in (3, 4) or low is None or high is None:
+        return
+    scale, fix = None, ""
+    if low >= 0 and 1 < high <= 255:
+        scale, fix = 255.0, f"{leaf.name} divided by 255"
+    elif low >= 0 and high <= 1:
+        scale, fix = 1 / 255, f"{leaf.name} multiplied by 255"
+    if scale is not None:
+        test = replace(changed(leaf, Change("divide", leaf.input, value=scale)), what=f"the call with {fix}")
+        yield test, f"its values go up to {high:g}", f"pass {fix}"
+    for dim in (len(shape) - 3, len(shape) - 1):
+        if shape[dim] == 3:
+            fix = f"the channels of {leaf.name} in reverse order (dimension {dim})"
+            test = replace(changed(leaf, Change("flip", leaf.input, dim=dim)), what=f"the call with {fix}")
+            yield test, "its channels are in reverse order, as BGR for RGB", f"pass {fix}"
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:

@@ -3,7 +3,8 @@
     LEAF: clamp LOW HIGH [SELECTION]     - stands for no limit
     LEAF: set VALUE [SELECTION]
     LEAF: cast DTYPE | move DEVICE | contiguous | own-memory | restride S,S
-    LEAF: reshape S,S | reorder D,D | resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
+    LEAF: reshape S,S | reorder D,D | flip DIM | divide NUMBER
+    LEAF: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
     order N,N,N
 
 SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET [to END]`, and
@@ -28,6 +29,7 @@ from mcp_server.worker.report import Number
 FORMS = (
     "'LEAF: clamp LOW HIGH', 'LEAF: set VALUE', 'LEAF: cast DTYPE', 'LEAF: move DEVICE', "
     "'LEAF: contiguous', 'LEAF: own-memory', 'LEAF: reshape S,S', 'LEAF: reorder D,D', "
+    "'LEAF: flip DIM', 'LEAF: divide NUMBER', "
     "'LEAF: resize DIM SIZE', 'LEAF: pad DIM SIZE VALUE', 'LEAF: drop-rows DIM N,N', 'order N,N'; "
     "clamp and set may end with 'at I,J', 'flat N,N', 'rows N,N', 'where < X or > X', 'where == X', "
     "'where nan', 'where non-finite'"
@@ -248,6 +250,8 @@ _VERBS = {
     ),
     "reshape": _Verb("reshape", ("shape",), "{name} = {name}.reshape({shape})"),
     "reorder": _Verb("reorder", ("order",), "{name} = {name}.permute({order}).contiguous()"),
+    "flip": _Verb("flip", ("dim",), "{name} = {name}.flip({dim})"),
+    "divide": _Verb("divide", ("value",), "{name} = {name} / {value}"),
     "resize": _Verb(
         *("resize", ("dim", "size")),
         "{name} = {name}.index_select({dim}, torch.arange({size}) % {name}.shape[{dim}])",
