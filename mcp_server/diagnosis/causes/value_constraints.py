@@ -28,7 +28,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.interventions.input import keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedPartialLoad
+from mcp_server.logs.captured import CapturedDrift, CapturedPartialLoad
 from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Division, divisions
 from mcp_server.package.exported import DIVIDES
@@ -257,13 +257,20 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
     if training and (case.equals_eager or tried is not None):
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
-    drift, tried = next(iter(case.captured.drifts), None), _tried(WEIGHTS, case)
+    drift = own_drift(case) or next(iter(case.captured.drifts), None)
+    tried = _tried(WEIGHTS, case) if drift is own_drift(case) else None
     # Later updates of the package's constants may have given it the new weights.
     if drift is not None and (tried is not None or not case.captured.updates):
         yield replace(_drifted(drift.names, case), intervention=tried, harmful=case.failed)
 
     for load in case.captured.partial_loads[-1:]:
         yield replace(_not_loaded(load, case), harmful=case.failed)
+
+
+def own_drift(case: DiagnosisState) -> CapturedDrift | None:
+    """The changed weights that the package of the examined call has; None if they are another model's."""
+    names = {each.fqn for each in case.package.constants} if case.package is not None else set()
+    return next((each for each in case.captured.drifts if names.intersection(each.names)), None)
 
 
 def _tried(key: str, case: DiagnosisState) -> Intervention | None:
@@ -355,7 +362,9 @@ def _not_loaded(load: CapturedPartialLoad, case: DiagnosisState) -> Suspect:
     if found is not None:
         of_file, of_model = found
         named = f"names in the file begin with {of_file!r}" if of_file else f"its names lack {of_model!r}"
-        new = f"name.removeprefix({of_file!r})" if of_file else f"{of_model!r} + name"
+        new = f"name.removeprefix({of_file!r})"
+        if of_model:
+            new = f"name if name in model.state_dict() else {of_model!r} + name"
         after = f"state = {{{new}: value for name, value in state.items()}}"
     fact = f"load_state_dict did not find {what}: {', '.join(load.names)}"
     return Suspect(

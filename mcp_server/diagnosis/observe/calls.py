@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
-from mcp_server.diagnosis.causes.value_constraints import form_trials
+from mcp_server.diagnosis.causes.value_constraints import form_trials, own_drift
 from mcp_server.diagnosis.components import drawing_launches, operator_missing_here
 from mcp_server.diagnosis.indices import checked_inputs
 from mcp_server.diagnosis.observe import (
@@ -145,9 +145,9 @@ class Interpret(Observation):
         assert case.call is not None
         checked = case.symptom.expect or case.call.request.get("actual")
         more = {"expect": str(checked)} if checked else {}
-        drifted = next((each.file for each in case.captured.drifts if each.file is not None), None)
-        if checked and drifted is not None:
-            more["weights"] = str(drifted)
+        drift = own_drift(case)
+        if checked and drift is not None and drift.file is not None:
+            more["weights"] = str(drift.file)
         case.interpreted = await interpret(case, context, **more)
         case.trials |= {trial.intervention.key: trial for trial in form_trials(case)}
 
