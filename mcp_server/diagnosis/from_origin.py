@@ -62,7 +62,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         guilty=guilty,
         summary=" ".join(summary),
         evidence=(*suspect.evidence, *_evidence(origin, case)),
-        fix=_fix(origin, change, case) or suspect.fix,
+        fix=_fix(origin, change, case) or suspect.fix or _kept_index(origin),
         intervention=changes[0] if changes else suspect.intervention,
         parts=tuple(changes[1:]) if changes else suspect.parts,
     )
@@ -312,6 +312,13 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         return Fix(text=text)
     check = f"not ({condition.label} {passes}).all()"
     return Fix(text=text, after=rejecting(check, f"{condition.label} must be {limit}"))
+
+
+def _kept_index(origin: Origin) -> Fix | None:
+    """What to do about an index that a launch computes, if nothing more is known."""
+    if origin.result != "index" or not origin.allowed or origin.launch_index is None:
+        return None
+    return Fix(text=f"keep the index within {origin.allowed} where launch {origin.launch_index} computes it")
 
 
 WITHOUT_VALUE = (

@@ -83,7 +83,7 @@ def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zo
     case.interpreted = worker_run({**raised, "text": "selected index k out of range", "type": "RuntimeError"})
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.fix is not None and (found.fix.before, found.fix.after) == (line["code"], None)
-    assert "rank.py:11: it cannot take 65" in found.fix.text
+    assert "rank.py:11, which rejects 65" in found.fix.text
 
 
 def test_inputs_that_are_alike_are_tried_in_each_others_place(zoo: ZooPackage) -> None:
