@@ -26,7 +26,7 @@ from mcp_server.model import (
 from mcp_server.operations.table import CORE, command_line, command_name, in_shell_words
 from mcp_server.plurals import counted, ended_again
 
-MOST_TEXT = 420  # characters in one line
+MOST_TEXT = 500  # characters in one line
 MOST_CODE = 3  # lines of code before and after a fix
 MOST_KNOWN = 4  # facts shown for an inconclusive verdict
 MOST_CLEARED = 2

@@ -67,7 +67,7 @@ def candidates(environ: Mapping[str, str], folder: Path) -> list[Path]:
 
 
 def has_torch(python: Path) -> bool:
-    """Whether `import torch` would find something. No process is started if the files tell."""
+    """Whether `import torch` would find something. No process is started if torch's files are found."""
     if python == Path(sys.executable):
         return importlib.util.find_spec("torch") is not None
     if any(python.parent.parent.glob("lib/python3*/site-packages/torch/version.py")):

@@ -266,7 +266,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
     if verdict.category:
         yield plain(f"{verdict.category}: {CATEGORIES[verdict.category]}", "dim")
     yield plain(verdict.summary)
-    if verdict.call:
+    if verdict.call and verdict.call.of > 1:
         yield plain(f"This was call {verdict.call.number} of {verdict.call.of}.")
     if verdict.guilty or verdict.crashing:
         yield Text()

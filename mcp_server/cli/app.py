@@ -374,7 +374,8 @@ def sweep(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder for results and report. That of an earlier sweep continues it.", metavar="DIR"
+            help="Folder for results and report. The folder of an earlier sweep continues that sweep.",
+            metavar="DIR",
         ),
     ],
     jobs: Annotated[

@@ -121,7 +121,8 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
     def print_new(state: JobState) -> None:
         nonlocal step
         known = state.progress
-        for line in known[known.index(step) + 1 :] if step in known else known:
+        seen = len(known) - known[::-1].index(step) if step in known else 0
+        for line in known[seen:]:
             console.print(plain(f"[{state.wall_s:.1f} s{most}] {line}"), soft_wrap=True)
             step = line
 

@@ -51,7 +51,7 @@ LEVERS = {
     ),
     ALL_THREADS: Lever(
         f"with {ALL_THREADS}",
-        "let this model use more threads: the program allows fewer than there are processors",
+        "let this model use more threads: the program allows fewer threads than there are processors",
         "torch.set_num_threads(os.cpu_count())",
         "other work on these processors gets less of them",
     ),
@@ -265,7 +265,7 @@ def _verdict(context: Context, timed: Timed, built: Built) -> Verdict:
             timed.evidence,
             f"give {how}, so that a build without this work can be timed."
             if signal.builds and not built.program
-            else "only a change of the model could remove it.",
+            else "to test this, the model itself would have to be changed.",
         )
     else:
         tried = ", ".join(f"{each.name} {each.ratio:.2f}" for each in timed.pairs)

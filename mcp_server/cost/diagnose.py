@@ -226,7 +226,7 @@ def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evid
         ),
         context.cost.cost(),
         evidence,
-        "only a change of the model could remove it.",
+        "to test this, the model itself would have to be changed.",
     )
 
 
@@ -301,7 +301,7 @@ async def _largest_cost(
     loads, took = loaded_often(subject.seen) if subject.seen is not None else ([], "")
     if symptom == "slow-load":
         return await diagnose_load(context, subject, loads)
-    unproven = "only a change of the program could remove it."
+    unproven = OF_PROGRAM
     if subject.seen is not None and (again := _compiled_again(subject.seen)):
         took, line = again
         party = Component(kind="script", name="compiles", model_locations=[line])
@@ -343,6 +343,7 @@ def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) 
     return "the time is spent between the calls", took, party, Fix(text=PROFILE)
 
 
+OF_PROGRAM = "to test this, the program itself would have to be changed."
 LEAST_CALLS = 8
 LEAST_COMPILES = 3
 LEAST_OUTSIDE = 0.6  # of the time from the first call to the last
@@ -502,7 +503,9 @@ def _of_loads(context: Context, times: list[list[LoadedIn]], loads: Sequence[Cap
         summary = f"The program loads one package {len(loads)} times: {told(again)} after the first load. "
         party = Component(kind="script", name=loads[-1].package.name, model_locations=loads[-1].stack[:1])
         words = ("the package is loaded several times", summary + f"{said}.", party, Fix(text=LOAD_ONCE))
-        found.append((again, loss(*words, cost, (), "only a change of the program could remove it.")))
+        found.append(
+            (again, loss(*words, cost, (), "to test this, the program itself would have to be changed."))
+        )
     if not found:
         return no_loss(f"{said}: no change saved much time.", cost)
     found.sort(key=lambda each: -each[0])

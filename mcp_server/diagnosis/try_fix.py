@@ -154,7 +154,7 @@ async def _intervention(
         parts.append(changed(Leaf(at, paths.get(at) or f"inputs[{at}]"), change))
     if bool(asked.kernel) != bool(asked.replace) or len(asked.replace) == 1:
         raise ProblemError(
-            "a kernel is edited by its name and a replacement",
+            "to edit a kernel, give its name and a replacement",
             value=asked.kernel or asked.replace,
             allowed="--kernel NAME --replace OLD NEW",
         )

@@ -58,6 +58,7 @@ from mcp_server.model import (
     Outcome,
     PackageWorkload,
     RuledOut,
+    ScriptWorkload,
     Verdict,
 )
 from mcp_server.plurals import counted, was
@@ -217,8 +218,8 @@ def _no_reference(case: DiagnosisState) -> str:
     if not isinstance(case.workload, PackageWorkload):
         program = f"diagnose the package with {argument('inputs')} and {program}"
     return (
-        "The numbers themselves were not checked: there was no reference. Give the correct outputs "
-        f"({argument('expect')}), or {program}."
+        f"The numbers were not checked. To check them, give the correct outputs ({argument('expect')}), or "
+        f"{program}."
     )
 
 
@@ -258,10 +259,11 @@ def health_summary(case: DiagnosisState) -> str:
         outputs = "minus infinity in its outputs, as masks use it,"
     fit = ", and its inputs match the package"
     if case.mismatches:
-        more = f" ({len(case.mismatches) - 1} more)" if len(case.mismatches) > 1 else ""
-        first = case.mismatches[0].sentence
-        refused = "the program handled the package's refusal" if case.handled else "the package accepted it"
-        fit = f". One thing does not fit{more}, and {refused}: {first}"
+        one = len(case.mismatches) == 1
+        unfit = "One thing does not fit" if one else f"{len(case.mismatches)} things do not fit"
+        took = "the program handled the package's refusal"
+        took = took if case.handled else f"the package accepted {'it' if one else 'them'}"
+        fit = f". {unfit}, and {took}{': ' if one else '. The first: '}{case.mismatches[0].sentence}"
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
     sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}.".replace(",,", ",")]
@@ -431,7 +433,7 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         return f"{last.intervention.what}: {last.reason or last.after.describe()}"
     if case.only_loaded:
         return f"no inputs of the failing call were given ({argument('inputs')})"
-    if suspect.guilty.kind == "script":
+    if suspect.guilty.kind == "script" and isinstance(case.workload, ScriptWorkload):
         return "to test this, the script itself would have to be changed"
     if case.plain_run is not None and not case.call_fails:
         return "the call does not fail when it is repeated alone, so there is no failure to remove"

@@ -176,11 +176,11 @@ def _missed(missed: MissedArgument) -> str:
         index = f": index {missed.index}" if missed.index else ""
         if not missed.certain:
             return f"The nearest argument, {what}, is {missed.bytes_outside} bytes away."
-        return f"It missed {what} by {missed.bytes_outside} bytes {missed.side} it{index}."
+        return f"The access is {missed.bytes_outside} bytes {missed.side} {what}{index}."
     if missed.side == "inside":
         return f"The address lies inside {what}."
     state = {"empty": ", which is empty", "host": ", which lies in host memory"}.get(missed.side, "")
-    return f"It went through {what}{state}."
+    return f"The access went through {what}{state}."
 
 
 def _blame(fault: Fault) -> str:

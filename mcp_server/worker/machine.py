@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def operate(_request: Request, report: Report) -> None:
-    """Events `python`, `cuda`, and `gpu` for each device.
+    """Report events `python`, `cuda`, and `gpu` for each device.
 
-    Each is reported before the next is read, so that a driver crash does not lose the earlier ones.
+    Each event is reported before the next fact is read, so that a driver crash loses no earlier event.
     """
     import torch
 

@@ -62,7 +62,7 @@ def headroom() -> tuple[Optional[int], str]:
 def limited(left: Optional[int]) -> Iterator[None]:
     """Run with at most `left` bytes to map. Threads are started first, as earlier calls had done.
 
-    This always uses the limit on the address space: what a call maps is private memory that it writes.
+    The limit is always that of the address space, because a call maps private memory and writes it.
     """
     if left is None:
         yield

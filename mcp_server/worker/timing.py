@@ -2,7 +2,7 @@
 
 `operate_changed` compiles a program with less work: one change of its graph that keeps what it computes.
 
-Calls are timed in pairs, in turns, within one process. Other processes and clocks differ by more than most
+Calls are timed in alternating pairs within one process. Other processes and clocks differ by more than most
 changes save (seen: medians of 1.2 and 1.6 ms for the same program).
 
 Torch times the parts of its compiler (torch/_dynamo/utils.py `compilation_time_metrics`, 2.8 to 2.15). Those

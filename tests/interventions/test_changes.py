@@ -260,7 +260,7 @@ def test_a_wrong_dtype_is_cast_and_an_expectation_decides(masked: Path, tmp_path
         (["--change", "args[9]: clamp 0 1"], "no such input"),
         (["--change", "args[0]: set 1 at 9,9"], "no such element"),
         (["--change", "args[0]: squash"], "unknown change"),
-        (["--kernel", "cpp_x"], "a kernel is edited by its name and a replacement"),
+        (["--kernel", "cpp_x"], "to edit a kernel, give its name and a replacement"),
         (["--kernel", "cpp_x", "--replace", "a", "b"], "no such kernel"),
         (["--launch", "77"], "no such launch"),
         (["--launch", "0", "--as", "eager"], "exported program"),

@@ -555,8 +555,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         why = f"{name}, the model's own kernel, computes something else."
     yield _Wrong(
         guilty=component("kernel" if len(own) == 1 else "script", name, lines),
-        summary="The package agrees with its exported program, but the expected outputs differ from "
-        f"both: {why}",
+        summary=f"{agree[:1].upper()}{agree[1:]}, but {differ}: {why}",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("interpret", agree), seen("run", differ)),
         fix=Fix(text=f"compare {name} with a plain implementation on the failing inputs" if own else COMPARE),

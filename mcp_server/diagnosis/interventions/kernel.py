@@ -201,8 +201,8 @@ async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> 
         options=Options(package=made),
         before_code="torch.exp(x)",
         after_code="torch.exp(x - x.amax(-1, keepdim=True))",
-        action="subtract the same number from every argument before the exponential, as torch.softmax does "
-        "with the largest: the quotient by the sum stays the same",
+        action="subtract the largest argument from every argument before the exponential, as torch.softmax "
+        "does; this does not change the quotient by the sum",
         spelling=spelling,
     )
 

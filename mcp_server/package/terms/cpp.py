@@ -505,7 +505,7 @@ def _part(fold: Fold | Unread | None, member: str, name: str) -> Term:
 
 
 def _alike(one: Fold, other: Fold) -> bool:
-    """Whether two updates are one reduction: one over the vectors of a loop, one over the remainder."""
+    """Whether two updates belong to one reduction, over the vectors of a loop and over the remainder."""
 
     def names(fold: Fold) -> list[str]:
         return [each.name.removesuffix("_tail") for each in fold.ranges]
