@@ -285,9 +285,13 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         return Fix(text=origin.advice)
     if origin.narrow:
         return Fix(text=f"compute the index in 64 bits: convert what is {origin.narrow} with .long() first")
-    if case.origin_fix is not None:
-        return Fix(text=f"keep the index within {origin.allowed} where {where} computes it")
     condition = origin.condition
+    if case.origin_fix is not None:
+        text = f"keep the index within {origin.allowed} where {where} computes it"
+        if origin.of_model == OPEN_END and condition is not None and condition.good is not None:
+            valid = f"{condition.label} {_limit(condition)[0]}"
+            text += f"; if only {valid} is valid, reject other values where they are produced"
+        return Fix(text=text)
     tried = case.trials.get(change.key) if change is not None else None
     if change is not None and change.action and (tried is None or not tried.side_effects):
         if change.kind is Kind.INPUT:

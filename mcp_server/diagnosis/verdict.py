@@ -571,7 +571,10 @@ def _side_effects(trial: Trial, suspect: Suspect) -> str:
     if effects.elements:
         count = counted(effects.elements, "output element")
         return f"{count} changed that {was(effects.elements)} not at fault"
-    return "no other output element changed" if effects.known and not effects.unseen else ""
+    if not effects.known or effects.unseen:
+        return ""
+    differs = trial.before.failure == "differs"
+    return "no element that was right changed" if differs else "no other output element changed"
 
 
 def placed(party: Component, case: DiagnosisState) -> Component:

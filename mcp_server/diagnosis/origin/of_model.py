@@ -166,7 +166,7 @@ _BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", 
 _LARGEST = 1 << 31  # a larger limit comes from the type, not the expression
 
 
-OPEN_END = "it is one past the end, as when a range of floats that includes its end is converted to integers"
+OPEN_END = "it is one past the end, and nothing limits it"  # the end of a range of floats, as an integer
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:

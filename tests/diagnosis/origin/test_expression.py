@@ -109,7 +109,7 @@ STEPS = "c10::div_floor_integer(x + 1L, 2L) - 1L"
 @pytest.mark.parametrize(
     ("text", "dtype", "value", "made_here", "why"),
     [
-        (BIN, "float32", 33, "", "one past the end, as when a range"),
+        (BIN, "float32", 33, "", "one past the end, and nothing limits it"),
         (BIN, "float32", 161, "", ""),
         (GAP, "int64", 35, "", "up to 48 by its own limits"),
         (STEPS, "int64", 33, "buf5", "one past the end of buf5"),
