@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mcp_server.package.pytorch.axes import Axes, Axis, Loop, NotRead, Statement, plain_name
 from mcp_server.package.pytorch.expressions import Value
-from mcp_server.package.pytorch.values import Values
+from mcp_server.package.pytorch.values import Values, permuted
 from mcp_server.package.pytorch.views import (
     Memory,
     Step,
@@ -179,6 +179,8 @@ class _Writer:
         later: Sequence[Store],
     ) -> None:
         """Write a store at computed places, or one that depends on a condition."""
+        if self._indexed(store, place, value, later):
+            return
         at = self.values.index(store.index, place)
         axes = self.axes.ordered([*at.axes, *value.axes])
         if set(looped) - set(axes) and store.mode == "add":
@@ -193,6 +195,21 @@ class _Writer:
         index, filled = self.values.aligned(at, axes), self.values.aligned(value, axes)
         self._keep_old(store, later)
         self._in_place(store, f"put({self._tensor(store).text}, {index}, {filled}{more})")
+
+    def _indexed(self, store: Store, place: Mapping[str, Loop], value: Value, later: Sequence[Store]) -> bool:
+        """Write `table[ids] = value` if the store is of this form."""
+        tested = store.test is not None and not isinstance(store.test, Number)
+        found = self.values.indexed(self._tensor(store), store.index, place)
+        if found is None or store.mode != "plain" or tested or not set(value.axes) <= set(found[1]):
+            return False
+        if set(value.axes) == set(found[1]):
+            value = permuted(value, found[1])
+        elif found[1] != self.axes.ordered(found[1]):
+            return False
+        self._keep_old(store, later)
+        filled = self.values.aligned(value, found[1], alone=True)
+        self._in_place(store, f"{self._tensor(store).text}[{found[0]}] = {filled}")
+        return True
 
     def _tensor(self, store: Store) -> Tensor:
         return self.current[store.parameter]

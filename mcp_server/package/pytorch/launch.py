@@ -345,7 +345,7 @@ class Launches(Tensors):
 
 def _writes(name: str, text: str) -> bool:
     """Whether a function writes to the memory of a parameter."""
-    forms = rf"put\({name}\b|(?:strided\()?{name}\b[^=]*\.(?:copy_|fill_)\("
+    forms = rf"put\({name}\b|(?:strided\()?{name}\b[^=]*\.(?:copy_|fill_)\(|{name}\[[^=]*\] = "
     return re.search(f"^(?:{forms})", text, re.M) is not None
 
 

@@ -84,6 +84,14 @@ _RULES = [
         r"\g<out>\g<x>.softmax(-1)",
     ),
     (
+        # softmax whose exponentials are computed twice
+        r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
+        rf"(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n"
+        r"(?P<c>\w+) = (?P=b)\.exp\(\)\.sum\(-1\)\n"
+        rf"{_TARGET}(?P=b)\.exp\(\) / (?P=c){_TO_LAST}$",
+        r"\g<out>\g<x>.softmax(-1)",
+    ),
+    (
         # log softmax
         r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
         rf"(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n"

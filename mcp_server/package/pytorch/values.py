@@ -6,12 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from mcp_server.package.pytorch.axes import Axes, NotRead, Place, plain_name
+from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place, plain_name
 from mcp_server.package.pytorch.expressions import Operators, Value, literal, operand
 from mcp_server.package.pytorch.views import Memory, Step, Structures, Tensor, view
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.linear import linear
-from mcp_server.package.terms.parts import UNROLLED, free_positions, key, parts, rebuilt, unrolled, unwrapped
+from mcp_server.package.terms.parts import (
+    UNROLLED,
+    free_positions,
+    key,
+    parts,
+    rebuilt,
+    unrolled,
+    unwrapped,
+    wrapped_by,
+)
 from mcp_server.package.terms.syntax import read_cpp
 from mcp_server.package.terms.term import (
     Apply,
@@ -113,29 +122,38 @@ class Values(Operators):
         return self.of_whole(whole) if whole is not None else self.value(index, place, guards)
 
     def _gathered(self, term: Element, tensor: Tensor, place: Place) -> Value | None:
-        """Return `table[ids]`, which reads whole rows at computed places; None for any other index."""
-        split = self._split(term.index, place)
-        if split is None or not tensor.sizes or split[1] != tensor.strides[0]:
+        """Return `table[ids]`, which reads at computed places of a dimension; None for other indices."""
+        found = self.indexed(tensor, term.index, place)
+        if found is None:
             return None
-        value, _, rest = split
-        found = self.steps(rest)
-        if found is None or found[2] != Whole():
-            return None
-        inner = replace(tensor, sizes=tensor.sizes[1:], strides=tensor.strides[1:])
-        axes, steps, _ = found
-        same = len(steps) == len(inner.sizes) and all(
-            (step.size, step.stride) == (size, stride)
-            for step, size, stride in zip(steps, inner.sizes, inner.strides, strict=True)
-        )
-        if (
-            not same
-            or set(value.axes) & set(axes)
-            or value.axes + axes != self.axes.ordered(value.axes + axes)
-        ):
-            return None
-        return Value(f"{tensor.text}[{value.text}]", value.axes + axes, term.dtype)
+        read = Value(f"{tensor.text}[{found[0]}]", found[1], term.dtype)
+        return permuted(read, self.axes.ordered(found[1]))
 
-    def _split(self, index: Term, place: Place) -> tuple[Value, Whole, Whole] | None:
+    def indexed(self, tensor: Tensor, index: Term, place: Place) -> tuple[str, tuple[Axis, ...]] | None:
+        """Write an index that is computed in one dimension and covers the others: `:, ids`, with its axes.
+
+        Return None for any other index.
+        """
+        split = self._split(index, place)
+        if split is None or tensor.strides.count(split[1]) != 1:
+            return None
+        summand, step, rest = split
+        dim = tensor.strides.index(step)
+        size = wrapped_by(summand)
+        if size is not None and self.axes.whole(size, place) != tensor.sizes[dim]:
+            return None
+        value, found = self.value(unwrapped(summand), place), self.steps(rest)
+        if value.scalar or found is None or found[2] != Whole():
+            return None
+        axes, steps, _ = found
+        others = [each for at, each in enumerate(zip(tensor.sizes, tensor.strides, strict=True)) if at != dim]
+        in_order = axes[:dim] + value.axes + axes[dim:]
+        covers = [(each.size, each.stride) for each in steps] == others
+        if not covers or set(value.axes) & set(axes):
+            return None
+        return ":, " * dim + value.text, in_order
+
+    def _split(self, index: Term, place: Place) -> tuple[Term, Whole, Whole] | None:
         """Return the one computed summand of an index, its factor, and the sum of the others."""
         computed: list[tuple[int, Term]] = []
         rest = Whole()
@@ -148,8 +166,7 @@ class Values(Operators):
         if len(computed) != 1:
             return None
         ((factor, summand),) = computed
-        value = self.value(unwrapped(summand), place)
-        return (value, constant(factor), rest) if not value.scalar else None
+        return summand, constant(factor), rest
 
     # Operators.
 
@@ -265,6 +282,12 @@ class Values(Operators):
         raise NotRead(f"the reduction {kind}")
 
 
+def permuted(value: Value, axes: tuple[Axis, ...]) -> Value:
+    """Return a value with its axes in this order."""
+    order = ", ".join(str(value.axes.index(axis)) for axis in axes)
+    return value if value.axes == axes else Value(f"{value.operand}.permute({order})", axes, value.dtype)
+
+
 def _viewed(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
     """Write a view in which dimensions that are read backwards are flipped; empty if it is not a view."""
     forward, flipped = [], []
@@ -290,6 +313,13 @@ IDIOMS = [
         ("F.silu({x})", "x / (1 + exp(-x))"),
         ("F.silu({x})", "x * sigmoid(x)"),
         ("F.gelu({x})", "(x * 0.5) * (erf(x * 0.7071067811865476) + 1)"),
+        (
+            'F.gelu({x}, approximate="tanh")',
+            "(x * 0.5) * (tanh((x + ((x * x) * x) * 0.044715) * 0.7978845608028654) + 1)",
+        ),
+        ("F.hardswish({x})", "(x * minimum(maximum(x + 3, 0), 6)) / 6"),
+        ("F.softplus({x})", "x > 20 ? x : log1p(exp(x))"),
+        ("F.elu({x})", "x > 0 ? x * 1 : expm1(x * 1) * 1"),
     )
 ]
 """Functions of torch, and what a compiler makes of them."""
