@@ -12,7 +12,7 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
 
     : AOTInductorModelBase(3,
                            1,
-                           2,
+                           1,
                            device_str,
                            std::move(cubin_dir),
                            true) {
@@ -30,17 +30,6 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].stride = {8, 1};
 
     constants_info_[0].original_fqn = "table.weight";
-    constants_info_[1].name = "mix_weight";
-    constants_info_[1].dtype = cached_torch_dtype_float32;
-    constants_info_[1].device_type = cached_torch_device_type_cuda;
-
-    constants_info_[1].data_size = 256;
-
-    constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
-    constants_info_[1].shape = {8, 8};
-    constants_info_[1].stride = {8, 1};
-
-    constants_info_[1].original_fqn = "mix.weight";
 
 
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
@@ -373,7 +362,6 @@ void AOTInductorModel::run_impl(
     auto arg4_1 = std::move(inputs[1]);
     auto arg5_1 = std::move(inputs[2]);
     [[maybe_unused]] auto& table_weight = constants_->at(0);
-    [[maybe_unused]] auto& mix_weight = constants_->at(1);
 
     if ((reinterpret_cast<std::uintptr_t>(arg3_1.data_ptr()) & (16 -1)) != 0) {
 
@@ -382,19 +370,6 @@ void AOTInductorModel::run_impl(
         arg3_1 = std::move(RAIIAtenTensorHandle(arg3_1_aligned));
     }
 
-    if ((reinterpret_cast<std::uintptr_t>(arg4_1.data_ptr()) & (16 -1)) != 0) {
-
-        AtenTensorHandle arg4_1_aligned;
-        aoti_torch_clone_preserve_strides(arg4_1, &arg4_1_aligned);
-        arg4_1 = std::move(RAIIAtenTensorHandle(arg4_1_aligned));
-    }
-
-    if ((reinterpret_cast<std::uintptr_t>(arg5_1.data_ptr()) & (16 -1)) != 0) {
-
-        AtenTensorHandle arg5_1_aligned;
-        aoti_torch_clone_preserve_strides(arg5_1, &arg5_1_aligned);
-        arg5_1 = std::move(RAIIAtenTensorHandle(arg5_1_aligned));
-    }
     auto arg3_1_size = arg3_1.sizes();
     int64_t s2 = arg3_1_size[0];
     int64_t s27 = arg3_1_size[1];
@@ -411,27 +386,8 @@ void AOTInductorModel::run_impl(
     // [Provenance debug handles] triton_poi_fused_add_embedding_mul_0:6
     int64_t triton_poi_fused_add_embedding_mul_0_ynumel = s2*s27;
     call_triton_poi_fused_add_embedding_mul_0(arg3_1, table_weight, buf0, triton_poi_fused_add_embedding_mul_0_ynumel, 8L, this->device_idx_, stream, kernels, this->cubin_dir_);
-    static constexpr int64_t int_array_2[] = {8L, };
-    static constexpr int64_t int_array_3[] = {1L, };
-    AtenTensorHandle buf1_handle;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, int_array_2, int_array_3, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf1_handle));
-    RAIIAtenTensorHandle buf1(buf1_handle);
-    const int64_t int_array_4[] = {s2*s27, 8L};
-    static constexpr int64_t int_array_5[] = {8L, 1L};
-    AtenTensorHandle buf2_handle;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_4, int_array_5, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf2_handle));
-    RAIIAtenTensorHandle buf2(buf2_handle);
-    // Topologically Sorted Source Nodes: [mul, add, embedding, linear], Original ATen: [aten.mul, aten.add, aten.embedding, aten.view, aten.t, aten.addmm]
-    // [Provenance debug handles] aoti_torch_cuda_addmm_out:8
-    const int64_t int_array_6[] = {s2*s27, 8L};
-    static constexpr int64_t int_array_7[] = {8L, 1L};
-    static constexpr int64_t int_array_8[] = {8L, 8L};
-    static constexpr int64_t int_array_9[] = {1L, 8L};
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_addmm_out(buf2, buf1, wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(buf0, 2, int_array_6, int_array_7, 0L)), wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(mix_weight, 2, int_array_8, int_array_9, 0L)), 1L, 1L));
-    buf0.reset();
-    buf1.reset();
     arg3_1.reset();
     arg4_1.reset();
-    output_handles[0] = buf2.release();
+    output_handles[0] = buf0.release();
 } // AOTInductorModel::run_impl
 
