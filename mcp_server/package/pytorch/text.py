@@ -291,6 +291,8 @@ def attention(operator, query, key, value, *given, **named):
     "load_weights": '''
 def load_weights(path):
     """The tensors of a file, mapped and not copied: of safetensors, or a state dict that torch.save wrote."""
+    if not os.path.exists(path):
+        path = os.path.join(os.path.dirname(__file__), path)
     with open(path, "rb") as file:
         start = file.read(8)
         if start.startswith(b"PK"):
