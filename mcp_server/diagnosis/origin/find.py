@@ -21,11 +21,13 @@ from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.of_model import (
     UNCANCELLED,
     Outside,
+    buckets,
     correction_of,
     layer_of,
     operation_of,
     outlier_of,
     outside_of,
+    own_end,
     read_by,
     sums_nothing,
     tables_of,
@@ -302,9 +304,13 @@ class _Finder:
                 of_model = why_of_model(expression.term, value, allowed, self._made_here(bound))
                 if of_model:
                     correction = correction_of(self.view, source, expression, value, allowed)
-        advice = ""
-        if of_model and bound.tables and not self._made_here(bound) and not narrow:
-            advice = too_short(expression.term, allowed, label_of(bound.tables[0], self.walker))
+        advice, table = "", label_of(bound.tables[0], self.walker) if bound.tables else ""
+        if isinstance(source, Produced):
+            highest = buckets(self.walker, source)
+            advice = too_short(0, highest, allowed, table) if is_index else ""
+        elif of_model and not narrow and not self._made_here(bound):
+            lowest, highest = (own_end(expression.term, above=above) for above in (False, True))
+            advice = too_short(lowest, highest, allowed, table)
         if isinstance(source, Computed) and self.fault.high is None and check is None and finite(value):
             # The kernel made something else of the same operands, in another order of rounding.
             by_rounding, value = undecided(self.walker, source), self._recorded(start)

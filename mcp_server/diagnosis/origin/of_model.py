@@ -11,6 +11,7 @@ from statistics import median_low
 
 from mcp_server.diagnosis.origin import Condition, Correction, OffendingElement, Operation
 from mcp_server.diagnosis.origin.condition import OTHERS_STAY, applied_text, culprit_at, exactly, finite
+from mcp_server.diagnosis.origin.elements import POINTWISE
 from mcp_server.diagnosis.origin.expression import (
     Closing,
     Expression,
@@ -29,6 +30,7 @@ from mcp_server.diagnosis.origin.walk import (
     Walker,
     argument_of,
     leaves,
+    operator_name,
     value_of,
 )
 from mcp_server.package.launches import Launch
@@ -200,9 +202,16 @@ def own_end(term: Term, *, above: bool) -> int | None:
     return int(end) if math.isfinite(end) and abs(end) < _LARGEST else None
 
 
-def too_short(term: Term, allowed: Interval, table: str) -> str:
-    """Return the advice for a table with too few rows for the expression; empty if it has enough."""
-    lowest, highest = own_end(term, above=False), own_end(term, above=True)
+def buckets(walker: Walker, source: Produced) -> int | None:
+    """Return the highest index that an operator gives: of `bucketize`, the number of its boundaries."""
+    if operator_name(source.launch) not in POINTWISE or len(source.launch.tensors) < 2:
+        return None
+    boundaries = walker.values.tensor(source.launch.index, source.launch.tensors[1], "before")
+    return boundaries.count if boundaries is not None else None
+
+
+def too_short(lowest: int | None, highest: int | None, allowed: Interval, table: str) -> str:
+    """Return the advice for a table with too few rows for an expression; empty if it has enough."""
     if not table or lowest is None or highest is None or lowest < allowed.low or highest <= allowed.high:
         return ""
     keep = f"keep the index at {int(allowed.high)} or below where it is computed"
