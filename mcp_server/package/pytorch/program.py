@@ -72,10 +72,14 @@ class PytorchProgram:
     def text_of(self, launches: Sequence[int]) -> str:
         """Return the functions and calls of these launches."""
         wanted = [each for each in self.launches if each.index in launches]
-        names = [each.name for each in wanted if each.name]
-        blocks = self.text.split("\n\n\n")
-        functions = [block for block in blocks if any(block.startswith(f"def {name}(") for name in names)]
+        known = self._functions()
+        functions = [known[each.name] for each in wanted if each.name in known]
         return "\n\n\n".join([*functions, *("\n".join(each.lines) for each in wanted if not each.name)])
+
+    def _functions(self) -> dict[str, str]:
+        """Return the text of each function by its name."""
+        blocks = self.text.split("\n\n\n")
+        return {block[4 : block.index("(")]: block for block in blocks if block.startswith("def ")}
 
     @property
     def odd(self) -> list[OddLaunch]:
@@ -85,21 +89,24 @@ class PytorchProgram:
         operators were fused, on tensors of the same shapes.
         """
         kinds: dict[tuple[str, ...], list[tuple[WrittenLaunch, list[str]]]] = {}
+        functions = self._functions()
         for each in self.launches:
-            if each.name:
-                lines = _common_names(self.text_of([each.index])).splitlines()
+            if each.name in functions:
+                lines = _common_names(functions[each.name]).splitlines()
                 shapes = (line for line in lines if line.lstrip().startswith("#"))
                 kinds.setdefault((_operators(each.name), *shapes), []).append((each, lines))
-        return [found for kind in kinds.values() for found in self._odd_of(kind)]
+        return [found for kind in kinds.values() for found in self._odd_of(kind, functions)]
 
-    def _odd_of(self, kind: Sequence[tuple[WrittenLaunch, list[str]]]) -> Iterable[OddLaunch]:
+    def _odd_of(
+        self, kind: Sequence[tuple[WrittenLaunch, list[str]]], functions: Mapping[str, str]
+    ) -> Iterable[OddLaunch]:
         (usual, times), *_ = Counter("\n".join(lines) for _, lines in kind).most_common(1)
         model = next(each for each, lines in kind if "\n".join(lines) == usual)
         if times < max(LEAST_USUAL, len(kind) - times + 1):
             return
         others = tuple(each.index for each, lines in kind if "\n".join(lines) == usual)
         for each, lines in kind:
-            own, theirs = (self.text_of([one.index]).splitlines() for one in (each, model))
+            own, theirs = (functions[one.name].splitlines() for one in (each, model))
             at = [n for n, (a, b) in enumerate(zip(lines, usual.split("\n"), strict=False)) if a != b]
             if len(lines) != len(theirs) or not 0 < len(at) <= MOST_ODD_LINES:
                 continue
