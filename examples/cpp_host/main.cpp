@@ -3,7 +3,7 @@
 //   host PACKAGE THREADS CALLS [--break HOW]
 //
 // The package is that of examples/ranker.py: ids of users [batch] and of items [batch, 20]. `--break` makes
-// the last thread fail in the middle: index, dtype, segv, abort, kill, or hang.
+// the last thread fail in the middle: index, dtype, uncaught, segv, abort, kill, or hang.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <c10/core/InferenceMode.h>
@@ -25,7 +25,7 @@ std::vector<at::Tensor> request(int64_t thread, int64_t call, const std::string&
   auto users = (at::arange(BATCH, at::kLong) + thread + call).remainder(USERS);
   auto items = (at::arange(BATCH * ITEMS_PER_USER, at::kLong) * 7 + call).remainder(ITEMS).view({BATCH, ITEMS_PER_USER});
   if (fault == "index") items[3][5] = ITEMS + 24;
-  if (fault == "dtype") items = items.to(at::kInt);
+  if (fault == "dtype" || fault == "uncaught") items = items.to(at::kInt);
   return {users, items};
 }
 
@@ -45,6 +45,7 @@ void serve(torch::inductor::AOTIModelPackageLoader& model, int64_t thread, int64
     try {
       model.run(inputs);
     } catch (const std::exception& error) {
+      if (fault == "uncaught") throw;
       std::cerr << "thread " << thread << ", call " << call << ": " << std::string(error.what()).substr(0, 200) << '\n';
       std::exit(3);
     }

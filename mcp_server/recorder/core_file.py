@@ -307,7 +307,8 @@ def calls_of_core(path: Path, package: Package, library: Path) -> Recording:
         calls: list[RecordedCall] = []
         for thread in remains.threads[:MOST_LOOKED_AT]:
             stack = loaded.unwinder.addresses(thread) if len(calls) < MOST_CALLS else []
-            if any(loaded.is_at(found.path) for at in stack if (found := remains.mapping(at)) is not None):
+            inside = any(loaded.is_at(m.path) for at in stack if (m := remains.mapping(at)) is not None)
+            if inside or reader.ended_with_inputs(thread, package.inputs):
                 calls.append(_call(thread, tuple(stack), package, reader))
     first = remains.threads[0]
     maps = "".join(f"{m.start:x}-{m.end:x} r-xp {m.offset:x} 00:00 0 {m.path}\n" for m in remains.maps)
@@ -346,6 +347,15 @@ class MemoryReader:
             if len(found) == count and _fit(found, signature) > _fit(best, signature):
                 best = found
         return best
+
+    def ended_with_inputs(self, thread: ThreadState, signature: Sequence[CompiledInput]) -> bool:
+        """Whether a thread got the signal, and tensors like the package's inputs are in its memory.
+
+        At least half of their dtypes and ranks fit. If nobody catches an exception of a call, its frames in
+        the package are gone, but not its inputs.
+        """
+        found = self.inputs_of(thread, signature) if thread.signal else []
+        return bool(found) and _fit(found, signature) > len(signature)
 
     @cached_property
     def _tables(self) -> dict[str, int]:

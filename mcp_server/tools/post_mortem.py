@@ -137,6 +137,8 @@ def read_core(
         )
         if _signature(found) in known or not (inputs := _inputs(core, view, remains, inside)):
             return found
+        if not inside:
+            remarks.append("If an exception of a call ended it, the frames of the package are gone.")
         remarks.append(
             "The inputs of the call are in the core file. To make the call again: aoti-debug diagnose "
             f"{view.package.path} --recording {core}"
@@ -146,8 +148,12 @@ def read_core(
 
 def _inputs(core: Path, view: PackageView, remains: Remains, inside: Sequence[ThreadSeen]) -> list[str]:
     """Return the inputs of the first thread's call as text; empty if not all of their values are there."""
-    state = next((each for each in remains.threads if inside and each.number == inside[0].thread), None)
-    found = MemoryReader(core, remains).inputs_of(state, view.package.inputs) if state is not None else []
+    numbers = [each.thread for each in inside[:1]] or [each.number for each in remains.threads[:1]]
+    state = next((each for each in remains.threads if each.number in numbers), None)
+    reader = MemoryReader(core, remains)
+    if state is None or not (inside or reader.ended_with_inputs(state, view.package.inputs)):
+        return []
+    found = reader.inputs_of(state, view.package.inputs)
     whole = all(each.bytes is not None or not each.span for each in found)
     return [f"{each.dtype}{list(each.sizes)}" for each in found] if whole else []
 

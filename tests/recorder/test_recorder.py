@@ -139,18 +139,22 @@ def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: 
     assert {n: before.read(n) for n in before.namelist()} == {n: after.read(n) for n in after.namelist()}
 
 
-@pytest.fixture(scope="module")
-def core(host: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The core file of a host that an index ended."""
-    folder = tmp_path_factory.mktemp("core")
-    argv = [str(host), str(package), "4", "40", "--break", "index"]
-    around = {**torch_environment(), "OMP_NUM_THREADS": "1"}
+def core_of(host: Path, package: Path, folder: Path, fault: str, **more: str) -> Path:
+    """The core file of a host that the fault ended."""
+    argv = [str(host), str(package), "4", "40", "--break", fault]
+    around = {**torch_environment(), "OMP_NUM_THREADS": "1", **more}
     with_core = ["bash", "-c", 'ulimit -c unlimited; exec "$@"', "bash", *argv]
     subprocess.run(with_core, cwd=folder, env=around, capture_output=True, timeout=600, check=False)
     found = next(folder.glob("core*"), None)
     if found is None:
         pytest.skip("core files go elsewhere here (kernel.core_pattern)")
     return found
+
+
+@pytest.fixture(scope="module")
+def core(host: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The core file of a host that an index ended."""
+    return core_of(host, package, tmp_path_factory.mktemp("core"), "index")
 
 
 def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -> None:
@@ -172,6 +176,15 @@ def test_the_inputs_in_a_core_file_are_diagnosed(core: Path, package: Path) -> N
     assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
     assert "1024 at [3, 5]" in json.dumps(verdict["guilty"])
     assert any("the host calls the package at" in each and "main.cpp:" in each for each in verdict["remarks"])
+
+
+def test_an_exception_that_nobody_caught_leaves_the_inputs(host: Path, package: Path, tmp_path: Path) -> None:
+    """The frames of the package are gone: the call is still found, and proven."""
+    core = core_of(host, package, tmp_path, "uncaught", AOTI_RUNTIME_CHECK_INPUTS="1")
+    assert not answered("post-mortem", core, "--package", package)["crashed_inside"]
+    verdict = answered("diagnose", package, "--recording", core)
+    assert (verdict["category"], verdict["confidence"]) == ("input_mismatch", "proven"), verdict
+    assert "args[1] as int64" in json.dumps(verdict)
 
 
 def test_core_files_of_one_fault_are_one_group(core: Path, package: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import PurePath
 
 from mcp_server.diagnosis.causes.hang import FORKED, GIL_AND_RUNNER, end_of, fix_if
 from mcp_server.diagnosis.components import (
@@ -195,8 +196,9 @@ def _deadlock(stuck: Sequence[ThreadSeen], process: ProcessSeen, case: Diagnosis
     shown = (circle or stuck)[:4]
     told = "; ".join(_told(each) for each in shown)
     if len(shown) < len(stuck):
-        told += f"; {counted(len(stuck) - len(shown), 'other thread')} wait for these"
-    lines = [line for each in stuck for line in each.model]
+        rest = len(stuck) - len(shown)
+        told += f"; {counted(rest, 'other thread')} {'waits' if rest == 1 else 'wait'} for these"
+    lines = [line for each in shown for line in each.model]
     return _Stuck(
         guilty=component("call", f"{counted(len(stuck), 'thread')} that wait for each other", lines),
         summary=f"{summary} {told[:1].upper()}{told[1:]}.",
@@ -274,8 +276,14 @@ def _moving(process: ProcessSeen) -> Suspect:
 
 
 def _told(thread: ThreadSeen) -> str:
-    is_there = thread.launch is not None or thread.state.startswith(OUTSIDE)
-    return f"thread {thread.thread} {'is ' if is_there else ''}{thread.state}"
+    outside = thread.state.startswith(OUTSIDE)
+    at = (
+        f", at {PurePath(line.file).name}:{line.line}"
+        if outside and (line := next(iter(thread.model), None))
+        else ""
+    )
+    state = thread.state.replace(OUTSIDE, f"{OUTSIDE}{at}", 1)
+    return f"thread {thread.thread} {'is ' if outside or thread.launch is not None else ''}{state}"
 
 
 def _party(thread: ThreadSeen, case: DiagnosisState) -> Component | None:
