@@ -364,7 +364,7 @@ def is_sweep(mark: Path) -> bool:
 
 @app.command(
     "sweep",
-    short_help="Diagnose many packages or inputs in one go",
+    short_help="Diagnose many packages or inputs together",
     epilog=examples("sweep cases.yaml --out results", "sweep cases.yaml --out results --ray auto"),
 )
 def sweep(
@@ -399,7 +399,7 @@ def sweep(
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Diagnose many packages, inputs or scripts in one go. Run it again to continue where it stopped.
+    """Diagnose many packages, inputs or scripts together. Run it again to continue where it stopped.
 
     \b
     Exit codes:

@@ -108,7 +108,7 @@ def _print_stopped(state: JobState) -> None:
         if state.result is not None:
             with suppress(OSError):
                 write(Verdict.model_validate(state.result))
-        say(f"stopped; to go on: aoti-debug diagnose --resume {state.job_id}")
+        say(f"stopped; to continue: aoti-debug diagnose --resume {state.job_id}")
 
 
 @contextmanager

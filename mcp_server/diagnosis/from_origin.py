@@ -287,7 +287,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         return Fix(text=f"compute the index in 64 bits: convert what is {origin.narrow} with .long() first")
     condition = origin.condition
     if case.origin_fix is not None:
-        text = f"keep the index within {origin.allowed} where {where} computes it"
+        text = f"correct how {where} computes the index: it must be in {origin.allowed}"
         if origin.of_model == OPEN_END and condition is not None and condition.good is not None:
             valid = f"{condition.label} {_limit(condition)[0]}"
             text += f"; if only {valid} is valid, reject other values where they are produced"

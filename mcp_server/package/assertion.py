@@ -296,7 +296,7 @@ def propose(candidate: Candidate) -> Fix:
     if position is not None and bound is not None:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
         return Fix(
-            text=f"keep {size} at {limit} or less (positions run through it), or enlarge what they index",
+            text=f"keep {size} at {limit} or less, or enlarge what is indexed with positions up to this size",
             after=rejecting(f"{size} > {limit}", f"{size} must be at most {limit}"),
         )
     for source in candidate.sources:

@@ -81,9 +81,9 @@ STEP_S = 0.25
 WAIT_JOB = args.Declaration(
     name="wait_job",
     title="Wait for a job",
-    description="Waits for a job that another tool started. Returns its result if it is done, else its "
-    "state and progress. wait_s 0 returns at once. Call again until state is not 'running'. A job ends with "
-    "this server; its result is kept until it is swept.",
+    description="Waits for a job that another tool started. Returns its result, or its state "
+    "and progress if it still runs. wait_s 0 returns at once. Call again until state is not 'running'. A job "
+    "ends with this server; its result is kept until it is swept.",
     arguments=args.WaitJobArguments,
     hints=args.READS,
 )
@@ -183,7 +183,7 @@ async def answered(state: JobState) -> Result:
         arguments = {"job_id": state.job_id, "wait_s": 30}
         handle["next_steps"] = [{"why": "the job still runs", "tool": "wait_job", "arguments": arguments}]
     if state.state == "stopped" and state.kind == "diagnose":
-        why = "go on with the evidence that was gathered"
+        why = "use the evidence that was gathered"
         handle["next_steps"] = [{"why": why, "tool": "diagnose", "arguments": {"log": state.job_id}}]
     if state.problem:
         handle["problem"] = state.problem.model_dump(mode="json")

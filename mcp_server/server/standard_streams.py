@@ -86,7 +86,7 @@ def check_descriptors() -> None:
 def open_missing() -> None:
     """Open the null device for each closed standard stream, before another file gets its number.
 
-    Raise ProblemError if standard output is closed: nobody would see the result.
+    Raise ProblemError if standard output is closed, so nobody would see the result.
     """
     for fd in (0, 1, 2):
         try:
@@ -97,7 +97,7 @@ def open_missing() -> None:
     if sys.stdout is None:
         sys.stdout = LossyStream(1, partial(os.write, 1))
         raise ProblemError(
-            "standard output is closed: nobody would see the result", allowed="> /dev/null, to see none"
+            "standard output is closed, so nobody would see the result", allowed="> /dev/null, to see none"
         )
 
 

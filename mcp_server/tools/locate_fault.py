@@ -202,7 +202,7 @@ def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | N
     except ProblemError as problem:
         return None, str(problem)
     if "library" in request or len(request["steps"]) != 1:
-        return None, "the call needs its runner's history: constants were updated, or a bare library loaded"
+        return None, "the call depends on earlier steps: constants were updated, or a bare library was loaded"
     assert phase.file is not None, "what has a plan was kept"
     return called_package(request, phase.file, workload), ""
 

@@ -44,7 +44,7 @@ def limited(kilobytes: int) -> list[str]:
     ("redirection", "said"),
     [
         ("> /dev/full", "error: the result cannot be written to standard output: the disk is full\n"),
-        (">&-", "error: standard output is closed: nobody would see the result\n"),
+        (">&-", "error: standard output is closed, so nobody would see the result\n"),
     ],
 )
 def test_an_output_that_takes_nothing(tmp_path: Path, redirection: str, said: str) -> None:

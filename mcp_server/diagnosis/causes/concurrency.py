@@ -188,7 +188,7 @@ def detect_stuck_process(case: DiagnosisState) -> Iterator[Suspect]:
 def _deadlock(stuck: Sequence[ThreadSeen], process: ProcessSeen, case: DiagnosisState) -> Suspect:
     summary, action = _CYCLES.get(
         frozenset(each.waits_for for each in stuck),
-        ("Threads of the process wait for each other, and none can go on.", _SAME_ORDER),
+        ("Threads of the process wait for each other, and none can continue.", _SAME_ORDER),
     )
     # Threads that others wait for form the circle.
     needed = {holder for each in stuck for holder in each.held_by}
@@ -227,7 +227,7 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
     elif thread in process.outside and "(the GIL)" in waiting:
         action = "release the GIL around what waits (Py_BEGIN_ALLOW_THREADS; with ctypes: CDLL, not PyDLL)"
     elif thread in process.outside:
-        action = "release the lock before waiting, or find out why the thread that holds it does not go on"
+        action = "release the lock before waiting, or find out why the thread that holds it does not continue"
     return _Stuck(
         guilty=_party(thread, case) or _place(thread, process),
         summary=summary,

@@ -172,7 +172,7 @@ def _changed(read: ConstantValues, factor: float | None) -> Intervention:
         kind=Kind.CONSTANT,
         what=f"the call with {constant.fqn} {how}",
         options=Options(updates=({**update_from(read.file), "own": own},)),
-        not_for_shipping="The right values are those of the trained model.",
+        not_for_shipping="The correct values are those of the trained model.",
     )
 
 
