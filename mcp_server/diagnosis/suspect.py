@@ -133,6 +133,7 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     UNREGISTERED: ((), ("op_not_registered",)),
     "the linker rejects a file: it is not a library": ((), ("link_file",)),
     "the compiler cannot be started": ((), ("no_compiler",)),
+    "CMake rejects the build: it does not find a package": ((), ("host_package",)),
     WRONG_ARCHITECTURE: (("foreign_library",), ("no_kernel_image", "torch_without_arch")),
     "the driver rejects the device": ((), ("no_driver", "bad_device_index")),
 }

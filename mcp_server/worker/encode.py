@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -104,6 +105,7 @@ def decode(configs: Configs) -> Configs:
 
 OURS = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^<|[/\\]lib[/\\]python\d")
 NOT_THE_USERS = (OURS, TORCH, subprocess.__file__, "<frozen")
 FRAMES = 8
 

@@ -435,6 +435,9 @@ def in_float32(program: Any) -> tuple[Any, list[Any]]:
         for name, value in held.items():
             if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
                 held[name] = _like(value, value.detach().float())
+    for node in [each for each in nodes if getattr(each.target, "_opname", "") == "_assert_tensor_metadata"]:
+        program.graph.erase_node(node)  # that the dtype before a conversion was double
+        nodes.remove(node)
     changed = [node for node in nodes if node.op == "call_function" and _is_double(node)]
     for node in changed:
         args, kwargs = map_aggregate((node.args, node.kwargs), _single)

@@ -93,7 +93,10 @@ def tried(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
     """What is tried on the export of a model that fails."""
     model, args = model_of(body, folder), (X, *more)
     sizes = any(word in body for word in ("table", "shape", "doubled"))
-    shapes = ({0: torch.export.Dim("n")}, *[None] * len(more)) if sizes else None
+    least = (
+        4 if "int(x.shape" in body else None
+    )  # half of a smaller size is 0 or 1, which export takes as fixed
+    shapes = ({0: torch.export.Dim("n", min=least)}, *[None] * len(more)) if sizes else None
     with pytest.raises(Exception) as raised:
         torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -312,19 +315,6 @@ for _ in range(2):
 """
 
 
-def test_a_change_must_compile_too(tmp_path: Path) -> None:
-    """`x[: k.sum().item()]` exports, and its generated code does not compile."""
-
-    def build(program: Any) -> Any:
-        return torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2"))
-
-    model, args = model_of("return x[: int(k.sum())]", tmp_path), (X, torch.tensor([1, 2]))
-    with pytest.raises(Exception) as raised:
-        torch.export.export(model, args)
-    first, *_ = attempts(Failing(model, args, {}, {}, raised.value, build=build))
-    assert "CppCompileError" in first.error and not first.again
-
-
 @thorough
 def test_a_tensor_that_forward_assigns_is_tried_in_a_buffer(tmp_path: Path) -> None:
     """The line that assigns it is named, and a buffer written in place gives eager mode's numbers."""
@@ -353,14 +343,14 @@ def test_an_example_of_size_1_is_replaced_with_one_of_2(tmp_path: Path) -> None:
 
 
 def test_a_change_that_exports_and_does_not_compile_is_no_fix(tmp_path: Path) -> None:
-    """With `.item()` as the end of a slice the program exports, and its generated code does not compile."""
+    """With `.item()` as the end of a slice the program exports. It compiles once the start is written."""
     model, args = model_of("return x[: int(k.sum())] * 2", tmp_path), (X, torch.tensor([1, 2]))
     with pytest.raises(Exception) as raised:
         torch.export.export(model, args, strict=False)
     build = partial(torch._inductor.aoti_compile_and_package, package_path=str(tmp_path / "tried.pt2"))
-    first, *_, last = attempts(Failing(model, args, {}, {"strict": False}, raised.value, build=build))
-    assert (first.outcome, first.exported, first.compiled) == ("fails", True, False), first
-    assert (last.outcome, last.compiled) == ("passes", True), last
+    only, *others = attempts(Failing(model, args, {}, {"strict": False}, raised.value, build=build))
+    assert (only.name, only.outcome, others) == ("number of a tensor, open slice", "passes", []), only
+    assert only.compiled and "x[0:k.sum().item()]" in only.after
 
 
 @thorough

@@ -77,6 +77,8 @@ TABLE.error(
     "The compiler was called with an argument or option that it does not accept.",
     "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
     guide=BUILD_GUIDE,
+    names=Naming("{option}", "not an option of this torch", kind="script"),
+    fix="correct the name {option} among the options of the compile (torch._inductor.config lists them), or leave it out",
 )
 # What a program around a package (its C++ host) needs from libtorch, as GCC 12 and GNU ld say (torch 2.13).
 TABLE.cause(
@@ -108,6 +110,15 @@ TABLE.cause(
     "main.cpp:(.text+0x1d6): undefined reference to `torch::inductor::AOTIModelPackageLoader::AOTIModelPackageLoader(std::string const&, std::string const&, bool, unsigned long, signed char)'",
     names=Naming("{symbol}"),
     fix="compile that program with -D_GLIBCXX_USE_CXX11_ABI=1, or leave the option out",
+)
+TABLE.cause(
+    "host_package",
+    r"find a package configuration file provided by \"(?P<package>Torch|Caffe2|executorch|AOTI)\"",
+    "toolchain",
+    "CMake does not find libtorch for the program around the package.",
+    'Could not find a package configuration file provided by "Torch" with any of',
+    names=Naming("find_package({package})"),
+    fix="tell CMake where torch is installed: cmake -DCMAKE_PREFIX_PATH=\"$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')\"",
 )
 TABLE.cause(
     "host_library",

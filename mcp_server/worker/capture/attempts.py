@@ -42,6 +42,7 @@ from .changes import (
     compiled_function,
     declared_dims,
     functions,
+    helpers,
     holds,
     rewritten,
     stop,
@@ -58,8 +59,8 @@ QUICK_S = 5.0  # an export that took longer is not compiled as well: its compile
 # The sizes of dynamic dimensions at which a change is compared with eager mode, from one size and its `Dim`.
 STEPS: Dict[str, Callable[[int, Any], int]] = {
     "example": lambda size, _dim: size,
-    "less": lambda size, _dim: size - 1,
-    "more": lambda size, _dim: size + 1,
+    "less": lambda size, dim: max(size - 1, _end(dim, "min", 0)),
+    "more": lambda size, dim: min(size + 1, _end(dim, "max", size + 1)),
     "least": lambda size, dim: _even(max(_end(dim, "min", 2), 2), size),
     "twice": lambda size, dim: min(2 * size, _end(dim, "max", 2 * size)),
 }
@@ -151,6 +152,9 @@ def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[
         return replace(failing, error=error, trees=trees, lines=[], compile=failing.build)
     with _changed(change):
         behind = replace(failing, error=error, trees=trees, lines=[])
+        if stop(behind) is None:
+            rest = [place for place in failing.lines if place[1] not in change.lines]
+            behind.lines = rest or _drafted(behind)
         place = stop(behind)
         if place is None or place == stop(failing) or place[1] in change.lines:
             return None
@@ -257,7 +261,8 @@ def silent() -> Iterator[None]:
 
 def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
     """Return the place of a frame in the report, which has a line and its code; None if unknown."""
-    for _, _, function in functions(failing.module):
+    known = list(functions(failing.module))
+    for _, _, function in (*known, *helpers([function for _, _, function in known])):
         place = (function.__code__.co_filename, int(frame.get("line") or 0))
         code = linecache.getline(*place).strip()
         if holds(function, place) and code and code == str(frame.get("loc") or "").strip():

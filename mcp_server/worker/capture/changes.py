@@ -20,6 +20,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List
 import torch
 from torch.utils import _pytree as pytree
 
+from ..encode import INSTALLED
 from ..report import Attempt
 from .rewrites import SIZE, Context, Rewrite, fitting
 from .shapes import NO_FAKE, call_of, registered, written
@@ -92,31 +93,40 @@ def places(failing: Failing) -> List[Place]:
 
 
 def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
-    """Yield each method of the classes of a module and its submodules: class, name, function."""
-    for kind in dict.fromkeys(type(each) for each in module.modules()):
+    """Yield each method of a module, its submodules and the objects that they hold: class, name, function."""
+    held = (value for each in module.modules() for value in (each, *vars(each).values()))
+    for kind in dict.fromkeys(map(type, held)):
         for owner in kind.__mro__:
-            if owner.__module__.partition(".")[0] == "torch" or owner is object:
+            if owner.__module__.partition(".")[0] in ("torch", "builtins", "collections"):
                 continue
             for name, value in vars(owner).items():
                 if isinstance(value, types.FunctionType):
                     yield owner, name, value
 
 
-def helpers(failing: Failing, known: Sequence[Any]) -> Iterator[Tuple[Any, str, Any]]:
-    """Yield each plain function that the error passed through and the model's files use, as `functions` does.
+def helpers(known: Sequence[Any]) -> Iterator[Tuple[Any, str, Any]]:
+    """Yield each plain function of the user's that the known functions name, in turn, as `functions` does.
 
     It is replaced by its code, because files import functions by name.
     """
-    told = set(places(failing))
     seen = set(map(id, known))
     waiting = deque(known)
     while waiting:
-        for value in list(getattr(waiting.popleft(), "__globals__", {}).values()):
+        for value in _named(waiting.popleft()):
             plain = isinstance(value, types.FunctionType) and id(value) not in seen
-            if plain and not value.__code__.co_freevars and any(holds(value, place) for place in told):
+            if plain and not value.__code__.co_freevars and not INSTALLED.search(value.__code__.co_filename):
                 seen.add(id(value))
                 waiting.append(value)
                 yield value, "__code__", value
+
+
+def _named(function: Any) -> Iterator[Any]:
+    """Yield the globals that a function names, and of a module the parts that it names."""
+    names = function.__code__.co_names
+    for value in (function.__globals__.get(name) for name in names):
+        yield value
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] != "torch":
+            yield from (vars(value).get(name) for name in names)
 
 
 def holds(function: Any, place: Place) -> bool:
@@ -132,13 +142,9 @@ def changing(module: torch.nn.Module, name: str) -> Tuple[str, List[Place]]:
     for _, method, function in functions(module):
         if method == "__init__":
             continue
-        try:
-            lines, first = inspect.getsourcelines(function)
-        except (OSError, TypeError):
-            continue
-        for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+        for node, first in _nodes_of(function):
             if _changes(node, name):
-                return kind, [(function.__code__.co_filename, first + node.lineno - 1)]  # type: ignore[attr-defined]
+                return kind, [(function.__code__.co_filename, first + node.lineno - 1)]
     return kind, []
 
 
@@ -147,7 +153,8 @@ def _changes(node: Any, name: str) -> bool:
     changed: List[Any] = getattr(node, "targets", []) if isinstance(node, ast.Assign) else []
     if isinstance(node, (ast.AugAssign, ast.AnnAssign)):
         changed = [node.target]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+    called = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+    if called in CHANGING or re.search(r"[a-z]_$", called):
         changed = [node.func.value]
     parts = [each.value if isinstance(each, ast.Subscript) else each for each in changed]
     return any(isinstance(each, ast.Attribute) and ast.unparse(each) == f"self.{name}" for each in parts)
@@ -222,18 +229,24 @@ def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
 def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     """Yield what torch itself suggests for the dimensions, except constants."""
     shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
+    declared = {getattr(each, "__name__", ""): each for *_, each in declared_dims(failing)}
     new: Dict[str, Any] = {}
     said: Dict[str, None] = {}
     for found in _SUGGESTED.finditer(text.partition("Suggested fixes:")[2]):
         name, how = found["name"], found["how"].replace(" ", "")
         ends = {end: int(value) for end, value in re.findall(r"(min|max)=(\d+)", how)}
         if how.startswith("Dim("):
+            kept = {end: getattr(declared.get(name), end, None) for end in ("min", "max")}
+            ends = {**{end: value for end, value in kept.items() if type(value) is int}, **ends}
             new[name] = dim(name, **ends)
+            listed = "".join(f", {end}={ends[end]}" for end in ("min", "max") if ends.get(end))
+            said[f'{name} = Dim("{name}"{listed})'] = None
+            continue
         elif "*" in how:
             new[name] = int(how.partition("*")[0]) * dim(how.partition("*")[2])
         else:
             new[name] = new.get(how) or dim(how)
-        said[f"{name} = {re.sub(r', m(?:ax|in)=-?(?:int_)?oo', '', found['how'])}"] = None
+        said[f"{name} = {found['how']}"] = None
     if shapes is None or not new:
         return
     told = Attempt("suggested dimension", "declare the dimension as torch suggests")
@@ -354,6 +367,14 @@ def _container(kind: Any, register: Callable[..., Any]) -> Iterator[None]:
             pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(getattr(node, "serialized_type_name", ""), None)
 
 
+def _nodes_of(function: Any) -> Iterator[Tuple[Any, int]]:
+    """Yield the nodes of a function's syntax tree, each with the function's first line."""
+    with contextlib.suppress(OSError, TypeError):
+        lines, first = inspect.getsourcelines(function)
+        for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+            yield node, first
+
+
 def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
     """Register a fake function for the operator that has none, read off its results in `runs`."""
     found = NO_FAKE.search(text)
@@ -363,7 +384,7 @@ def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Ite
     calls = list(filter(None, (call_of(name, run) for run in runs)))
     code = written(name, calls)
     if code:
-        seen = "derived from its results in eager mode; check that it holds for all inputs"
+        seen = "read off its results in eager mode; check that it holds for all inputs"
         told = Attempt("fake function", "give the operator a fake function", seen, after=code)
         yield Change(told, failing.options, during=partial(registered, name, code))
 
@@ -371,7 +392,7 @@ def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Ite
 def stop(failing: Failing) -> Optional[Place]:
     """Return the innermost line of the model that the error names; None if it names none."""
     known = [function for _, _, function in functions(failing.module)]
-    known += [function for _, _, function in helpers(failing, known)]
+    known += [function for _, _, function in helpers(known)]
     return next((place for place in places(failing) if any(holds(each, place) for each in known)), None)
 
 
@@ -404,7 +425,7 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
     """Apply rows that fit the error's text at the lines that it names, or at every line if it names none."""
     rows = fitting(text, failing.stage)
     known = list(functions(failing.module)) if rows else []
-    known += helpers(failing, [function for _, _, function in known])
+    known += helpers([function for _, _, function in known])
     told = set(places(failing)) if rows else set()
     is_told = any(holds(function, place) for _, _, function in known for place in told)
     for owner, name, function in known:

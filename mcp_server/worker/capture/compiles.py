@@ -10,7 +10,6 @@ import functools
 import itertools
 import linecache
 import os
-import re
 import shutil
 import sys
 import threading
@@ -25,7 +24,7 @@ from typing import Any, Iterator, Optional
 
 import torch
 
-from ..encode import OURS, TORCH, TooLarge, callers, encode, frames, is_ours, raised_in
+from ..encode import INSTALLED, OURS, TORCH, TooLarge, callers, encode, frames, is_ours, raised_in
 from ..report import Attempt, Encoded, encode_frames, identity
 from ..tensors import is_plain, only_tensors, storage_bytes
 from .calls import Calls, failure
@@ -427,9 +426,6 @@ def path_of(value: Any) -> Optional[str]:
     return path_of(value[0]) if isinstance(value, list) and value else None
 
 
-_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^<|[/\\]lib[/\\]python\d")
-
-
 def keep_lines(tracer: Any = None) -> None:
     """Make the stack of a node also contain the frames of methods and functions that `forward` calls.
 
@@ -447,7 +443,7 @@ def keep_lines(tracer: Any = None) -> None:
         frames = original(self, summary)
         kept = {id(frame) for frame in frames}
         start = next((i for i, frame in enumerate(summary) if id(frame) in kept), len(summary))
-        others = [f for f in summary if f.filename.startswith((OURS, TORCH)) or _INSTALLED.search(f.filename)]
+        others = [f for f in summary if f.filename.startswith((OURS, TORCH)) or INSTALLED.search(f.filename)]
         foreign = set(map(id, others)) - kept
         own = [frame for frame in summary[start:] if id(frame) not in foreign]
         return traceback.StackSummary.from_list(own) if frames else frames

@@ -545,7 +545,7 @@ REWRITES = [
     Rewrite("aliasing branch", "aliasing during", copied_branch, "return a copy from the branch"),
     Rewrite("address", "[Dd]ata pointer", no_pointer, "leave out the address"),
     Rewrite("least squares", "linalg_lstsq", least_squares, "multiply by the pseudo-inverse"),
-    Rewrite("open slice", "'None' was not declared", with_start, "write the start", "", "compile"),
+    Rewrite("open slice", "None. was not declared", with_start, "write the start", "", "compile"),
     Rewrite("number in a loop", "FakeTensorUpdater", tensor_state, "carry a tensor", "", "compile"),
     Rewrite(
         "quantized and back",

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..encode import TORCH
 from ..report import Attempt
 
 # What torch 2.8-2.15 says of an operator of `torch.library.custom_op`, and of one of a `Library`.
@@ -93,8 +94,11 @@ def _output(calls: List[Call], outputs: List[Any]) -> str:
     of_kind = next((n for n in tensors if all(map(_same_kind, given[n], outputs))), "")
     if not tensors or not all(each.is_contiguous() for each in outputs):
         return ""
-    sizes = [_size(given, [each.shape[dim] for each in outputs]) for dim in range(outputs[0].dim())]
     dtype = "" if of_kind else f", dtype={outputs[0].dtype}"
+    shaped = next((n for n in tensors if all(a.shape == b.shape for a, b in zip(given[n], outputs))), "")
+    if shaped:
+        return f"{of_kind or shaped}.new_empty({shaped}.shape{dtype})"
+    sizes = [_size(given, [each.shape[dim] for each in outputs], dim) for dim in range(outputs[0].dim())]
     return f"{of_kind or tensors[0]}.new_empty([{', '.join(sizes)}]{dtype})" if all(sizes) else ""
 
 
@@ -107,12 +111,15 @@ def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.device == other.device
 
 
-def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int]) -> str:
-    """Return the size of an argument that equals `wanted` in all calls, or a number; empty if none does."""
-    for name, tensors in given.items():
-        for dim in range(min(each.dim() for each in tensors)):
-            if [each.shape[dim] for each in tensors] == wanted:
-                return f"{name}.shape[{dim}]"
+def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int], at: int) -> str:
+    """Return the size of an argument that equals `wanted` in all calls, or a number; empty if none does.
+
+    If several do, the size of the output's own dimension `at` is taken.
+    """
+    sizes = [(name, dim) for name, each in given.items() for dim in range(min(one.dim() for one in each))]
+    for name, dim in sorted(sizes, key=lambda place: place[1] != at):
+        if [each.shape[dim] for each in given[name]] == wanted:
+            return f"{name}.shape[{dim}]"
     return str(wanted[0]) if len(set(wanted)) == 1 else ""
 
 
@@ -172,7 +179,8 @@ def places(program: Any) -> Dict[Any, Tuple[str, int, int]]:
     found: Dict[Any, Tuple[str, int, int]] = {}
     for number, node in enumerate(tensors):
         for dim, size in enumerate(node.meta["val"].shape):
-            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+            # `node.expr` would be a number after a compile that fixed the size.
+            symbol = size.node._expr if isinstance(size, torch.SymInt) else None
             if getattr(symbol, "is_Symbol", False):
                 found.setdefault(symbol, (node.name, number, dim))
     return found
@@ -212,8 +220,9 @@ def fixed_sizes(
 
 
 def _lines(node: Any) -> List[Dict[str, Any]]:
-    """Return the innermost line of the model behind a node."""
-    found = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))[-1:]
+    """Return the innermost line of the model behind a node, which is not torch's own."""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))
+    found = [each for each in lines if not each[0].startswith(TORCH)][-1:]
     return [
         {"file": file, "line": int(line), "code": linecache.getline(file, int(line)).strip()}
         for file, line in found
