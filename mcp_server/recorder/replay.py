@@ -209,10 +209,9 @@ def _open(chosen: Candidate, found: Sequence[Candidate]) -> str:
 def _lost(found: Sequence[Candidate], recording: Recording) -> str:
     """Describe the call that most likely ended the host and could not be made again; empty if there is none.
 
-    It failed, or was in flight, or it is the last one of a host that was killed.
+    It failed, or was in flight, or it is the last one.
     """
-    killed = not (recording.ended or recording.alive)
-    lost = next((each for each in found if each.missing and (each.suspect or killed)), None)
+    lost = next((each for each in found if each.missing), None)
     if lost is None:
         return ""
     call = lost.call
