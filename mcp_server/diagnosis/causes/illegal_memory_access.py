@@ -174,9 +174,7 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
         made = [each for each in case.eager_events(events.NodeNonFinite) if each.nan and not each.bad_inputs]
         for frame in made[0].stack[:1] if made else ():
             place = f"{Path(frame.file).name}:{frame.line}"
-            meaning += (
-                f". Before it, {made[0].op} ({place}) gives NaN: a loop until values settle does not end"
-            )
+            meaning += f". Before it, {made[0].op} ({place}) gives NaN, on which no loop settles"
             fix = f"keep NaN from it (see {place}), and limit the turns of its loop"
     party = launch_component(trace.last.launch, trace.last.kernel, case)
     shown = "; ".join(trace.last.arguments[:6])
