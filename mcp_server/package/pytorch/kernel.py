@@ -250,7 +250,7 @@ class _Writer:
         self.results[store.parameter] = name
         self.current[store.parameter] = replace(tensor, text=name)
         self.memory.written(store.parameter, store.line, self.current[store.parameter])
-        self.values.stored[name] = (_sum(axes, steps), made)
+        self.values.stored[name] = (_sum(axes, steps), list(steps), made)
 
     def _may_change(self, store: Store, source: str) -> bool:
         """Whether the stored tensor, or the tensor whose memory it would share, is written again."""
@@ -277,6 +277,7 @@ class _Writer:
             if self.current[parameter].text == tensor.text:
                 self.memory.written(parameter, store.line, tensor)
         self.values.forget(tensor.text)
+        self.values.stored.pop(tensor.text, None)
 
     def _keep_old(self, store: Store, later: Sequence[Store]) -> None:
         """Copy the values that the store overwrites and a later statement needs."""

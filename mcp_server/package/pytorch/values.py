@@ -50,12 +50,12 @@ class Values(Operators):
     """Writes the values of one kernel.
 
     For a loaded element, `memory` tells which tensor it comes from at that line of the kernel. `stored` are
-    tensors that the kernel filled, each with the index and the stored value.
+    tensors that the kernel filled, each with the index, its steps and the stored value.
     """
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         super().__init__(axes, memory)
-        self.stored: dict[str, tuple[Whole, Value]] = {}
+        self.stored: dict[str, tuple[Whole, list[Step], Value]] = {}
         self.structures = Structures(memory)
 
     def value(self, term: Term, place: Place, guards: tuple[Value, ...] = ()) -> Value:
@@ -100,9 +100,12 @@ class Values(Operators):
         tensor = self.memory.tensor(term)
         whole = self.axes.whole(term.index, place)
         if tensor.text in self.stored and self.stored[tensor.text][0] == whole:
-            return self.stored[tensor.text][1]
+            return self.stored[tensor.text][2]
         found = self.steps(whole) if whole is not None else None
         if found is not None:
+            _, steps, value = self.stored.get(tensor.text, (None, None, None))
+            if value is not None and steps == found[1] and found[2] == Whole():
+                return replace(value, axes=found[0])  # stored by another loop of the same form
             text = _viewed(tensor, found[1], found[2])
             # Under a test the elements may lie outside the tensor, unless they are known to be inside.
             if text and (not guards or not text.startswith("strided(")):
