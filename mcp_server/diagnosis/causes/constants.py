@@ -62,7 +62,7 @@ def _of_host(taken: TakenCall) -> Suspect:
             "and that no call runs between the parts of an update"
         ),
         weak=True,
-        settle="Diagnose the host itself, or give the package with the updated weights.",
+        settle="Repeat the call with the updated weights: save them in the host as a state_dict.",
     )
 
 
