@@ -171,8 +171,6 @@ def test_every_family_has_a_guide() -> None:
 
 # The guides followed to the letter: every command and program in them, on a failing example.
 
-pytestmark = [pytest.mark.slow, thorough]
-
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n *```(?P<kind>sh|python)\n(?P<code>.*?)\n *```", re.DOTALL)
 SAVED = re.compile(r"Save as `(?P<name>[\w.]+)`:$")
 
@@ -192,7 +190,7 @@ class Followed:
 def follow(guide: str, directory: Path) -> Followed:
     """Save what the guide says to save, run everything else, in `directory`."""
     printed: dict[str, str] = {}
-    for found in BLOCK.finditer((ROOT / guide).read_text(encoding="utf-8")):
+    for found in BLOCK.finditer((ROOT / "guides" / guide).read_text(encoding="utf-8")):
         code = re.sub(r"^   ", "", found["code"], flags=re.MULTILINE)
         saved = SAVED.search(found["before"])
         if saved:
@@ -232,6 +230,7 @@ def nan_guide(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Foll
     return follow("nan-and-wrong-output.md", directory)
 
 
+@thorough
 def test_the_first_nan_is_found(nan_guide: Followed) -> None:
     """Section 3: launch, element, good inputs, and the line of the model."""
     told = nan_guide.of("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad")
@@ -241,18 +240,21 @@ def test_the_first_nan_is_found(nan_guide: Followed) -> None:
     assert "inputs were good  yes" in told and "torch.log(scale)" in told
 
 
+@thorough
 def test_the_launch_s_arguments_show_the_cause(nan_guide: Followed) -> None:
     """Section 3: the minimum of what the logarithm reads is the negative value."""
     told = nan_guide.of("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --launches 1")
     assert "seen       1" in told and "-1" in told
 
 
+@thorough
 def test_the_call_is_steady(nan_guide: Followed) -> None:
     """Section 6: two runs agree, NaN included."""
     told = nan_guide.of("aoti-debug run-deterministic")
     assert re.search(r"outputs differ +no", told), told
 
 
+@thorough
 def test_the_departure_is_found(nan_guide: Followed) -> None:
     """Section 7: the stale layer, and not the NaN that eager has too."""
     told = nan_guide.of("aoti-debug compare-with-eager")
@@ -260,6 +262,7 @@ def test_the_departure_is_found(nan_guide: Followed) -> None:
     assert "launch 2, aoti_torch_cpu_addmm_out: buf3 differs from linear_1 in eager mode" in told
 
 
+@thorough
 def test_eager_has_the_nan_too(nan_guide: Followed) -> None:
     """Section 10: the program in one call."""
     (told,) = (text for code, text in nan_guide.printed.items() if code.startswith("program"))
@@ -273,6 +276,7 @@ def shapes_guide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Followed, Pa
     return follow("inputs-shapes-custom-ops.md", directory), directory
 
 
+@thorough
 def test_the_example_is_compiled_without_complaint(shapes_guide: tuple[Followed, Path]) -> None:
     """Section 3: export and compile are content."""
     followed, directory = shapes_guide
@@ -280,19 +284,22 @@ def test_the_example_is_compiled_without_complaint(shapes_guide: tuple[Followed,
     assert {"model.pt2", "program.pt2", "good.pt", "batch.pt"} <= {path.name for path in directory.iterdir()}
 
 
+@thorough
 def test_the_operator_is_diagnosed(shapes_guide: tuple[Followed, Path]) -> None:
     """Section 4: category, operator, and both sizes."""
     told = shapes_guide[0].of("aoti-debug diagnose")
-    assert "FAULT  custom_op" in told and "torch.ops.demo.thin.default" in told
+    assert "FAULT  custom operator torch.ops.demo.thin.default" in told
     assert "promises shape [4, 3]" in told and "returned shape [3, 3]" in told
 
 
+@thorough
 def test_the_check_alone_names_it(shapes_guide: tuple[Followed, Path]) -> None:
     """Section 4: the input checks of the package compare operators with their fake functions."""
     told = shapes_guide[0].of("aoti-debug run-deterministic")
     assert "expected size 3==4" in told
 
 
+@thorough
 def test_good_inputs_hide_it(shapes_guide: tuple[Followed, Path]) -> None:
     """Section 5: at the size of the export the package is right."""
     command = "aoti-debug compare-with-eager --package model.pt2 --exported program.pt2"
@@ -300,11 +307,13 @@ def test_good_inputs_hide_it(shapes_guide: tuple[Followed, Path]) -> None:
     assert re.search(r"outcome +agrees", told), told
 
 
+@thorough
 def test_the_range_is_shown(shapes_guide: tuple[Followed, Path]) -> None:
     """Section 6: what the package was compiled for."""
     assert "dim 0: 2 to 64" in shapes_guide[0].of("aoti-debug inspect-package")
 
 
+@thorough
 def test_eager_and_opcheck_tell_the_sizes(shapes_guide: tuple[Followed, Path]) -> None:
     """Sections 4 and 11: the real sizes, and a mismatch only at a size that is not the export's."""
     eager, opcheck = (text for code, text in shapes_guide[0].printed.items() if code.startswith("program "))

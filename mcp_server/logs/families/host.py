@@ -241,6 +241,7 @@ TABLE.error(
     "The program destroyed a std::thread that it had neither joined nor detached, or rethrew without an exception.",
     "terminate called without an active exception",
     not_proven="Which thread it was: the frame below std::terminate in a core file destroyed it.",
+    guide=HANG_GUIDE,
     fix="join each thread before its std::thread is destroyed, also while the program shuts down",
     tags=("ending", "native_stack"),
 )
