@@ -12,16 +12,18 @@ it is timed around `VecISA.check_build` (torch/_inductor/cpu_vec_isa.py).
 
 from __future__ import annotations
 
+import ast
 import collections
 import contextlib
 import ctypes
+import linecache
 import math
 import operator
 import os
 import statistics
 import time
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Callable, Iterator
 
 import torch
@@ -267,11 +269,13 @@ def operate_build(request: CompileRequest, report: Report) -> None:
 
 
 def _lines_traced(program: Any) -> list[events.TracedLine]:
-    """Return the lines with most nodes. How often its operators occur shows how often a line was traced.
+    """Return the lines and loops with most nodes. How often operators occur shows how often they were traced.
 
-    One pass may use an operator several times: half of the operators occur no more often than is said.
+    One pass may use an operator several times: half of the operators occur no more often than is said. A loop
+    counts if its passes use the same modules: those of a loop over layers are different code in any case.
     """
     nodes: dict[Any, Any] = collections.defaultdict(collections.Counter)
+    modules: dict[Any, set[str]] = collections.defaultdict(set)
     whole = 0
     for node in program.graph.nodes:
         frames = FRAME.findall(node.meta.get("stack_trace") or "")
@@ -279,15 +283,39 @@ def _lines_traced(program: Any) -> list[events.TracedLine]:
             # A layer's own lines are torch's: the line that calls it again and again is the user's.
             own = [frame for frame in frames if not frame[0].startswith(TORCH)] or frames
             file, line, _function, code = own[-1]
-            nodes[(file, int(line), code.strip())][str(node.target)] += 1
+            loops = (loop_around(frame[0], int(frame[1])) for frame in reversed(own))
+            loop = next(filter(None, loops), None)
+            if loop is not None:
+                nodes[loop][str(node.target)] += 1
+                path = list((node.meta.get("nn_module_stack") or {"": ("",)}).values())[-1][0]
+                modules[loop].add(path.partition("@")[0])
+            if loop is None or loop[:2] != (file, int(line)):
+                nodes[(file, int(line), code.strip())][str(node.target)] += 1
             whole += 1
-    most = sorted(nodes.items(), key=lambda each: -sum(each[1].values()))[:MOST_LINES]
-    return [
-        events.TracedLine(
-            file, line, code, statistics.median_low(targets.values()), sum(targets.values()) / whole
-        )
-        for (file, line, code), targets in most
-    ]
+    found = []
+    for (file, line, code), targets in nodes.items():
+        times = statistics.median_low(targets.values())
+        if MOST_MODULES * len(modules[file, line, code]) <= times:
+            found.append(events.TracedLine(file, line, code, times, sum(targets.values()) / whole))
+    return sorted(found, key=lambda each: -each.share)[:MOST_LINES]
+
+
+MOST_MODULES = 8  # passes of a loop for each module that it calls
+
+
+@lru_cache(maxsize=None)
+def _loops_in(file: str) -> list[Any]:
+    """Return the loops of a file, the innermost first."""
+    with contextlib.suppress(SyntaxError):
+        nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
+        return [each for each in nodes if isinstance(each, (ast.For, ast.While))][::-1]
+    return []
+
+
+def loop_around(file: str, line: int) -> tuple[str, int, str] | None:
+    """Return file, line and text of the innermost loop around a line; None if there is none."""
+    found = (each for each in _loops_in(file) if each.lineno < line <= (each.end_lineno or 0))
+    return next(((file, each.lineno, linecache.getline(file, each.lineno).strip()) for each in found), None)
 
 
 def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:

@@ -45,6 +45,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("padding", "n = x.shape[0]\nif n < 9:\n    x = torch.nn.functional.pad(x, (0, 0, 0, 9 - n))\n"
      "return x[:9]", ()),
     ("container", "return Pair(x + 1, x.sum())", ()),
+    ("integer of a size, part of a size", "k = int(x.shape[0] * 0.5)\nreturn x[:k] * 2", ()),
     ("fake function", "return torch.ops.small.doubled(x)[0] + 1", ()),
 ]  # fmt: skip
 MODEL = """

@@ -63,32 +63,6 @@ class Masked(nn.Module):
         return torch.softmax(scores, -1) @ x
 
 
-class Window(nn.Module):
-    """A window of a table from a start that another value decides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inp = nn.Linear(8, 8)
-        self.table = nn.Parameter(torch.randn(20, 8))
-
-    def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-        start = step * 4 + 1
-        rows = start.unsqueeze(1) + torch.arange(4)
-        return self.inp(x).unsqueeze(1) + self.table[rows]
-
-
-class Relative(nn.Module):
-    """A bias for each distance between two positions, at most 8 apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Embedding(17, 4)
-
-    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        distance = position[:, None] - position[None, :] + 8
-        return x @ x.t() + self.bias(distance).sum(-1)
-
-
 class Block(nn.Module):
     """One layer: its own bucket scale, chosen when it is built."""
 
@@ -119,25 +93,6 @@ class Layers(nn.Module):
         return x
 
 
-class Edges(nn.Module):
-    """An age is put into a band by an operator; above the last edge there is one band more than rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("edges", torch.tensor([21.0, 30.0, 45.0, 60.0]))
-        self.bands = nn.Embedding(4, 8)
-
-    def forward(self, x: torch.Tensor, age: torch.Tensor) -> torch.Tensor:
-        return x + self.bands(torch.bucketize(age, self.edges))
-
-
-class Ends(nn.Module):
-    """Lengths are added up by an operator; one of them makes the last end lie behind the rows."""
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        return x[torch.cumsum(lengths, 0) - 1] * 2
-
-
 def _good_mask() -> torch.Tensor:
     return torch.arange(6)[None, :] < torch.tensor([6, 3, 4, 2])[:, None]
 
@@ -156,25 +111,15 @@ def _with(tensor: torch.Tensor, place: tuple[int, ...], value: float) -> torch.T
 
 _X8 = torch.randn(4, 8, generator=_generator(1))
 _X6 = torch.randn(4, 6, generator=_generator(2))
-_X66 = torch.randn(6, 6, generator=_generator(5))
-_X2 = torch.randn(2, 24, 8, generator=_generator(6))
 _X468 = torch.randn(4, 6, 8, generator=_generator(3))
 _DISTANCE = torch.tensor([3, 17, 250, 499])
 _IDS = torch.randint(1, 14, (4, 12), generator=_generator(4))
 _STEPS = torch.tensor([0, 5, 31, 60])
-_AGES = torch.tensor([20.0, 33.0, 47.0, 29.0])
 
-_STUCK = torch.linspace(1003.1, 1777.7, 32)[:, None].expand(-1, 100).contiguous()
-_X9 = torch.linspace(0, 1, 9)
-_HALVES = (torch.arange(4 * 96) % 96 + 1).reshape(4, 96).half()
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "buckets": (Buckets, (_X8, _DISTANCE), (_X8, _with(_DISTANCE, (2,), 731))),
     "carried": (Carried, (_X6, _IDS), (_X6, _with(_IDS, (2, 5), 17))),
     "masked": (Masked, (_X468, _good_mask()), (_X468, _bad_mask())),
-    "window": (Window, (_X8, torch.tensor([0, 1, 2, 3])), (_X8, torch.tensor([0, 1, 5, 3]))),
-    "relative": (Relative, (_X66, torch.arange(6)), (_X66, torch.tensor([0, 1, 2, 3, 4, 11]))),
-    "edges": (Edges, (_X8, _AGES), (_X8, _with(_AGES, (2,), 74))),
-    "ends": (Ends, (_X8, torch.tensor([1, 1, 2])), (_X8, torch.tensor([1, 3, 1]))),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }
 

@@ -60,6 +60,13 @@ def _kept_right(case: DiagnosisState) -> bool:
 
 
 _FIXED = {
+    "parameter": _Fixed(
+        "constants",
+        "constant",
+        "forward changes {what}, which is not a buffer",
+        "The model writes to one of its own parameters: {fact}. The compiled code returns the new values as "
+        "one more output, which torch refuses when the package is called.",
+    ),
     "sizes": _Fixed(
         "shape_out_of_range",
         "op",
@@ -84,7 +91,7 @@ def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
         row = _FIXED.get(tried.stage)
         for each in tried.attempts if row is not None else ():
             assert row is not None
-            name = each.action.split()[1]
+            name = each.reached_code.split()[0] if row.kind == "constant" else each.action.split()[1]
             fact = row.fact.format(name=name, what=each.reached_code)
             trial = case.trials.get(f"source:{each.name}")
             yield Suspect(

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.wrong_output import EXTREME, FIXES, MOST_EXTREME, is_extreme
+from mcp_server.diagnosis.causes.value_constraints import EXTREME, is_extreme
+from mcp_server.diagnosis.causes.wrong_output import FIXES, MOST_EXTREME
 from mcp_server.diagnosis.components import (
     component,
     input_component,

@@ -6,7 +6,8 @@ whose memory is still in use, and packages that were not released.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from mcp_server.diagnosis.components import component, confirming, launch_component, reported, seen
@@ -15,7 +16,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, Evidence, Fix
+from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.package.launches import Buffer
 from mcp_server.package.symbols import names_in
 from mcp_server.package.terms.sizes import evaluate
@@ -102,7 +103,7 @@ def detect_use_of_memory(case: DiagnosisState) -> Iterator[Suspect]:
     """The largest use of memory in a program that ends well, if memory is what the user asks about."""
     if case.symptom.seen != "memory" or not case.healthy:
         return
-    found = [*_kept_outputs(case), *_loaders(case), *_largest_buffer(case)]
+    found = [*_kept_outputs(case), *_loaders(case), *largest_buffer(case)]
     if found:
         yield max(found, key=lambda each: each[0])[1]
 
@@ -147,7 +148,7 @@ def _loaders(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
         yield size, _uses(party, summary, memory_facts(case), fix)
 
 
-def _largest_buffer(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
+def largest_buffer(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
     """The largest buffer that the package allocates in a call."""
     if case.view is None or case.given is None:
         return
@@ -167,13 +168,28 @@ def _largest_buffer(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
     summary += (
         f"{total:.4g} MB, not all in use at the same time. An operator may allocate more for its result."
     )
-    fix = "compute this in parts, over chunks of one dimension, or without the intermediate result"
+    fix = _without(party.model_locations)
     yield (
         size,
         _uses(
             party.model_copy(update={"value": f"{size} bytes"}), summary, [seen("inspect_package", fact)], fix
         ),
     )
+
+
+# What gives the same result without a large intermediate one, by the operator in the line of the model.
+_SMALLER = {
+    "one_hot": "take rows instead of a product with a one-hot matrix: F.embedding(ids, weight), or "
+    "F.embedding_bag for their sum",
+    "repeat": "use expand, which copies nothing, instead of repeat",
+}
+
+
+def _without(lines: Sequence[ModelLocation]) -> str:
+    code = " ".join(each.code or "" for each in lines)
+    fixes = (fix for name, fix in _SMALLER.items() if re.search(rf"\b{name}\(", code))
+    parts = "compute this in parts, over chunks of one dimension, or without the intermediate result"
+    return next(fixes, parts)
 
 
 def asked_for(root: ErrorFact) -> float | None:

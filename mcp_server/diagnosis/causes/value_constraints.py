@@ -37,6 +37,7 @@ from mcp_server.package.terms.linear import affine
 from mcp_server.plurals import counted, listed, quoted
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
+from mcp_server.worker.report import TensorFacts
 
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
@@ -417,3 +418,20 @@ def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
     if form == "int64":
         nodes, key, words = case.eager_events(events.NodeOverflow), EXACT, "in 64 bits"
     return key, Kind.OPERATOR, f"{', '.join(dict.fromkeys(node.op for node in nodes))} {words}"
+
+
+EXTREME = 10**12  # products of few such numbers leave float32, and sums lose all others
+
+
+def is_extreme(leaf: TensorFacts) -> bool:
+    """Whether a tensor of floats has a finite number of extreme size."""
+    return "float" in (leaf.dtype or "") and max(abs(leaf.min or 0), abs(leaf.max or 0)) > EXTREME
+
+
+def extreme_parts(case: DiagnosisState) -> list[InputSlice]:
+    """The inputs with an extreme or infinite number, if the outputs are not as expected."""
+    if not case.plain_diverges or len(case.named_leaves) != len(case.compiled_inputs):
+        return []
+    leaves = [(item, leaf) for item, (_, leaf) in zip(case.compiled_inputs, case.named_leaves, strict=True)]
+    found = [item for item, leaf in leaves if leaf.inf or is_extreme(leaf)]
+    return [InputSlice(item.index, 0, 1, -EXTREME, EXTREME) for item in found]

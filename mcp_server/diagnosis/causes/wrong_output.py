@@ -11,7 +11,8 @@ from pathlib import Path
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.constants import programs_values
 from mcp_server.diagnosis.causes.input_mismatch import size_is_open
-from mcp_server.diagnosis.causes.value_constraints import EVALUATION
+from mcp_server.diagnosis.causes.out_of_memory import largest_buffer
+from mcp_server.diagnosis.causes.value_constraints import EVALUATION, EXTREME, extreme_parts
 from mcp_server.diagnosis.components import (
     component,
     drawing_launches,
@@ -36,8 +37,6 @@ from mcp_server.plurals import counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
 from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker import events
-from mcp_server.worker.protocol import InputSlice
-from mcp_server.worker.report import TensorFacts
 
 _TRAINING = ("native_dropout", "dropout")
 
@@ -337,6 +336,9 @@ def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
         found = _costs(suspect, "memory", LOAD_ONCE, fact)
         return replace(found, guilty=component("script", path, loads[-1].stack[:1]))
     if end is None or end.kept_outputs < SEVERAL:
+        for _, buffer in largest_buffer(case):
+            found = _costs(suspect, "memory", buffer.fix.text if buffer.fix else "", buffer.evidence[0].fact)
+            return replace(found, guilty=buffer.guilty)
         return _costs(
             suspect,
             "memory",
@@ -455,23 +457,6 @@ AS_WRITTEN = (
     "The kernels do what they were compiled to do, so look for the difference in the model that was "
     "compiled, in its translation, in the weights, or in the inputs."
 )
-
-
-EXTREME = 10**12  # products of few such numbers leave float32, and sums lose all others
-
-
-def extreme_parts(case: DiagnosisState) -> list[InputSlice]:
-    """The inputs with an extreme or infinite number, if the outputs are not as expected."""
-    if not case.plain_diverges or len(case.named_leaves) != len(case.compiled_inputs):
-        return []
-    leaves = [(item, leaf) for item, (_, leaf) in zip(case.compiled_inputs, case.named_leaves, strict=True)]
-    found = [item for item, leaf in leaves if leaf.inf or is_extreme(leaf)]
-    return [InputSlice(item.index, 0, 1, -EXTREME, EXTREME) for item in found]
-
-
-def is_extreme(leaf: TensorFacts) -> bool:
-    """Whether a tensor of floats has a finite number of extreme size."""
-    return "float" in (leaf.dtype or "") and max(abs(leaf.min or 0), abs(leaf.max or 0)) > EXTREME
 
 
 def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:

@@ -29,6 +29,7 @@ from mcp_server.worker.protocol import EditedProgram, LaunchAlone
 from mcp_server.worker.report import Attempt
 
 WRONG = ("sizes", "state")  # stages at which nothing is raised, and outputs are wrong
+IN_TURN = ("state", "parameter")
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
@@ -47,14 +48,14 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
         after_code=found.after,
         action=action_of(found),
     )
-    stage = "compile" if tried.stage in WRONG else tried.stage
+    stage = "compile" if tried.stage in (*WRONG, *IN_TURN) else tried.stage
     both = stage == "export" and found.compiled
     passed = (
         "the export and the compile passed, and the exported program returned the outputs of eager mode"
         if both
         else f"the {stage} passed and returned the outputs of eager mode"
     )
-    at = "in {} calls in turn" if tried.stage == "state" else "at {} sizes"
+    at = "in {} calls in turn" if tried.stage in IN_TURN else "at {} sizes"
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""
     failing = Seen("ok", differs=found.again) if tried.stage in WRONG else Seen("raised", text=found.again)
     trial = judged_elsewhere(change, Effect.GONE, failing)

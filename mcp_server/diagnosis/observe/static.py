@@ -10,8 +10,7 @@ from typing import cast
 import anyio.to_thread
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes.value_constraints import divisor_parts, failed_divisions
-from mcp_server.diagnosis.causes.wrong_output import extreme_parts
+from mcp_server.diagnosis.causes.value_constraints import divisor_parts, extreme_parts, failed_divisions
 from mcp_server.diagnosis.indices import (
     candidates,
     checked_inputs,

@@ -121,6 +121,15 @@ TABLE.cause(
     fix="tell CMake where torch is installed: cmake -DCMAKE_PREFIX_PATH=\"$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')\"",
 )
 TABLE.cause(
+    "host_cuda",
+    r"Your installed Caffe2 version uses (?P<library>CUDA|XPU|glog|gflags|protobuf)\b",
+    "toolchain",
+    "This libtorch was built with a library that CMake does not find here.",
+    "Your installed Caffe2 version uses CUDA but I cannot find the CUDA",
+    names=Naming("{library}"),
+    fix="install {library} for development, or build with a libtorch without it; for CUDA also give CMake -DCUDAToolkit_ROOT=/usr/local/cuda",
+)
+TABLE.cause(
     "host_library",
     (
         r"undefined reference to [`‘'](?P<symbol>(?:torch|c10|at|aoti)::[\w:~]+)",

@@ -44,12 +44,14 @@ from .changes import (
     functions,
     helpers,
     holds,
+    registration,
     rewritten,
     stop,
     with_dims,
     with_sizes,
     words,
 )
+from .memory import version_of
 from .rewrites import CAPACITY, Buffered, Copied
 
 BUDGET_S = 60.0
@@ -194,7 +196,7 @@ def _changed(change: Change) -> Iterator[None]:
 def restore(module: torch.nn.Module, state: State) -> None:
     with torch.no_grad():
         for name, value in module.state_dict().items():
-            if name in state and value.shape == state[name].shape:
+            if name in state and value.shape == state[name].shape and value.layout == state[name].layout:
                 value.copy_(state[name])
 
 
@@ -330,7 +332,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
             if not _agrees(failing, program, wanted, change):
                 change.told.outcome = "differs"
                 return None
-            build = failing.compile
+            build = failing.compile if change.configs is None else compile_with(change.configs)
             if build is None and time.monotonic() - began < QUICK_S:
                 build, change.told.exported = failing.build, failing.build is not None
             if build is not None:
@@ -502,12 +504,15 @@ def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
         key: value.detach().clone() if isinstance(value, torch.Tensor) else copy.copy(value)
         for key, value in held.items()
     }
+    weights = dict(failing.module.named_parameters())
     with _put_back(failing.module), torch.no_grad():
+        versions = {key: version_of(value) for key, value in weights.items()}
         failing.module(*failing.args, **failing.kwargs)
+        written = [key.rpartition(".")[::2] for key in weights if version_of(weights[key]) != versions[key]]
     changed = [key for key, value in python_state(failing.module).items() if before.get(key) != value]
     for path, name in changed:
         setattr(failing.module.get_submodule(path), name, kept.get((path, name)))
-    return changed
+    return [*changed, *written]
 
 
 def _attribute(failing: Failing, key: Tuple[str, str]) -> Any:
@@ -572,6 +577,41 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
             for buffer in (name, f"{name}_kept", f"{name}_count"):
                 owner._buffers.pop(buffer, None)
             setattr(owner, name, state)
+
+
+def as_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
+    """Try to register a parameter that forward writes as a buffer; tell what was tried and how it ended."""
+    owner = failing.module.get_submodule(path)
+    parameter, found = owner._parameters[name], registration(owner, name)
+    if found is not None:
+        (told.file, told.line), value, told.before = found
+        whole = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("Parameter") and value.args
+        told.after = f'self.register_buffer("{name}", {ast.unparse(value.args[0] if whole else value)})'
+    with _put_back(failing.module), torch.no_grad():
+        assert parameter is not None
+        before = parameter.detach().clone()
+        wanted = [_tensors(failing.module(*given[0], **given[1])) for given in _varied(failing)]
+        try:
+            del owner._parameters[name]
+            owner.register_buffer(name, before.clone())
+            told.outcome, told.error = _package_in_turn(failing, wanted)
+        finally:
+            owner._buffers.pop(name, None)
+            owner._parameters[name] = parameter
+        told.sizes, told.again = CALLS, _package_in_turn(failing, wanted)[1]
+
+
+def _package_in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, str]:
+    """Compile, and call the package in turn: whether it equals eager mode, and the error if it raises."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "tried.pt2")
+            compile_with(failing.configs or {})(exported(failing, failing.options), path)
+            package = torch._inductor.aoti_load_package(path)
+            got = [_tensors(package(*given[0], **given[1])) for given in _varied(failing)]
+    except Exception as error:
+        return "fails", f"{type(error).__name__}: {error}"[:300]
+    return ("passes" if all(compare_all(a, b).equal for a, b in zip(wanted, got)) else "differs"), ""
 
 
 def _begin(owner: torch.nn.Module, name: str, state: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import difflib
 import dis
 import inspect
 import linecache
 import re
+import sys
 import textwrap
 import traceback
 import types
@@ -22,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ..encode import INSTALLED
 from ..report import Attempt
-from .rewrites import SIZE, Context, Rewrite, fitting
+from .rewrites import SIZE, Context, DenseProducts, Rewrite, fitting
 from .shapes import NO_FAKE, call_of, registered, written
 
 Place = Tuple[str, int]
@@ -45,6 +47,7 @@ class Failing:
     build: Optional[Callable[..., Any]] = None
     lines: List[Place] = field(default_factory=list)  # of the model, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
+    configs: Optional[Dict[str, Any]] = None  # the options of the failed compile
     trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # of functions that are rewritten already
 
     @property
@@ -67,6 +70,7 @@ class Change:
     example: Optional[Tuple[Any, Any]] = None  # other example inputs for the export
     narrows: bool = False  # whether it may refuse sizes that were declared
     factor: int = 1  # it refuses sizes that are no multiple of this number
+    configs: Optional[Dict[str, Any]] = None  # other options of the compile
 
     def takes(self, sizes: Iterable[int]) -> bool:
         """Whether the change must accept these declared sizes."""
@@ -174,6 +178,8 @@ def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterato
     text = words(failing)
     yield from registrations(failing, text)
     yield from fakes(failing, text, runs)
+    yield from named_options(failing, text)
+    yield from dense(failing)
     yield from rewritten(failing, text)
     yield from larger_example(failing, text)
     yield from suggestions(failing, text)
@@ -367,12 +373,117 @@ def _container(kind: Any, register: Callable[..., Any]) -> Iterator[None]:
             pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(getattr(node, "serialized_type_name", ""), None)
 
 
+def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any, str]]:
+    """Return the statement that sets a parameter or buffer: its place, the value's syntax tree, its code."""
+    for _, _, function in functions(owner):
+        for node, first in _nodes_of(function):
+            value = None
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{name}":
+                value = node.value
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "self.register_buffer":
+                named = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == name
+                value = node.args[1] if named and len(node.args) > 1 else None
+            if value is not None:
+                place = (function.__code__.co_filename, first + node.lineno - 1)
+                return place, value, ast.unparse(node)
+    return None
+
+
 def _nodes_of(function: Any) -> Iterator[Tuple[Any, int]]:
     """Yield the nodes of a function's syntax tree, each with the function's first line."""
     with contextlib.suppress(OSError, TypeError):
         lines, first = inspect.getsourcelines(function)
         for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
             yield node, first
+
+
+def dense(failing: Failing) -> Iterator[Change]:
+    """Keep sparse buffers dense, and multiply them as matrices: export and compile know no sparse tensors."""
+    sparse = [
+        (each, name, value)
+        for each in failing.module.modules()
+        for name, value in each._buffers.items()
+        if value is not None and value.layout is not torch.strided
+    ]
+    products = [new for each in functions(failing.module) if (new := _without_sparse(*each)) is not None]
+    if not sparse:
+        return
+    told = Attempt("sparse buffer", "keep the buffer dense, and multiply with @")
+    told.note = (
+        "it then has an element for each zero; if that is too large, keep indices and values, and add up the "
+        "products with index_add"
+    )
+    found = list(filter(None, (registration(each, name) for each, name, _ in sparse)))
+    parts = [(code, *code.rpartition(ast.unparse(value))) for _, value, code in found]
+    made = {code: f"{start}{value}.to_dense(){end}" for code, start, value, end in parts}
+    made.update((before, after) for *_, lines in products for before, after in lines)
+    if found:
+        told.file, told.line = found[0][0]
+    told.before, told.after = "\n".join(made), "\n".join(made.values())
+    yield Change(told, failing.options, during=partial(_densely, sparse, products))
+
+
+def _without_sparse(owner: Any, name: str, function: Any) -> Any:
+    """Return a method with `a @ b` for `torch.sparse.mm(a, b)`, and the changed lines; None if none are."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return None
+    tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1)
+    texts = list(map(str.strip, ast.unparse(tree).splitlines()))
+    made = ast.fix_missing_locations(DenseProducts().visit(tree))
+    changed = [(a, b) for a, b in zip(texts, map(str.strip, ast.unparse(made).splitlines())) if a != b]
+    new = compiled_function(made, function) if changed else None
+    return (owner, name, function, new, changed) if new is not None else None
+
+
+@contextlib.contextmanager
+def _densely(sparse: List[Any], products: List[Any]) -> Iterator[None]:
+    """Put dense buffers and methods for them in place, and the old ones back afterwards."""
+    for owner, name, value in sparse:
+        owner._buffers[name] = value.to_dense()
+    for owner, name, _, new, _ in products:
+        setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        for owner, name, value in sparse:
+            owner._buffers[name] = value
+        for owner, name, old, *_ in products:
+            setattr(owner, name, old)
+
+
+NO_OPTION = re.compile(r"torch\._inductor\.config\.(?P<name>[\w.]+) does not exist")
+
+
+def named_options(failing: Failing, text: str) -> Iterator[Change]:
+    """Give an option that does not exist the most similar name that does, or leave it out."""
+    found, configs = NO_OPTION.search(text), failing.configs or {}
+    if found is None or found["name"] not in configs:
+        return
+    name, known = found["name"], list(torch._inductor.config.get_config_copy())
+    rest = {key: value for key, value in configs.items() if key != name}
+    file, line = _written_in(repr(name)) or _written_in(f'"{name}"') or ("", 0)
+    for new in [*difflib.get_close_matches(name, known, 1), ""]:
+        action = f"name the option {new}" if new else f"leave out the option {name}"
+        told = Attempt("option", f"{action}: this torch has no {name}", file=file, line=line)
+        told.before = linecache.getline(file, line).strip() or f'"{name}": {configs[name]!r}'
+        told.after = told.before.replace(name, new) if new else ""
+        named = {new: configs[name]} if new else {}
+        yield Change(told, failing.options, configs={**rest, **named})
+
+
+def _written_in(text: str) -> Optional[Place]:
+    """Return the only line of the user's files that holds a text; None if there are none or several."""
+    files = {str(getattr(each, "__file__", None) or "") for each in list(sys.modules.values())}
+    own = [file for file in sorted(files) if file.endswith(".py") and not INSTALLED.search(file)]
+    lines = [
+        (file, number)
+        for file in own
+        for number, line in enumerate(linecache.getlines(file), 1)
+        if text in line
+    ]
+    return lines[0] if len(lines) == 1 else None
 
 
 def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:

@@ -325,7 +325,8 @@ class Compiles:
         elif self.last_compile is not None and id(self.last_compile[1]) in inside:
             again = compile_with(self.last_compile[0])
             error = self.last_compile[1]
-            failing = Failing(module, args, kwargs, options, error, again, sources=sources)
+            configs = self.last_compile[0]
+            failing = Failing(module, args, kwargs, options, error, again, sources=sources, configs=configs)
         else:
             return
         self.last_export = None
@@ -351,22 +352,28 @@ class Compiles:
         """Journal Python state that a call in eager mode changes: a package has that of the export."""
         if self.last_export is None or self.last_export[4] is not None:
             return
-        from .attempts import changed_by_a_call, compile_with, in_a_buffer
+        from .attempts import as_buffer, changed_by_a_call, compile_with, in_a_buffer
         from .changes import Failing, changing
 
         module, args, kwargs, options, _, sources = self.last_export
         failing = Failing(module, args, kwargs, options, None, compile_with({}), sources=sources)
         for path, name in changed_by_a_call(failing):
-            kind, place = changing(module.get_submodule(path), name)
-            told = Attempt(
-                "state", STATE.format(name=name), reached_code=f"{name} ({kind})", outcome="untried"
-            )
+            owner = module.get_submodule(path)
+            kind, place = changing(owner, name)
+            fixed = name in owner._parameters
+            told = Attempt("state", (FIXED if fixed else STATE).format(name=name), outcome="untried")
+            told.reached_code = f"{name} ({kind})"
             lines: list[Any] = [
                 {"file": f, "line": n, "code": linecache.getline(f, n).strip()} for f, n in place
             ]
             self.journal.event("attempting", step=f"trying to keep {name} in a buffer")
-            in_a_buffer(failing, path, name, told)
-            self.journal.event("attempted", stage="state", attempts=[told], frames=lines)
+            self.journal.paused = True
+            try:
+                (as_buffer if fixed else in_a_buffer)(failing, path, name, told)
+            finally:
+                self.journal.paused = False
+            stage = "parameter" if fixed else "state"
+            self.journal.event("attempted", stage=stage, attempts=[told], frames=lines)
 
     def widen(self) -> None:
         """Export again, at the end of the program, with a range that includes the sizes of its calls.
@@ -401,6 +408,9 @@ STATE = (
     "keep {name} in a registered buffer of a fixed size that forward changes in place (copy_, index_copy_, "
     "add_), or pass it to forward and return it"
 )
+
+
+FIXED = "register {name} as a buffer, which forward may change: a package cannot return a changed parameter"
 
 
 def weights_of(module: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -38,6 +38,7 @@ class Journal:
         self.file = -1
         self.count = 0
         self.written = 0
+        self.paused = False  # while we compile and call, and not the program
 
     def event(self, event: str, **facts: object) -> None:
         """Write one event. The first event starts the journal, with the event `process`.
@@ -209,7 +210,7 @@ def around(journal: Journal, original: Callable[..., Any], hook: Hook) -> Callab
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        ending = safely(journal, _begin, hook, args, kwargs, where=where)
+        ending = None if journal.paused else safely(journal, _begin, hook, args, kwargs, where=where)
         if ending is None:
             return original(*args, **kwargs)
         try:

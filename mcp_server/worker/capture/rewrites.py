@@ -363,6 +363,34 @@ def with_start(node: Node, _module: Any) -> Optional[Node]:
 
 
 @in_expression
+def symbolic_integer(node: Node, _module: Any) -> Optional[Node]:
+    """Rewrite `int(n * ratio)` of a size, which would be a number."""
+    is_product = calls(node, "int") and len(node.args) == 1 and not isinstance(node.args[0], ast.Constant)
+    return parsed("torch.sym_int(N)", N=node.args[0]) if is_product else None
+
+
+@in_expression
+def cut_by_index(node: Node, _module: Any) -> Optional[Node]:
+    """Rewrite `x[:, :k]`: an index has no bound that the export must prove."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+        return None
+    new = copy.deepcopy(node)
+    parts = new.slice.elts if isinstance(new.slice, ast.Tuple) else [new.slice]
+    found = [n for n, each in enumerate(parts) if isinstance(each, ast.Slice) and each.upper is not None]
+    if len(found) != 1 or not all(isinstance(each, ast.Slice) for each in parts):
+        return None
+    part: Any = parts[found[0]]
+    if part.lower is not None or part.step is not None or isinstance(part.upper, (ast.UnaryOp, ast.Constant)):
+        return None
+    index = parsed("torch.arange(K, device=X.device)", K=part.upper, X=node.value)
+    if isinstance(new.slice, ast.Tuple):
+        new.slice.elts[found[0]] = index
+    else:
+        new.slice = index
+    return new
+
+
+@in_expression
 def copied_branch(node: Node, _module: Any) -> Optional[Node]:
     """Make a branch of `torch.cond` that returns its input return a copy of it."""
     if not calls_method(node, "cond") or len(node.args) < 3:
@@ -443,6 +471,16 @@ def one_hot(node: Node, module: Any) -> Optional[Node]:
         return None
     names = [n for n in CLASSES if isinstance(getattr(module, n, None), int)]
     return parsed(f"F(X, self.{names[0]})", F=node.func, X=node.args[0]) if names else None
+
+
+class DenseProducts(ast.NodeTransformer):
+    """Writes products of `torch.sparse` as products of dense matrices."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if len(node.args) == 2 and ast.unparse(node.func) in ("torch.sparse.mm", "torch.spmm"):
+            return parsed("A @ B", A=node.args[0], B=node.args[1])
+        return node
 
 
 CAPACITY = 64  # elements of a list that is kept in a buffer
@@ -541,6 +579,14 @@ REWRITES = [
     ),
     Rewrite("written batch", SIZE, own_size, "use the size of the input instead of the number"),
     Rewrite("math on a size", f"{SIZE}|_sym_|SpecViolation", symbolic_math, "use operators on symbols"),
+    Rewrite("integer of a size", SIZE, symbolic_integer, "keep the size symbolic with torch.sym_int"),
+    Rewrite(
+        "part of a size",
+        r"trunc\(|floor\(|//",
+        cut_by_index,
+        "take that part by an index",
+        "it is a copy, and an index beyond the end fails",
+    ),
     Rewrite("try", f"{ANY}|fake tensor call", of_try, "leave out try and except"),
     Rewrite("aliasing branch", "aliasing during", copied_branch, "return a copy from the branch"),
     Rewrite("address", "[Dd]ata pointer", no_pointer, "leave out the address"),
