@@ -131,7 +131,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if case.process is not None:
         return _of_process(case.process)
     if case.workload is None:
-        why = "a log alone cannot prove the cause: run the failing program"
+        why = "to prove the cause, let diagnose run the program that fails"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
         return [NextStep(why=why, tool="diagnose", arguments=program)]
     arguments = call_arguments(case) or workload_arguments(case.workload)

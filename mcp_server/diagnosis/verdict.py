@@ -571,8 +571,8 @@ def _side_effects(trial: Trial, suspect: Suspect) -> str:
     if effects.elements:
         count = counted(effects.elements, "output element")
         return f"{count} changed that {was(effects.elements)} not at fault"
-    if not effects.known or effects.unseen:
-        return ""
+    if not effects.known or effects.unseen or trial.before.ended != "ok":
+        return ""  # a call that returned nothing has no other elements
     differs = trial.before.failure == "differs"
     return "no element that was right changed" if differs else "no other output element changed"
 

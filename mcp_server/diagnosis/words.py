@@ -40,7 +40,7 @@ HEADLINES: dict[Category, str] = {
 POSSIBLE = HEADLINES | {  # as one of several possible causes
     "input_mismatch": "inputs that do not fit the package",
     "index_out_of_bounds": "a wrong index value",
-    "illegal_memory_access": "a kernel that accesses memory outside its tensors",
+    "illegal_memory_access": "a wrong index or size inside a kernel",
     "custom_op": "a custom operator",
     "compile_failure": "a failed compile",
     "device_mismatch": "an input on the wrong device",
@@ -130,9 +130,9 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
 
 # Why a change that only confirms must not be shipped, by how the worker makes it.
 NOT_SHIPPED = {
-    "elements": "Do not ship this change: its values only show the cause.",
+    "elements": "Do not ship this change: its values are arbitrary.",
     "resize": "Do not ship this change: it leaves out or repeats rows, only to show the cause.",
-    "pad": "Do not ship this change: its added rows only show the cause.",
+    "pad": "Do not ship this change: its added rows are arbitrary.",
     "drop_rows": "Do not ship this change: it leaves out rows, only to show the cause.",
 }
 GENERATED = "This was done in a copy of the generated code. The next compile does not keep it."

@@ -182,7 +182,7 @@ CHECKS: tuple[Flag, ...] = (
     # utils.py:1245 (2.13).
     Flag(
         config="assert_indirect_indexing",
-        shows="default on: `index out of bounds: 0 <= tmpN < BOUND` with the kernel",
+        shows="on by default: `index out of bounds: 0 <= tmpN < BOUND`, and the name of the kernel",
         misses="with 0 an out-of-range index is read silently; user-defined Triton kernels never have it",
         cost="small; 0 is only for finding out what lies behind the assert",
         in_guide=True,
@@ -351,7 +351,7 @@ PRINTING: tuple[Flag, ...] = (
         alias="TORCH_COMPILE_FORCE_DISABLE_CACHES",
         config="force_disable_caches",
         shows="works in a fresh folder below the cache",
-        misses="not needed for a changed flag: no cache skips AOTInductor's code generation",
+        misses="not needed after a flag is changed: AOTInductor generates its code again, whatever is cached",
     ),
     Flag(
         env="TORCH_COMPILE_DEBUG",

@@ -278,7 +278,7 @@ _FORMS: dict[str, tuple[Callable[[Scope, Statement, Call], None], range, str]] =
 
 
 def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, source: str | None) -> None:
-    """Record a copy of all of `source` to `target`."""
+    """Record that all of `source` is copied to `target`."""
     scope.notes = Notes()
     place = (statement.line, statement.start, statement.end, statement.block.path[1:])
     scope.moved.append(Transfer(callee, target, source, *place))

@@ -396,7 +396,7 @@ def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bo
 
 
 WIDER = "or export again with a range that includes {got}, if the model allows this size"
-BRANCH = ". A bound that no Dim sets comes from a branch of the model on this size, or from the compiler"
+BRANCH = ". If no Dim sets this bound, look for a branch of the model on this size; else the compiler set it"
 
 
 def _within(dim: CompiledDim, below: bool) -> str:

@@ -73,7 +73,7 @@ def fork(supervisor: Any, lifeline: int) -> int:
 
 
 def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
-    """In the forked process: supervise one worker, which is forked here and raises `Forked`."""
+    """Run in the forked process: fork one worker and supervise it. In the worker, raise `Forked`."""
     os.setsid()
     lifeline, stdout, stderr = descriptors[:3]
     null = os.open(os.devnull, os.O_RDWR)

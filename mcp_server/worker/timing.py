@@ -498,7 +498,7 @@ def inlined(program: Any) -> tuple[Any, list[Any]]:
 
 
 def ranked(program: Any) -> tuple[Any, list[Any]]:
-    """Find the first or last values of a sort with `topk`, if the program uses no others."""
+    """Replace a sort with `topk` where the program uses only its first or last values."""
     changed = []
     for node in list(program.graph.nodes):
         if getattr(node.target, "_opname", "") != "sort" or len(node.meta["val"][0].shape) == 0:

@@ -161,13 +161,13 @@ _Stuck = partial(Suspect, category="hang", level=CausalLevel.STATE)
 OTHER_LOCK = "a read-write lock"  # of the host, as awaited() says
 UNUSUAL = 100  # times the usual duration of a call
 MOST_TOLD = 6
-_SAME_ORDER = "take the locks in one order in every thread, or release one before waiting for the other"
+_SAME_ORDER = "take the locks in the same order in all threads, or release one before waiting for the other"
 # The advice for threads that wait for each other, by what they wait for.
 _CYCLES: dict[frozenset[str], tuple[str, str]] = {
     frozenset({"the GIL", "a free instance of the model"}): GIL_AND_RUNNER,
     frozenset({"a free instance of the model"}): (
         "A nested call of the package waits for a free runner, and every runner waits for a nested call.",
-        "call the package from its own operators only with a runner to spare (num_runners)",
+        "load a package that its own operators call with more runners (num_runners) than such calls need",
     ),
 }
 

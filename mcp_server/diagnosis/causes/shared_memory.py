@@ -125,7 +125,7 @@ ROWS = (
         summary="The program changed constants that it shares with the package (user_managed=True), so "
         "the call computes with different values: {names}.",
         fact="the values of {count} at {when} differ from those that {how} set: {names}",
-        fix="give the package clones, into which nothing else is written (no views of one block)",
+        fix="give the package its own clones of the weights, not views of one block; never write to them",
         after="{name: value.clone() for name, value in weights.items()}",
         value="written by the program after the update",
         holds=_before_suspect,

@@ -191,7 +191,7 @@ _GUARD = re.compile(r"satisfy the generated guard (?P<guard>.+)")
 
 
 def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
-    """Return the fix in the program's own words, if its export was repeated with a wider range."""
+    """Return the mismatch. If an export with a wider range passed, its fix is that edit."""
     exports = [each for tried in case.captured.attempts if tried.stage == "range" for each in tried.attempts]
     place = (mismatch.input_index, mismatch.dim)
     found = [each for each in exports if place in each.widened and each.name == _bound(mismatch)]

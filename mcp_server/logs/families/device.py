@@ -172,7 +172,7 @@ TABLE.error(
         r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
     ),
     ("out_of_memory",),
-    "The device has too little free memory for the request. PyTorch's memory statistics do not count a package's weights.",
+    "The device has too little free memory for the request. PyTorch's memory statistics do not count a package's weights: nvidia-smi shows all memory in use.",
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
     names=(
@@ -249,7 +249,7 @@ TABLE.error(
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
     stage="any",
     names=Naming("CUDA driver", "{status}"),
-    fix="update the NVIDIA driver, or install a torch that was built for a CUDA which this driver supports",
+    fix="update the NVIDIA driver, or install a torch that was built for a CUDA version that this driver supports",
 )
 TABLE.error(
     "no_driver",

@@ -178,7 +178,7 @@ _PIECE = re.compile(
 
 
 def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Return stripped (start, end) offsets of the arguments in `text[start:end]`, split at top-level commas.
+    """Split `text[start:end]` at top-level commas. Return each argument's offsets, without blanks.
 
     A trailing comma, as in `{8L, }`, adds no argument.
     """

@@ -69,7 +69,7 @@ def anything(dtype: str) -> Interval:
 
 
 class Bounds:
-    """Intervals and directions of terms, from elements, sizes and loop variables that are known by name."""
+    """The interval of each term, and whether it rises or falls with an element, size or loop variable."""
 
     def __init__(self, known: Mapping[str, Interval]) -> None:
         self.known = known

@@ -167,7 +167,7 @@ _NICE: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
     "log2": (math.log2, lambda value: 2.0**value),
     "exp": (math.exp, math.log),
 }
-"""Functions of a model that a compiler folds into constants, each with its inverse."""
+"""Functions that a compiler may evaluate when it folds constants, each with its inverse."""
 
 NameOf = Callable[[Element], str]
 

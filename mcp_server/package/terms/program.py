@@ -265,7 +265,7 @@ class Reader(Translator):
         return all_of(self.tests)
 
     def settle(self, turning: Collection[str], first: int) -> None:
-        """Mark the stores of a loop that may read what another iteration stored.
+        """Mark the stores of a loop if an iteration may read what another iteration stored.
 
         `turning` are the positions that differ between iterations; `first` is the number of the loop's first
         access. If an iteration loads and stores only at one place, which depends on the loop, it reads no

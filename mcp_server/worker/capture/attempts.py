@@ -481,7 +481,7 @@ def declaration(failing: Failing, name: str, bound: str, size: int) -> Tuple[str
 
 
 def _declared_in(file: str, name: str) -> Iterator[Any]:
-    """Yield the calls `Dim("name", ...)` of a file."""
+    """Yield each call of `Dim` in a file whose first argument is `name`."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:

@@ -533,7 +533,7 @@ def words(failing: Failing) -> str:
 
 
 def rewritten(failing: Failing, text: str) -> Iterator[Change]:
-    """Apply rows that fit the error's text at the lines that it names, or at every line if it names none."""
+    """Yield the changes of rows that fit the error's text, at the lines that it names or, if none, at all."""
     rows = fitting(text, failing.stage)
     known = list(functions(failing.module)) if rows else []
     known += helpers([function for _, _, function in known])

@@ -155,7 +155,7 @@ class CaptureStore:
         return facts
 
     def _named(self, path: str, key: str) -> str:
-        """Return the path at which the package is kept, in its own directory."""
+        """Make a directory for the package, and return the path of its copy there."""
         directory = os.path.join(self.directory, "package-" + key)
         os.makedirs(directory, exist_ok=True)
         return os.path.join(directory, os.path.basename(path))
