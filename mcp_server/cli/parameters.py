@@ -56,7 +56,8 @@ OPTIONS = {
 FILES = ("package", "exported", "inputs", "log", "python", "expect", "edit", "constants", "core")
 METAVARS = {
     **dict.fromkeys(FILES, "FILE"),
-    **dict.fromkeys(("cwd", "recording", "folder", "directory"), "DIR"),
+    **dict.fromkeys(("cwd", "folder", "directory"), "DIR"),
+    "recording": "PATH",
     **dict.fromkeys(("model_name", "kernel", "kernels", "buffer", "buffers", "symbol", "constant"), "NAME"),
     "extra_imports": "MODULE",
     "check": "COMMAND",
@@ -125,7 +126,7 @@ def _option(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
     elif kind not in (bool, str, list[str], list[int]):
         kind = str
     dashed = command_name(name)
-    spelled = f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}"
+    spelled = f"--{dashed}/--no-{dashed}" if kind is bool and default else f"--{dashed}"
     info = typer.Option(
         *OPTION_NAMES.get(name, (spelled,)),
         help=help_text,

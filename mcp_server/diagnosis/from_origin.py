@@ -123,7 +123,9 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
         value = operation.value or "bad value"
-        found.append(f"The {value} comes from {elements.removesuffix(f' = {value}')}.")
+        # A divisor of 0 may be the sum or the root of many elements, of which one alone decides nothing.
+        verb = "depends on" if operation.op == "div" else "comes from"
+        found.append(f"The {value} {verb} {elements.removesuffix(f' = {value}')}.")
     return [*found, *_beside(origin)]
 
 

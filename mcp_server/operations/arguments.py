@@ -122,7 +122,7 @@ class DiagnoseArguments(WorkloadArguments):
     log: str = Field(default="", description="Log of a failing run, or a job to continue.")
     recording: str = Field(
         default="",
-        description="Folder of `record` (or of torch's kernel captures), or a core file, that has the call.",
+        description="Folder of `record` or of torch's kernel captures, or a core file.",
     )
     pid: int = Field(default=0, ge=0, description="Process to look at; it keeps running.")
     budget_s: float = Field(
@@ -146,7 +146,9 @@ class DiagnoseArguments(WorkloadArguments):
     check: list[str] = Field(
         default=[], description="Command that gets a file of outputs, and exits with 0 if they are correct."
     )
-    in_place: bool = Field(default=False, description="Do not restore packages that the script overwrites.")
+    in_place: bool = Field(
+        default=False, description="Keep packages that the script overwrites; by default they are restored."
+    )
 
 
 class CompileArguments(ModelArguments):
@@ -319,12 +321,16 @@ COMMANDS = frozenset({"check"})  # options that take a whole command line
 PAIRS = frozenset({"replace"})  # options that take two words at once
 
 
+ON_BY_DEFAULT = frozenset({"sync"})
+
+
 def option_words(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Format arguments as words of a command; an option is repeated for each item of a mapping or list."""
     for name, value in arguments.items():
         option = option_of(name)
         if isinstance(value, bool):
-            yield option if value else f"--no-{option.removeprefix('--')}"
+            if value or name in ON_BY_DEFAULT:
+                yield option if value else f"--no-{option.removeprefix('--')}"
         elif name in PAIRS:
             yield from (option, *value)
         elif name in COMMANDS:

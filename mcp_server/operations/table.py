@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
 
@@ -512,12 +513,20 @@ def in_shell_words(text: str) -> str:
     return _NAMES.sub(lambda found: ("--" if found[1] in _OPTIONS else "") + command_name(found[1]), text)
 
 
+def _target(arguments: Mapping[str, Any], fields: Mapping[str, object]) -> list[str]:
+    """Return the argument that a command takes as its target, by the name of the file; empty if none."""
+    kinds = {"script": ".py", "package": ".pt2"} if "script" in fields else {}
+    return [name for name, end in kinds.items() if str(arguments.get(name, "")).endswith(end)][:1]
+
+
 def command_line(step: NextStep) -> str:
     """Return the shell command equivalent to a suggested tool call. Required arguments are positional."""
     fields = next((op.arguments.model_fields for op in OPERATIONS if op.name == step.tool), {})
     required = sorted(name for name in step.arguments if name in fields and fields[name].is_required())
-    words = ["aoti-debug", command_name(step.tool), *(str(step.arguments[name]) for name in required)]
-    named = {name: value for name, value in step.arguments.items() if name not in required}
+    target = [] if required or "script_args" in step.arguments else _target(step.arguments, fields)
+    first = [*required, *target]
+    words = ["aoti-debug", command_name(step.tool), *(str(step.arguments[name]) for name in first)]
+    named = {name: value for name, value in step.arguments.items() if name not in first}
     if step.tool == "diagnose" and args.HANDLE.fullmatch(str(named.get("log", ""))):
         named = {"resume": named.pop("log"), **named}
     return shlex.join([*words, *args.option_words(named)])
