@@ -32,8 +32,11 @@ def _laid_out() -> Path:
                 same = row.get("same_as")
                 text = (HOME / same).read_text() if same else "\n".join(row["lines"])
                 (new / row["file"]).write_text(text)
-            if not target.is_dir():  # another process may have been faster
+            try:
                 new.rename(target)
+            except OSError:  # another process was faster: its folder is not empty
+                if not target.is_dir():
+                    raise
     return target
 
 
