@@ -78,7 +78,7 @@ TABLE.error(
     "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
     guide=BUILD_GUIDE,
     names=Naming("{option}", "not an option of this torch", kind="script"),
-    fix="correct the name {option} among the options of the compile (torch._inductor.config lists them), or leave it out",
+    fix="correct the name {option} among the options (torch._inductor.config lists them), or leave it out",
 )
 # What a program around a package (its C++ host) needs from libtorch, as GCC 12 and GNU ld say (torch 2.13).
 TABLE.cause(
