@@ -31,8 +31,8 @@ QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "INDUCTOR_PROVENANCE": "1"}
 def compiled(launches: int, asked: argparse.Namespace, directory: Path) -> Pair:
     """Compile a chain of that many launches, and return it with its program."""
     shape = map(str, (launches // 2, asked.rows, asked.width, asked.device, directory))
-    program = str(Path(__file__).with_name("chain.py"))
-    subprocess.run([sys.executable, "-W", "ignore", program, *shape], env={**os.environ, **QUICK}, check=True)
+    argv = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("chain.py")), *shape]
+    subprocess.run(argv, env={**os.environ, **QUICK}, check=True)
     workload = PackageWorkload(package=directory / "chain.pt2", inputs=directory / "inputs.pt", env=QUICK)
     return Pair(workload, directory / "program.pt2", ())
 
