@@ -45,7 +45,8 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         # The guard in the model lines that the kernel computes, if every line is known and can be guarded.
         # Without provenance there may be more lines, unless eager mode shows which ones make the value.
         known = _made_in_eager(launch_lines(origin.launch_index, case, ALL_LINES), case)
-        shown = [each for each in guilty.model_locations if (each.file, each.line) in _bad_in_eager(case)]
+        bad = _bad_in_eager(case)
+        shown = [each for each in guilty.model_locations if (each.file, each.line) in bad]
         lines = [*known, *guilty.model_locations] if known else shown
         change = _in_model(change, [each.code for each in lines], origin)
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:

@@ -258,8 +258,8 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
     if training and (case.equals_eager or tried is not None):
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
-    drift = own_drift(case) or next(iter(case.captured.drifts), None)
-    tried = _tried(WEIGHTS, case) if drift is own_drift(case) else None
+    own = own_drift(case)
+    drift, tried = own or next(iter(case.captured.drifts), None), _tried(WEIGHTS, case) if own else None
     # Later updates of the package's constants may have given it the new weights.
     if drift is not None and (tried is not None or not case.captured.updates):
         yield replace(_drifted(drift.names, case), intervention=tried, harmful=case.failed)

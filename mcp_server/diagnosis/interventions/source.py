@@ -24,7 +24,7 @@ from mcp_server.model import PackageWorkload
 from mcp_server.package.pytorch.program import OddLaunch, PytorchProgram
 from mcp_server.probes.build import with_probes
 from mcp_server.runtime.context import Context
-from mcp_server.tools.decompile import WEIGHTS, asked, write
+from mcp_server.tools.decompile import WEIGHTS, Written, asked, write
 from mcp_server.worker.protocol import EditedProgram, LaunchAlone
 from mcp_server.worker.report import Attempt
 
@@ -77,6 +77,13 @@ async def edited(
     is not a function of the program.
     """
     written = await write(context, workload, context.fresh("as-pytorch"))
+    return await _edited(context, call, workload, written, edit, launch)
+
+
+async def _edited(
+    context: Context, call: TriedCall, workload: PackageWorkload, written: Written, edit: Path, launch: int
+) -> tuple[TriedCall, Intervention]:
+    """As `edited`, for a program that was written before."""
     text = await anyio.to_thread.run_sync(edit.read_text)
     before, after = _changed_lines(written.program.text, text)
     if before == after:
@@ -119,13 +126,12 @@ async def edited(
 
 
 async def as_usual(
-    context: Context, call: TriedCall, workload: PackageWorkload, odd: OddLaunch
+    context: Context, call: TriedCall, workload: PackageWorkload, written: Written, odd: OddLaunch
 ) -> tuple[TriedCall, Intervention]:
     """Return the call in which an odd launch computes what the others of its kind compute; see `edited`."""
     edit = context.fresh("usual") / f"launch_{odd.launch}.py"
-    edit.parent.mkdir(parents=True, exist_ok=True)
     await anyio.to_thread.run_sync(edit.write_text, odd.text)
-    call, made = await edited(context, call, workload, edit, odd.launch)
+    call, made = await _edited(context, call, workload, written, edit, odd.launch)
     what = f"the call with launch {odd.launch} computing what the others of its kind compute"
     action = f"compute there what the {len(odd.others)} other launches compute, and compile the model again"
     return call, replace(made, key=usual_key(odd.launch), what=what, action=action)

@@ -136,7 +136,7 @@ class JudgeBySource(Observation):
             case.trials[made.key] = await try_intervention(context, call, made)
         for odd in found.odd[:MOST_TRIED] if case.symptom.judges and not found.different else ():
             try:
-                usual, made = await as_usual(context, call, case.package_call, odd)
+                usual, made = await as_usual(context, call, case.package_call, written, odd)
             except ProblemError:  # the package takes no probes, or the program does not fail
                 continue
             case.trials[made.key] = await try_intervention(context, usual, made)

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 
 from mcp_server.package.calls import Body
@@ -81,7 +81,7 @@ class PytorchProgram:
         blocks = self.text.split("\n\n\n")
         return {block[4 : block.index("(")]: block for block in blocks if block.startswith("def ")}
 
-    @property
+    @cached_property
     def odd(self) -> list[OddLaunch]:
         """Launches that differ in a line or two from at least three of their kind, which all agree.
 

@@ -146,9 +146,9 @@ def changing(module: torch.nn.Module, name: str) -> Tuple[str, List[Place]]:
     for _, method, function in functions(module):
         if method == "__init__":
             continue
-        for node, first in _nodes_of(function):
+        for node in _nodes_of(function):
             if _changes(node, name):
-                return kind, [(function.__code__.co_filename, first + node.lineno - 1)]
+                return kind, [(function.__code__.co_filename, node.lineno)]
     return kind, []
 
 
@@ -376,7 +376,7 @@ def _container(kind: Any, register: Callable[..., Any]) -> Iterator[None]:
 def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any, str]]:
     """Return the statement that sets a parameter or buffer: its place, the value's syntax tree, its code."""
     for _, _, function in functions(owner):
-        for node, first in _nodes_of(function):
+        for node in _nodes_of(function):
             value = None
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{name}":
                 value = node.value
@@ -384,17 +384,23 @@ def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any
                 named = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == name
                 value = node.args[1] if named and len(node.args) > 1 else None
             if value is not None:
-                place = (function.__code__.co_filename, first + node.lineno - 1)
-                return place, value, ast.unparse(node)
+                return (function.__code__.co_filename, node.lineno), value, ast.unparse(node)
     return None
 
 
-def _nodes_of(function: Any) -> Iterator[Tuple[Any, int]]:
-    """Yield the nodes of a function's syntax tree, each with the function's first line."""
-    with contextlib.suppress(OSError, TypeError):
+def _tree_of(function: Any) -> Optional[ast.Module]:
+    """Return the syntax tree of a function, with the lines of its file; None if it has no source."""
+    try:
         lines, first = inspect.getsourcelines(function)
-        for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
-            yield node, first
+    except (OSError, TypeError):
+        return None
+    return ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1)
+
+
+def _nodes_of(function: Any) -> Iterator[Any]:
+    """Yield the nodes of a function's syntax tree, with the lines of its file; nothing without source."""
+    tree = _tree_of(function)
+    yield from ast.walk(tree) if tree is not None else ()
 
 
 def dense(failing: Failing) -> Iterator[Change]:
@@ -405,9 +411,9 @@ def dense(failing: Failing) -> Iterator[Change]:
         for name, value in each._buffers.items()
         if value is not None and value.layout is not torch.strided
     ]
-    products = [new for each in functions(failing.module) if (new := _without_sparse(*each)) is not None]
     if not sparse:
         return
+    products = [new for each in functions(failing.module) if (new := _without_sparse(*each)) is not None]
     told = Attempt("sparse buffer", "keep the buffer dense, and multiply with @")
     told.note = (
         "it then has an element for each zero; if that is too large, keep indices and values, and add up the "
@@ -425,11 +431,9 @@ def dense(failing: Failing) -> Iterator[Change]:
 
 def _without_sparse(owner: Any, name: str, function: Any) -> Any:
     """Return a method with `a @ b` for `torch.sparse.mm(a, b)`, and the changed lines; None if none are."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-    except (OSError, TypeError):
+    tree = _tree_of(function)
+    if tree is None:
         return None
-    tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1)
     texts = list(map(str.strip, ast.unparse(tree).splitlines()))
     made = ast.fix_missing_locations(DenseProducts().visit(tree))
     changed = [(a, b) for a, b in zip(texts, map(str.strip, ast.unparse(made).splitlines())) if a != b]
