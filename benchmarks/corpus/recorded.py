@@ -25,13 +25,16 @@ _PYTHON_FRAME = r'  File "/opt/venv/.*\n(?:    .*\n){0,2}'
 _NATIVE_FRAME = r"frame #\d+: .*\n"
 _FRAMES = (
     re.compile(rf"((?:{_PYTHON_FRAME}){{2}})(?:{_PYTHON_FRAME})+((?:{_PYTHON_FRAME}){{2}})"),
-    re.compile(rf"((?:{_NATIVE_FRAME}){{9}})(?:{_NATIVE_FRAME})+()"),
+    re.compile(rf"((?:{_NATIVE_FRAME}){{6}})(?:{_NATIVE_FRAME})+()"),
 )
 """Library frames in a row. Of Python, the first and last two are kept; of C++, those down to the package."""
+_GRAPH = re.compile(r"^\n*def forward\(self, .*\n(?: {4}.*\n|\n)*", re.M)
+"""What a failed export prints of the program that it traced so far."""
 
 
 def shortened(text: str) -> str:
-    """`text` without the inner library frames of its stacks."""
+    """`text` without traced graphs, and without the inner library frames of its stacks."""
+    text = _GRAPH.sub("", text)
     for frames in _FRAMES:
         text = frames.sub(r"\1\2", text)
     return text

@@ -36,7 +36,6 @@ from tests.diagnosis.support import (
     worker_run,
 )
 from tests.memory_faults.support import FAULTS, given_to, joined, view_of
-from tests.support.programs import recorded
 from tests.worker.support import context_in
 
 CALLER = "  /app/serve.py(55): main"
@@ -245,16 +244,18 @@ def test_a_kernel_that_cannot_be_compiled_here_stays_possible(tmp_path: Path) ->
     assert any("It was not repaired" in note for note in case.notes)
 
 
-BODY = "tl.store(out + slot * width + col, tl.load(x + row * width + col))"
-SUM = "tl.store(out + slot, tl.sum(tl.load(x + row * width + col), 0))"
+BODY = "tl.store(out + row * width + col, tl.load(table + index * width + col))"
+SUM = "tl.store(out + row, tl.sum(tl.load(table + index * width + col), 0))"
 
 
-def narrow_case(directory: Path, dtype: str = "fp16", workload: Workload | None = None) -> DiagnosisState:
-    """A call of the recorded package, whose own kernel sums values of `dtype`."""
+def reducing(
+    directory: Path, body: str, dtype: str = "fp32", workload: Workload | None = None
+) -> DiagnosisState:
+    """A call of a recorded package whose own kernel reads a table of `dtype` and does this with a row."""
     given = workload or PackageWorkload(package=directory, inputs=Path("inputs.pt"))
     case = DiagnosisState(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
-    changes = {BODY: SUM, "{'x': '*fp32'": f"{{'x': '*{dtype}'"}
-    case.package = recorded("user_spread", directory, changes).package
+    changes = {BODY: body, "{'table': '*fp32'": f"{{'table': '*{dtype}'"}
+    case.package = view_of(FAULTS / "host_tensor", directory, changes).package
     case.runs["plain"] = run("plain", "", called())
     return case
 
@@ -262,50 +263,48 @@ def narrow_case(directory: Path, dtype: str = "fp16", workload: Workload | None 
 @pytest.mark.parametrize(("dtype", "narrow"), [("fp16", True), ("bf16", True), ("fp32", False)])
 def test_a_kernel_that_sums_in_16_bits_is_suspect(tmp_path: Path, dtype: str, narrow: bool) -> None:
     """The signature in the package tells the dtype; nothing is run, so that it is only possible."""
-    found = by("custom_op.detect_reductions", narrow_case(tmp_path, dtype))
-    assert [each.guilty.name for each in found] == (["spread_kernel"] if narrow else [])
+    found = by("custom_op.detect_reductions", reducing(tmp_path, SUM, dtype))
+    assert [each.guilty.name for each in found] == (["lookup_kernel"] if narrow else [])
     for each in found:
         assert each.category == "wrong_output" and "tl.sum(" in each.summary and not each.observed
 
 
-MAXIMUM = "tl.store(out + slot, tl.max(tl.load(x + col, mask=col < width, other={other}), 0))"
+MAXIMUM = "tl.store(out + row, tl.max(tl.load(table + col, mask=col < width, other={other}), 0))"
 EXPECTED = {"event": "compared_expected", "equal": False, "outputs": [{"output": 0, "elements": 6}]}
 SCRIPT = f"""import triton
 
 @triton.jit
-def spread_kernel(x, slots, out, width: tl.constexpr):
-    col, slot = tl.arange(0, width), 0
+def lookup_kernel(table, ids, out, width: tl.constexpr):
+    col, row = tl.arange(0, width), 0
     {MAXIMUM.format(other=0.0)}
 """
 
 
-def padded_case(directory: Path, other: str, workload: Workload | None = None) -> DiagnosisState:
-    """A call of the recorded package, whose own kernel takes a maximum over lanes that hold `other`."""
-    given = workload or PackageWorkload(package=directory, inputs=Path("inputs.pt"))
-    case = DiagnosisState(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
-    changes = {BODY: MAXIMUM.format(other=other)}
-    case.package = recorded("user_spread", directory, changes).package
-    case.runs["plain"] = run("plain", "", called())
-    return case
-
-
 def test_a_kernel_whose_masked_lanes_count_is_suspect(tmp_path: Path) -> None:
     """One whose masked lanes hold 0 where a maximum is taken, and none with a neutral filler."""
-    (found,) = by("custom_op.detect_reductions", padded_case(tmp_path, "0.0"))
+    (found,) = by("custom_op.detect_reductions", reducing(tmp_path, MAXIMUM.format(other="0.0")))
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "wrong_output",
         "kernel",
-        "spread_kernel",
+        "lookup_kernel",
     )
     assert found.fix is not None and "other=float('-inf')" in found.fix.text
     assert "tl.max(" in found.summary and found.weak
     (tmp_path / "sound").mkdir()
-    assert list(by("custom_op.detect_reductions", padded_case(tmp_path / "sound", "float('-inf')"))) == []
+    assert (
+        list(
+            by(
+                "custom_op.detect_reductions",
+                reducing(tmp_path / "sound", MAXIMUM.format(other="float('-inf')")),
+            )
+        )
+        == []
+    )
 
 
 def test_a_reference_that_differs_makes_it_the_first_to_suspect(tmp_path: Path) -> None:
     """The numbers are wrong then, and the source says where."""
-    case = padded_case(tmp_path, "0.0")
+    case = reducing(tmp_path, MAXIMUM.format(other="0.0"))
     case.runs["plain"] = run("plain", "", called(), EXPECTED)
     (found,) = by("custom_op.detect_reductions", case)
     assert not found.weak and confidence(found, case) == "possible"
@@ -315,7 +314,7 @@ def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
     """The load whose filler is wrong, where the kernel is in the script that was given."""
     script = tmp_path / "model.py"
     script.write_text(SCRIPT)
-    case = padded_case(tmp_path, "0.0", ScriptWorkload(script=script))
+    case = reducing(tmp_path, MAXIMUM.format(other="0.0"), workload=ScriptWorkload(script=script))
     (found,) = by("custom_op.detect_reductions", case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 6) and "other=0.0" in first.code

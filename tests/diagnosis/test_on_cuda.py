@@ -167,7 +167,7 @@ def test_a_package_without_a_device_goes_where_its_inputs_are(
     monkeypatch.setattr("mcp_server.runtime.context.SECOND_GPU", second)
     case = DiagnosisState(PackageWorkload(package=tmp_path, inputs=tmp_path / "i.pt", device_index=asked))
     case.call = CallSpec("run", {"device_index": asked}, tmp_path, tmp_path / "i.pt")
-    case.package = recorded("user_spread", tmp_path).package
+    case.package = recorded("counter", tmp_path).package
     if asked < 0 and gpus > 1:
         assert look("run").gain(case, []) == 0
     case.given = Given(tuple(GivenTensor("float32", (2,), device=device) for device in devices))

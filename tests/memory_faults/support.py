@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,15 @@ def given_to(name: str, *, rows: int | None = None) -> Any:
     return from_leaves([replace(leaf, kind="tensor") for leaf in leaves], None)
 
 
-def view_of(recording: Path, directory: Path, old: str = "", new: str = "") -> PackageView:
-    """The recorded package; with `old` made `new` in its generated code, which keeps its lines."""
+def view_of(recording: Path, directory: Path, changes: Mapping[str, str] = {}) -> PackageView:
+    """The recorded package, with `changes` of its generated code."""
     for path in recording.glob("model*"):
         shutil.copyfile(path, directory / path.name)
-    if old:
-        path = directory / "model.wrapper.cpp"
-        text = path.read_text()
+    text = (wrapper := directory / "model.wrapper.cpp").read_text()
+    for old, new in changes.items():
         assert old in text
-        path.write_text(text.replace(old, new))
+        text = text.replace(old, new)
+    wrapper.write_text(text)
     return view_package(directory)
 
 
@@ -49,12 +50,11 @@ def joined(
     *,
     with_journal: bool = True,
     with_values: bool = True,
-    old: str = "",
-    new: str = "",
+    changes: Mapping[str, str] = {},
 ) -> Fault | None:
     """The first fault of a recorded run, joined with everything that the run left."""
     recording = FAULTS / name
-    view = view_of(recording, directory, old, new)
+    view = view_of(recording, directory, changes)
     _, found = read_report(recording / "memcheck.txt", "memcheck", view)
     evidence = Evidence(
         journal=read_journal_file(recording / "launches.jsonl") if with_journal else None,

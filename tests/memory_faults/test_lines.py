@@ -273,7 +273,7 @@ def test_a_mask_that_bounds_the_other_side_only_is_the_kernels(
 ) -> None:
     """An index that a user's kernel masks on one side may be anything; one that it leaves alone may not."""
     load = "tl.load(table + index * width + col"
-    fault = joined(name, tmp_path, old=f"{load})", new=f"{load}, {mask})")
+    fault = joined(name, tmp_path, changes={f"{load})": f"{load}, {mask})"})
     assert fault is not None and fault.blame is not None
     assert fault.blame.kind == guilty
     if guilty == "kernel":
@@ -284,7 +284,7 @@ def test_a_mask_that_bounds_the_other_side_only_is_the_kernels(
 def test_a_buffer_of_another_size_blames_the_launch_that_made_it(tmp_path: Path) -> None:
     """The wrapper expects two rows more than the buffer has: not the kernel that reads it is at fault."""
     sizes = "int_array_2[] = {"
-    fault = joined("missing_mask", tmp_path, old=f"{sizes}s77,", new=f"{sizes}s77 + 2L,")
+    fault = joined("missing_mask", tmp_path, changes={f"{sizes}s77,": f"{sizes}s77 + 2L,"})
     assert fault is not None and fault.blame is not None
     assert (fault.blame.name, fault.blame.category) == ("triton_poi_fused_sin_0", "illegal_memory_access")
 

@@ -20,14 +20,12 @@ WRAPPERS = RECORDINGS / "wrappers"
 GOLD = Path(__file__).with_name("wrappers.summary.txt")
 SUMMARISED = (
     "attention.torch-2.11-cuda",
-    "branch.torch-2.15-cpu",
     "computed_index.torch-2.13-cpu",
     "folding.torch-2.13-cpu",
     "lazy_shift.torch-2.15-cuda",
     "plugin.torch-2.9-cpu",
     "scatter.torch-2.8-cpu",
     "scatter.torch-2.15-cpu",
-    "user_spread.torch-2.11-cuda",
 )
 """One for each release, device and kind of launch: the other wrappers have no line of another kind."""
 
@@ -75,8 +73,9 @@ def _lines(wrapper: Any) -> Iterator[str]:
     for body in filter(None, (wrapper.folding, wrapper.run)):
         yield f"{body.name}:"
         for buffer in body.buffers.values():
-            layout = f"{buffer.dtype} {buffer.sizes} {buffer.strides} {buffer.offset}"
-            yield f"{buffer.name}: {buffer.kind} {buffer.position} storage {buffer.storage} {layout}"
+            layout = f" {buffer.dtype} {buffer.sizes} {buffer.strides} {buffer.offset}"
+            known = "" if buffer.sizes is None else layout
+            yield f"{buffer.name}: {buffer.kind} {buffer.position} storage {buffer.storage}{known}"
         flow = Dataflow(body)
         for launch in body.launches:
             yield from _launch(wrapper, flow, launch)

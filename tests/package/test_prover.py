@@ -253,12 +253,12 @@ BROKEN = {
 def test_what_a_users_kernel_does_wrong_for_the_sizes_of_a_call(name: str, tmp_path: Path) -> None:
     """Twelve programs of 128 lanes on [96, 16] elements: each defect is named, and nothing else."""
     body, wrong = BROKEN[name]
-    view = view_of(FAULTS / "missing_mask", tmp_path, KERNEL, f"        {body}\n")
+    view = view_of(FAULTS / "missing_mask", tmp_path, {KERNEL: f"        {body}\n"})
     assert set(defects(view, {"s77": 96})) == wrong
 
 
 def test_a_users_kernel_that_takes_a_strided_tensor_for_contiguous(tmp_path: Path) -> None:
     """Rows of 16 elements lie 32 apart, so the 17th element of memory belongs to no row."""
     strided = "static constexpr int64_t int_array_3[] = {32L, 1L};"
-    view = view_of(FAULTS / "missing_mask", tmp_path, strided.replace("32L", "16L"), strided)
+    view = view_of(FAULTS / "missing_mask", tmp_path, {strided.replace("32L", "16L"): strided})
     assert ("gap", "x") in defects(view, {"s77": 96})
