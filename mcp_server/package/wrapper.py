@@ -258,7 +258,7 @@ class _Reader:
 
 _FUNCTION = re.compile(r"^void \w+::(?P<name>_const_run_impl|run_impl)\(", re.M)
 _OPEN = re.compile(r"\)\s*\{")
-_FOLDED = re.compile(r'folded_constants_map\["(\w+)"\] = \w+\[(\d+)\]')
+_FOLDED = re.compile(r'folded_constants_map\["(\w+)"\] = \w+\[(\d{1,19})\]')
 
 
 @dataclass(frozen=True)
