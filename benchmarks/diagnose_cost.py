@@ -52,7 +52,7 @@ def of_script(asked: Question) -> tuple[float, float]:
 
 
 def of_package(asked: Question) -> tuple[float, float] | None:
-    """Seconds of the plain call and of the diagnosis; None for a call without inputs in a file."""
+    """Seconds of the plain call and of the diagnosis. None for a call without inputs in a file."""
     given = dict(zip(asked.arguments[::2], asked.arguments[1::2], strict=True))
     if "--inputs" not in given or "--extra-imports" in given or given["--model-name"] != "model":
         return None

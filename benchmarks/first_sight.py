@@ -18,7 +18,7 @@ LEVELS = ("proven", "likely", "possible")
 
 @dataclass(frozen=True)
 class First:
-    """A first verdict beside the answer; None where there is nothing to judge."""
+    """A first verdict beside the answer. None where there is nothing to judge."""
 
     batch: int
     form: str

@@ -20,7 +20,7 @@ MIXED = torch.tensor([5, 1, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12,
 
 @dataclass(frozen=True)
 class Program:
-    """`source` is the thread that reports it, as NUMBER of pytorch/pytorch; empty for a healthy program."""
+    """`source` is the thread that reports it, as NUMBER of pytorch/pytorch. Empty for a healthy program."""
 
     source: str
     run: Callable[..., object]

@@ -47,10 +47,7 @@ EAGER: dict[tuple[Category, Eager], str] = {
     ("nan_or_inf", "same"): f"Eager mode returns the same result, {IN_MODEL}",
     ("nan_or_inf", "differs"): f"Eager mode returns finite values, {IN_PACKAGE}",
     ("index_out_of_bounds", "same"): f"Eager mode fails too, {IN_MODEL}",
-    (
-        "index_out_of_bounds",
-        "differs",
-    ): "Eager mode returns, because it does not check what the package checks.",
+    ("index_out_of_bounds", "differs"): "Eager mode returns: it does not make this check.",
     ("wrong_output", "same"): f"Eager mode returns the same numbers, {IN_MODEL}",
     ("wrong_output", "differs"): f"Eager mode returns different numbers, {IN_PACKAGE}",
 }
@@ -68,7 +65,7 @@ class Line:
 
     @property
     def mark(self) -> str:
-        """The prefix of a code line; empty for other lines."""
+        """The prefix of a code line. Empty for other lines."""
         return {"removed": "- ", "added": "+ ", "command": "$ "}.get(self.role, "")
 
     def plain(self) -> str:
@@ -99,7 +96,7 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     if verdict.fix:
         yield from _fix(verdict.fix)
     if verdict.confirmed:
-        yield from _confirmed(verdict.confirmed)
+        yield from _labelled("Confirmed", confirmation(verdict.confirmed))
     for cause in verdict.causes[1:]:
         same = verdict.intervention is not None and cause.intervention == verdict.intervention
         yield Line("label", _bounded(cause.summary), "Also" if same else "Then fix")
@@ -123,27 +120,22 @@ def _once(facts: list[str]) -> list[str]:
 
 def title_of(verdict: Verdict) -> str:
     """Format the title: `FAULT  NaN in output 0  (proven)`."""
-    how = f"({verdict.confidence})" if verdict.outcome == "fault" else ""
-    if verdict.outcome == "no_fault":
-        how = f"({HEALTHY[verdict.confidence]})" if verdict.confidence in HEALTHY else ""
-    words = verdict.headline or (verdict.category or "").replace("_", " ")
-    if verdict.outcome == "no_fault":
-        words = ""
-    return _bounded("  ".join(filter(None, (OUTCOME_TITLE[verdict.outcome], words, how))))
-
-
-def short_names(text: str) -> str:
-    """Shorten long kernel names in the middle: `cpp_fused__softmax…unsqueeze_view_1`."""
-    return _KERNEL.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", text)
+    surely = {"fault": verdict.confidence, "no_fault": HEALTHY.get(verdict.confidence)}.get(verdict.outcome)
+    words = "" if verdict.outcome == "no_fault" else verdict.headline or (verdict.category or "")
+    how = f"({surely})" if surely else ""
+    return _bounded("  ".join(filter(None, (OUTCOME_TITLE[verdict.outcome], words.replace("_", " "), how))))
 
 
 def _bounded(text: str) -> str:
-    text = short_names(clean(text)).replace("\n", " ")
+    """Put a text on one line, with long kernel names cut: `cpp_fused__softmax…unsqueeze_view_1`."""
+    text = _KERNEL.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", clean(text)).replace(
+        "\n", " "
+    )
     return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
 
 
 def eager_in_words(verdict: Verdict) -> str:
-    """Say what eager mode shows about where to look; empty if unknown."""
+    """Say what eager mode shows about where to look. Empty if unknown."""
     told = verdict.category is not None and verdict.outcome == "fault"
     return EAGER.get((verdict.category, verdict.eager), "") if told and verdict.category else ""
 
@@ -175,7 +167,7 @@ def _where(verdict: Verdict) -> Iterator[Line]:
 
 
 def placed_party(verdict: Verdict) -> Component | None:
-    """Return the party whose first line is the line that failed: the root cause, else the crash site."""
+    """Return the party whose first line is the line that failed: the root cause, or the crash site."""
     parties = (verdict.guilty, verdict.crashing)
     return next((party for party in parties if party is not None and party.model_locations), None)
 
@@ -197,13 +189,6 @@ def _fix(fix: Fix) -> Iterator[Line]:
     for role, code in (("removed", before), ("added", fix.after)):
         for line in (code or "").splitlines()[:MOST_CODE]:
             yield Line("removed" if role == "removed" else "added", _bounded(line))
-
-
-def _confirmed(run: Confirmed) -> Iterator[Line]:
-    first, *others = confirmation(run)
-    yield Line("label", _bounded(first), "Confirmed")
-    for each in others:
-        yield Line("label", _bounded(each))
 
 
 def confirmation(run: Confirmed) -> list[str]:
@@ -240,6 +225,6 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
 
 
 def cost_in_words(cost: Cost) -> str:
-    """Format runs, compiles and seconds."""
+    """Format runs and seconds. Compiles are not told: those of the user's script are not counted."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
-    return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"
+    return f"{counted(cost.runs, 'run')}, {cost.wall_s:.1f} s{waited}"

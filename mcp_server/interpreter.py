@@ -35,7 +35,7 @@ def interpreter_help() -> str:
 
 
 def default_python(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Path:
-    """Return the interpreter for a call that names none: AOTI_DEBUG_PYTHON unchecked, else the first with
+    """Return the interpreter for a call that names none: AOTI_DEBUG_PYTHON unchecked, or the first with
     torch.
 
     If none has torch, the first candidate is returned, so that the error names what the user would expect.

@@ -137,7 +137,7 @@ Workload = Annotated[
 
 
 class Attached(Record):
-    """A running process to look at, and the package that it has loaded; None for the one it has unpacked."""
+    """A running process to look at, and the package that it has loaded. None for the one it has unpacked."""
 
     pid: int
     package: Path | None = None
@@ -228,7 +228,7 @@ class Confirmed(Record):
 
     The call ended with `before`, with `after` once `what` was changed, and with `again` without the change.
     `side_effects` says what else in the outputs changed. `not_for_shipping` says what would be wrong if the
-    change were shipped; empty if the change is the fix. `subject` is what was timed, if not a call.
+    change were shipped. Empty if the change is the fix. `subject` is what was timed, if not a call.
     """
 
     what: str

@@ -202,7 +202,7 @@ def _step(step: NextStep) -> Iterator[RenderableType]:
 
 
 def _columns(items: Sequence[Any]) -> list[str]:
-    """Return the fields to show as a table, those non-empty in some row; empty if a table does not suit.
+    """Return the fields to show as a table, those non-empty in some row. Empty if a table does not suit.
 
     A table suits records of one class, with few columns and only short cells.
     """

@@ -155,7 +155,7 @@ def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Ite
 
 
 def _name(number: int, name: Any, arguments: dict[str, Any], patterns: list[str]) -> str:
-    """Return `name`, else the stem of the first file; with a pattern `name-stem`, to keep names unique."""
+    """Return `name`, or the stem of the first file; with a pattern `name-stem`, to keep names unique."""
     stems = [Path(arguments[key]).stem for key in patterns]
     plain = next((Path(arguments[key]).stem for key in FILES if arguments.get(key)), f"case{number}")
     parts = [str(name)] if name is not None else ([] if stems else [plain])
@@ -338,7 +338,7 @@ _DEVICE = re.compile(r"nvidia(\d+)")
 
 
 def local_gpus(devices: Path = DEVICES) -> list[str]:
-    """List GPU names from CUDA_VISIBLE_DEVICES, else /dev/nvidia*; the server cannot ask torch."""
+    """List GPU names from CUDA_VISIBLE_DEVICES, or /dev/nvidia*; the server cannot ask torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]

@@ -104,7 +104,7 @@ def tool_lines(one: Declaration) -> Iterator[str]:
 
 
 def in_a_shell(name: str, field: FieldInfo, tool: Declaration) -> str:
-    """How the command of a tool spells an argument; empty for what a shell does not need."""
+    """How the command of a tool spells an argument. Empty for what a shell does not need."""
     if name in NOT_ON_THE_COMMAND_LINE or tool not in OPERATIONS:
         return ""
     targets = targets_of(tool.arguments)

@@ -18,7 +18,7 @@ class Defect:
     """One of the defects of a program that has several: a cause of its failure, or a harmless bystander.
 
     `fixed` are replacements in the program's text that remove this defect and nothing else.
-    `expected_error` is what a run shows when this is the first cause that is left; empty for a bystander.
+    `expected_error` is what a run shows when this is the first cause that is left. Empty for a bystander.
     An empty `guilty` names nobody.
     """
 

@@ -47,7 +47,7 @@ class Program:
     home: Path
 
     def question(self, form: str) -> Question | None:
-        """The case in that form; None where the form does not exist for it."""
+        """The case in that form. None where the form does not exist for it."""
         if form == "script":
             return Question(("--script", str(self.path)), self.path.parent, self.path)
         return self._package() if form == "package" else self._log()
@@ -91,7 +91,7 @@ class Program:
 
 
 def given_arguments(seen: Capture, kept: Path) -> list[str]:
-    """Arguments for the suspect call of `seen`, with its files copied to `kept`; empty without a package.
+    """Arguments for the suspect call of `seen`, with its files copied to `kept`. Empty without a package.
 
     A script that registers operators comes along under another name: who serves such a package has them.
     """

@@ -108,7 +108,7 @@ def fits(alternative: Data, party: Data) -> bool:
 
 
 def line_right(answer: Answer, party: Data, script: Path) -> bool | None:
-    """Whether a named model line holds one of the answer's substrings; None when it has none."""
+    """Whether a named model line holds one of the answer's substrings. None when it has none."""
     if not answer.model_lines:
         return None
     source = script.read_text().splitlines()
@@ -196,7 +196,7 @@ def with_defects(score: Score, answer: Answer, verdict: Data) -> Score:
 
 
 def defect_shares(scores: Sequence[Score]) -> list[Share]:
-    """What is right about bystanders and the order of causes; empty without a program that has them."""
+    """What is right about bystanders and the order of causes. Empty without a program that has them."""
     rows = {
         "no bystander accused": [score.bystander_spared for score in scores],
         "causes in order": [score.causes_in_order for score in scores],
@@ -219,7 +219,7 @@ def summary(what: str, scores: Sequence[Score]) -> str:
 
 
 def bystander_spared(answer: Answer, verdict: Data) -> bool | None:
-    """Whether no bystander is told as a cause; None for an answer without bystanders.
+    """Whether no bystander is told as a cause. None for an answer without bystanders.
 
     Where cause and bystander have one category, the component tells them apart.
     """

@@ -27,7 +27,7 @@ ASKED_OF = frozenset({"args", "torch", "float"})  # names that statements about 
 def fix_right(
     folder: Path, source: Sequence[str], model: Model, inputs: list[Any], fix: dict[str, Any]
 ) -> bool | None:
-    """Whether the printed change removes the failure; None where it is no change that can be applied.
+    """Whether the printed change removes the failure. None where it is no change that can be applied.
 
     `source` has the lines of the model as the program has it, and `inputs` are those of the failing call.
     """
@@ -56,7 +56,7 @@ def fix_right(
 
 
 def replaced(lines: Sequence[str], before: str, after: str) -> list[str] | None:
-    """The lines with `after` in place of `before`; None where not all of `before` are lines of them."""
+    """The lines with `after` in place of `before`. None where not all of `before` are lines of them."""
     old, new = before.splitlines(), after.splitlines()
     if not old or not new or not {each.strip() for each in old} <= {each.strip() for each in lines}:
         return None
@@ -74,7 +74,7 @@ def replaced(lines: Sequence[str], before: str, after: str) -> list[str] | None:
 
 
 def about_args(code: str) -> list[ast.stmt]:
-    """The statements of code that reads only the arguments of the call; empty for other code."""
+    """The statements of code that reads only the arguments of the call. Empty for other code."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -122,7 +122,7 @@ def model_right(folder: Path, text: str, faulty: str, model: Model, inputs: list
 
 
 def _unless_refused(model: Any, given: list[Any]) -> Any:
-    """What a model gives; None if it refuses these inputs."""
+    """What a model gives. None if it refuses these inputs."""
     with contextlib.suppress(RuntimeError, IndexError):
         return model(*given)
     return None

@@ -105,7 +105,7 @@ class Planted:
 
 
 def one(asked: Asked, number: int) -> tuple[Planted, dict[str, Any], Score | None]:
-    """The program of that number, its verdict and its score; None where none could be planted."""
+    """The program of that number, its verdict and its score. None where none could be planted."""
     planted = plant(asked, number)
     if not planted.valid:
         return planted, {}, None
@@ -116,7 +116,7 @@ def one(asked: Asked, number: int) -> tuple[Planted, dict[str, Any], Score | Non
 
 
 def fixed(planted: Planted, verdict: dict[str, Any]) -> bool | None:
-    """Whether the printed fix removes the failure; None for a healthy program, and for a fix in words."""
+    """Whether the printed fix removes the failure. None for a healthy program, and for a fix in words."""
     fix = verdict.get("fix")
     if not fix or planted.fault in HEALTHY:
         return None
@@ -267,7 +267,7 @@ def first_wrong(good: Sequence[Traced], bad: Sequence[Traced]) -> tuple[int, ...
 
 
 def right_outputs(eager: Any, given: list[Any]) -> list[Any] | None:
-    """What the call should give; None where the model itself refuses its inputs."""
+    """What the call should give. None where the model itself refuses its inputs."""
     try:
         return outputs_of(eager(*[tensor.clone() for tensor in given]))
     except (RuntimeError, IndexError):

@@ -67,7 +67,14 @@ GROUPS = {
 
 
 class Grouped(TyperGroup):
-    """Lists the commands grouped by purpose."""
+    """Lists the commands grouped by purpose, and names their arguments without typer's `<str>`."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        for each in found.params if found is not None else ():
+            if each.param_type_name == "argument":
+                vars(each)["display_type_rich"] = lambda **_: ""
+        return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         listed = [name for names in GROUPS.values() for name in names]
@@ -128,9 +135,6 @@ def run_operation(operation: Operation, given: Given) -> int:
     return exit_code(record)
 
 
-SAVE_INPUTS = """To diagnose a call, save its inputs right before it:
-  torch.save([x1, x2], "bad.pt")
-  aoti-debug diagnose {} --inputs bad.pt"""
 RESUME = typer.Option("--resume", help="Continue this job; finished checks are not repeated.", metavar="JOB")
 REPORT = typer.Option("--report", help="Also write an HTML report to this directory.", metavar="DIR")
 BUNDLE = typer.Option(
@@ -161,7 +165,7 @@ def run_diagnose(given: Given) -> int:
     assert isinstance(arguments, DiagnoseArguments)
     called = arguments.inputs or arguments.recording or arguments.pid
     if Path(arguments.package).is_file() and not called:
-        say(f"No inputs: only reading and loading can be checked. {SAVE_INPUTS.format(arguments.package)}")
+        say("No inputs: only reading and loading can be checked.")
     verdict = carried_out(DIAGNOSE, arguments)
     assert isinstance(verdict, Verdict)
     print_result(verdict, given["as_json"], given["verbose"])

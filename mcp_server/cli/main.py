@@ -46,7 +46,7 @@ OF_OUTCOME = {
 
 
 def exit_code(result: Record) -> Exit:
-    """Return the code for a result: by its outcome if that decides, else by whether the step saw a fault."""
+    """Return the code for a result: by its outcome, or by whether the step saw a fault."""
     code = OF_OUTCOME.get(getattr(result, "outcome", ""))
     if code in (Exit.OK, Exit.FAULT):
         return code

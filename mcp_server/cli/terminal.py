@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from mcp_server.render import plain, write
 from mcp_server.server.standard_streams import printing
 
 STEP_S = 0.1
+_SO_FAR = re.compile(r": \d+ s so far")
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command, which then reports what it knows."""
 
@@ -123,7 +125,9 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
         known = state.progress
         seen = len(known) - known[::-1].index(step) if step in known else 0
         for line in known[seen:]:
-            console.print(plain(f"[{state.wall_s:.1f} s{most}] {line}"), soft_wrap=True)
+            told = _SO_FAR.sub(", still running", line)  # the time is shown once
+            limit = "" if step else most  # once, too
+            console.print(plain(f"[{state.wall_s:.1f} s{limit}] {told}"), soft_wrap=True)
             step = line
 
     if not console.is_terminal:
@@ -138,6 +142,7 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
                 if step:
                     console.print(plain(f"{step}: {state.wall_s - began:.1f} s", "dim"), soft_wrap=True)
                 step, began = message, state.wall_s
-            status.update(plain(f"{message or 'starting'} ({state.wall_s:.0f} s{most})"))
+            told = _SO_FAR.sub("", message) or "starting"
+            status.update(plain(f"{told} ({state.wall_s:.0f} s{most})"))
 
         yield update

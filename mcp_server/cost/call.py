@@ -122,7 +122,7 @@ class Timed:
         return spun.get(name, LEAST_WIN)
 
     def share(self, found: Found) -> float:
-        """The share of a call's time spent in the launches of a signal; 0 if nothing was timed."""
+        """The share of a call's time spent in the launches of a signal. 0 if nothing was timed."""
         names = {each.symbol if each.kind == "cpp" else each.callee for each in found.launches}
         return sum(each.seconds / each.whole for each in self.launches if each.name in names and each.whole)
 
@@ -416,7 +416,7 @@ def source_of(names: Sequence[str], words: int) -> str:
 
 
 async def build_forwarders(context: Context, view: PackageView) -> Path | None:
-    """Build the library; None if there are no such calls, on other processors, or without a compiler."""
+    """Build the library. None if there are no such calls, on other processors, or without a compiler."""
     names = symbols_of(view)
     if not names or platform.machine() != "x86_64":
         return None

@@ -166,7 +166,7 @@ class _Build:
     async def timed(
         self, configs: dict[str, object], env: Mapping[str, str] | None = None
     ) -> BuildTimed | None:
-        """Time one build; None if it does not end in time. Raise `ProblemError` if it fails."""
+        """Time one build. None if it does not end in time. Raise `ProblemError` if it fails."""
         folder = self.context.fresh("build")
         request = {
             "exported": str(self.program),
@@ -190,7 +190,7 @@ class _Build:
         return found
 
     async def without(self, first: BuildTimed, configs: dict[str, object], change: _Change) -> Win | None:
-        """Time the changed build and the original again; None if the change saved no time."""
+        """Time the changed build and the original again. None if the change saved no time."""
         second = await self.timed(change.configs, change.env)
         if second is None or first.cpu / second.cpu < LEAST_WIN:
             return None
@@ -367,7 +367,7 @@ def _compiled_again(seen: Capture) -> tuple[str, ModelLocation] | None:
 
 
 def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
-    """The calls of the thread that made the last one; none if they are few."""
+    """The calls of the thread that made the last one. None if they are few."""
     last = calls[-1] if calls else None
     found = [
         each for each in calls if last is not None and (each.pid, each.thread) == (last.pid, last.thread)

@@ -122,7 +122,7 @@ _MOVES = frozenset({"clone", "permute", "transpose", "view", "unsafe", "copy", "
 class Signal:
     """A kind of work that a package shows.
 
-    `find` returns its launches. `configs` are the options of a build that may avoid the work; None if no
+    `find` returns its launches. `configs` are the options of a build that may avoid the work. None if no
     option does. `change` names a change of the program that avoids it (worker/timing.py). Without a timed
     build, the signal is reported if its launches take `share` of a call; as a remark if it is not `certain`.
     """
@@ -205,7 +205,7 @@ def _double(view: PackageView) -> list[Launch]:
 
 
 def _elements(view: PackageView, name: str) -> int:
-    """The number of elements of a buffer; 0 if a size is not a number."""
+    """The number of elements of a buffer. 0 if a size is not a number."""
     sizes = view.wrapper.buffers[name].sizes if name in view.wrapper.buffers else None
     if sizes is None or not all(size.rstrip("L").isdecimal() for size in sizes):
         return 0

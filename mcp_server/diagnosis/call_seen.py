@@ -58,7 +58,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def view(self) -> PackageView | None:
-        """Launches, dataflow and model lines of the package; None without a package that has a wrapper."""
+        """Launches, dataflow and model lines of the package. None without a package that has a wrapper."""
         if self.parsed is None and self.package is not None and self.package.wrapper_text:
             self.parsed = PackageView(self.package)
         return self.parsed
@@ -85,7 +85,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def named_leaves(self) -> list[tuple[str, TensorFacts]]:
-        """The arguments of the call with their paths (`args[1]`); empty if the inputs were not described."""
+        """The arguments of the call with their paths (`args[1]`). Empty if the inputs were not described."""
         return list(zip(self.given.paths, self.leaves, strict=False)) if self.given is not None else []
 
     @property

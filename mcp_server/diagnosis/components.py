@@ -34,7 +34,7 @@ def launch_component(number: int, kernel: str, case: DiagnosisState) -> Componen
 
 
 def operator_of(number: int, case: DiagnosisState) -> str:
-    """The operator that the proxy executor calls for a launch; empty for kernels."""
+    """The operator that the proxy executor calls for a launch. Empty for kernels."""
     if case.package is None or number >= len(case.launches):
         return ""
     return case.package.proxy_target(case.launches[number].proxy_index)
@@ -82,7 +82,7 @@ def own_code(case: DiagnosisState) -> list[str]:
 
 
 def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[ModelLocation]:
-    """The first two lines of the user's script that match the pattern; none for a very long script."""
+    """The first two lines of the user's script that match the pattern. None for a very long script."""
     workload = case.workload
     if not isinstance(workload, ScriptWorkload):
         return []
@@ -165,7 +165,7 @@ def reported(root: ErrorFact, source: str) -> Evidence:
 
 
 def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
-    """Evidence that package and exported program agree; empty if no agreement was seen."""
+    """Evidence that package and exported program agree. Empty if no agreement was seen."""
     return (seen("interpret", "package and exported program agree"),) if case.equals_eager else ()
 
 
@@ -227,7 +227,7 @@ def launch_lines(number: int | None, case: DiagnosisState, most: int = 3) -> lis
 
 
 def depends_on(number: int | None, case: DiagnosisState, words: str) -> str:
-    """`words` and the first inputs from which a launch computes; empty if there are none."""
+    """`words` and the first inputs from which a launch computes. Empty if there are none."""
     behind = case.view.inputs_behind(number) if case.view is not None and number is not None else []
     return f"{words} {', '.join(behind[:3])}" if behind else ""
 

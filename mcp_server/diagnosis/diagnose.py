@@ -232,7 +232,7 @@ def detect(case: DiagnosisState) -> list[Suspect]:
 def choose(
     observations: Sequence[Observation], case: DiagnosisState, *, whatever_it_takes: bool = False
 ) -> list[Observation]:
-    """Return the best observation, and one that can run at the same time; empty if none is worth its time.
+    """Return the best observation, and one that can run at the same time. Empty if none is worth its time.
 
     An observation longer than the remaining budget is tried only if there is no other and nothing has
     run yet.

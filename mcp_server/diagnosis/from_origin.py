@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +32,7 @@ ALL_LINES = 100
 
 
 def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None) -> Suspect:
-    """`suspect` with the origin of the bad value seen in launch `fault_launch`; unchanged if it has none."""
+    """`suspect` with the origin of the bad value seen in launch `fault_launch`. Unchanged if it has none."""
     origin = case.origin
     if origin is None or fault_launch is None:
         return suspect
@@ -96,7 +95,7 @@ def _bad_in_eager(case: DiagnosisState) -> set[tuple[str, int | None]]:
 
 
 def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:
-    """The guard of an operation in the model lines: a line's idiom, else the guarded operand."""
+    """The guard of an operation in the model lines: a line's idiom, or the guarded operand."""
     assert origin.operation is not None
     op = origin.operation.op
     idioms = [idiom for code in dict.fromkeys(codes) if (idiom := idiom_of(code, op, origin.explanation))]
@@ -211,7 +210,7 @@ def _inputs(origin: Origin) -> list[OffendingElement]:
 
 
 def _elements(origin: Origin) -> str:
-    """One or two elements, or the first and the number of others; empty if none is known."""
+    """One or two elements, or the first and the number of others. Empty if none is known."""
     inputs = _inputs(origin)
     shown = inputs[: 2 if origin.element_count <= 2 else 1]
     more = origin.element_count - len(shown)
@@ -337,15 +336,12 @@ NEAR = 1e-3  # beyond the end of a domain: rounding may have done that
 
 def _without_value(operation: Operation) -> bool:
     """Whether the operand is so far outside its domain that no rounding explains it."""
-    domain, value = DOMAINS[operation.op], _number(operation.value)
-    return not domain.nonzero and (value < domain.low - NEAR or value > domain.high + NEAR)
-
-
-def _number(text: str) -> float:
+    domain = DOMAINS[operation.op]
     try:
-        return float(text)
+        value = float(operation.value)
     except ValueError:
-        return math.nan
+        return False
+    return not domain.nonzero and (value < domain.low - NEAR or value > domain.high + NEAR)
 
 
 def _limit(condition: Condition) -> tuple[str, str]:

@@ -118,7 +118,7 @@ def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None
 
 
 def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) -> tuple[int, int] | None:
-    """The allowed range of an element in this call, ends included; None if the kernel does more than sums."""
+    """The allowed range of an element in this call, ends included. None if the kernel does more than sums."""
     sizes = scalar_values(candidate.launch, case.sizes)
     return source.allowed.numbers(sizes) if source.allowed is not None else None
 
@@ -126,7 +126,7 @@ def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) ->
 def _slice_read(
     candidate: Candidate, source: IndexSource, ends: tuple[int, int], case: DiagnosisState
 ) -> InputSlice | None:
-    """The input elements that a check reads, which must lie in `ends`; None if they do not form a slice."""
+    """The input elements that a check reads, which must lie in `ends`. None if they do not form a slice."""
     index = input_index(source, case)
     check = read_program(candidate.kernel).check_at(candidate.check.line)
     tensors = case.given.tensors if case.given is not None else ()
@@ -169,7 +169,7 @@ def refused_index(case: DiagnosisState) -> ErrorFact | None:
 
 
 def operator_indices(case: DiagnosisState) -> list[Index]:
-    """The index arguments that may be the rejected one; empty if no operator rejected any."""
+    """The index arguments that may be the rejected one. Empty if no operator rejected any."""
     error, view = refused_index(case), case.view
     if error is None or view is None:
         return []
@@ -195,7 +195,7 @@ def operator_indices(case: DiagnosisState) -> list[Index]:
 
 
 def _bound(launch: Launch, error: ErrorFact, case: DiagnosisState) -> int | None:
-    """The bound from the text, else the first size of the indexed constant."""
+    """The bound from the text, or the first size of the indexed constant."""
     text = error.fields.get("bound", "")
     if text.isdigit():
         return int(text)

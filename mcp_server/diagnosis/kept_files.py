@@ -54,7 +54,7 @@ def variables(asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def _line(path: Path, pattern: str) -> str:
-    """The content of the first line of that form in a file; empty for an unreadable file."""
+    """The content of the first line of that form in a file. Empty for an unreadable file."""
     try:
         found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
     except OSError:
@@ -171,7 +171,7 @@ def leave_proof(trial: Trial, verdict: Verdict, case: DiagnosisState, context: C
 
 
 def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) -> str:
-    """The program; empty if the call needs more than package and inputs, or the change more than code."""
+    """The program. Empty if the call needs more than package and inputs, or the change more than code."""
     change, judge, call = change_code(trial.intervention), _judge(trial, case), case.call
     if call is None or call.inputs is None or not change or judge is None or own_operators(case):
         return ""
@@ -191,7 +191,7 @@ def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) 
 
 
 def change_code(tried: Intervention) -> str:
-    """Statements that make the change to `args`, `kwargs` or `package`; empty if code cannot make it."""
+    """Statements that make the change to `args`, `kwargs` or `package`. Empty if code cannot make it."""
     if tried.options.package is not None and tried.options == Options(package=tried.options.package):
         return f"package = {str(tried.options.package)!r}" if not tried.changes else ""
     if tried.kind is not Kind.INPUT or tried.options != Options():
@@ -215,7 +215,7 @@ def _of_the_call(statement: ast.Assign | ast.Expr) -> bool:
 
 
 def _judge(trial: Trial, case: DiagnosisState) -> str | None:
-    """The line that fails for bad outputs; empty if the call itself fails, None if no line can tell."""
+    """The line that fails for bad outputs. Empty if the call itself fails, None if no line can tell."""
     failure = trial.before.failure
     if failure in ("exception", "signal"):
         return ""

@@ -31,7 +31,7 @@ Arguments = dict[str, Any]  # of any tool, as JSON
 
 
 def call_arguments(case: DiagnosisState) -> Arguments:
-    """Package, inputs, model and environment of the suspect call; empty if no files hold them."""
+    """Package, inputs, model and environment of the suspect call. Empty if no files hold them."""
     known = case.call is not None and case.inputs is not None
     return workload_arguments(case.package_call) if known else {}
 
@@ -60,7 +60,7 @@ TAKEN = ReduceArguments.model_fields.keys()
 
 
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
-    """The call of `reduce` or `bisect` that cuts this failure down; empty if there is none."""
+    """The call of `reduce` or `bisect` that cuts this failure down. Empty if there is none."""
     operators = _operators(case) if best.category in OF_GRAPH else {}
     found = case.bisected is not None and bool(case.bisected[1].decisions)
     searched = found or "bisect" in case.done
@@ -145,16 +145,13 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         return [NextStep(why="call it with the inputs that fail", tool="diagnose", arguments=given)]
     if best is None and not case.runs:
         return _with_other_argument(arguments, case)
-    if best is None and case.only_loaded and not case.failed:
+    if best is None and not_called(case):
         why = "in your program, add torch.save([x1, x2], FILE) right before the failing call; then run"
         return [NextStep(why=why, tool="diagnose", arguments={**arguments, "inputs": INPUTS})]
     if best is None and not case.healthy:
         return [repeated]
     if best is None:
-        why = (
-            "if calls fail only inside your program, diagnose the program: the package alone leaves out the "
-            "code around the call"
-        )
+        why = "if calls fail only inside your program, diagnose that program"
         step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
         first = [step] if isinstance(case.workload, PackageWorkload) else []
         if case.symptom.seen is not None:
@@ -185,7 +182,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     tool, why = TOOLS.get(best.category, ("", ""))
     if tool == "run_deterministic" and case.call is None and not case.calls:
         return steps  # nothing was called that could be repeated
-    if tool and SHOWN_BY.get(tool) not in case.done:
+    known = bool(case.wrong_launches) and tool == "dump_kernel_io"
+    if tool and SHOWN_BY.get(tool) not in case.done and not known:
         takes_it = tool in ANY_WORKLOAD or "package" in arguments
         if tool in NEEDS_INPUTS and takes_it and "inputs" not in arguments:
             arguments = {**arguments, "inputs": INPUTS}
@@ -205,8 +203,13 @@ def _only_built(case: DiagnosisState) -> bool:
     return isinstance(workload, ExportedWorkload) and workload.inputs is None and not case.failed
 
 
+def not_called(case: DiagnosisState) -> bool:
+    """Whether what was given compiled or loaded, but no inputs were given to call it with."""
+    return _only_built(case) or (case.only_loaded and not case.failed)
+
+
 def _of_process(process: ProcessSeen) -> list[NextStep]:
-    """The diagnosis of the open call from the recorder's ring; empty if the process does not record."""
+    """The diagnosis of the open call from the recorder's ring. Empty if the process does not record."""
     if process.ring is None:
         return []
     why = "make the call that is in flight again, from the recorder's ring"
@@ -225,7 +228,7 @@ def no_torch(case: DiagnosisState) -> bool:
 
 
 def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
-    """The diagnosis with another value for the argument with which nothing could run; empty if unknown."""
+    """The diagnosis with another value for the argument with which nothing could run. Empty if unknown."""
     values = {str(problem.value) for problem in case.refused if problem.value is not None}
     named = next((name for name in OTHERS if str(arguments.get(name)) in values), "")
     if not named and case.workload is not None and case.workload.python is None:
@@ -260,7 +263,7 @@ RUNS = {
 
 
 def command_for(step: str, case: DiagnosisState) -> str:
-    """The command of a step; empty if there is none."""
+    """The command of a step. Empty if there is none."""
     step = RUNS.get(step, step)
     call, workload = case.call, case.workload
     arguments = call_arguments(case)
@@ -340,22 +343,11 @@ STATE_DICT = "path/to/state_dict.pt"
 UNSEEN: dict[Seen, str] = {
     "wrong-output": "The call returns, but nothing says what its outputs should be. Give the correct "
     "outputs (expect), a command that judges them (check), or the exported program to compare_with_eager.",
-    "nan": "No output of this call is NaN or infinite. Give the inputs for which one is, or the program.",
-    "crash": "This call returns. Give the inputs that crash it, the program that makes the call, or its log.",
-    "hang": "This call returns. Give the program that hangs: a package does not contain its "
-    "threads, streams and earlier calls.",
-    "memory": "This call returns, so it had enough memory. Give the program that runs out of memory, "
-    "or inputs of the sizes at which it does.",
-}
-
-UNSEEN_OF_PROGRAM: dict[Seen, str] = {
-    "nan": "No NaN or infinity was seen in the outputs of this run. Give the arguments with which one is "
-    "returned.",
-    "crash": "The program did not crash in this run. Give the arguments with which it does, or the log or "
-    "core file of a crash.",
-    "hang": "The program ended in this run. Give the arguments with which it hangs, or the process id (pid) "
-    "of one that hangs now.",
-    "memory": "The program had enough memory in this run. Give the arguments with which it runs out.",
+    "nan": "No NaN or infinity was seen. Give the inputs or arguments that lead to one, or the program.",
+    "crash": "Nothing crashed. Give the inputs or arguments that crash it, or the log or core of a crash.",
+    "hang": "This run ended. Give the program and the arguments that hang, or the process id (pid) of a "
+    "process that hangs now.",
+    "memory": "This run had enough memory. Give the program, arguments or inputs with which it runs out.",
 }
 
 
@@ -390,16 +382,9 @@ def open_question(case: DiagnosisState) -> str:
         return f"Nothing could be run: {case.notes[0]}."
     if case.cut_short:
         return ""
-    if _only_built(case):
-        return (
-            "The program compiles. Its package was not called, because no inputs were given. Pass those of "
-            f"the failing call with {argument('inputs')}."
-        )
-    if case.only_loaded and not case.failed:
-        return (
-            "The package loads, but its model was not called, because no inputs were given. Pass those of "
-            f"the failing call with {argument('inputs')}."
-        )
+    if not_called(case):
+        what = "program compiles, but its package" if _only_built(case) else "package loads, but its model"
+        return f"The {what} was not called."
     if case.never_reached and case.ended_well:
         return NEVER_REACHED
     failed = next((run for run in (case.plain_run, case.script_run) if run and run.failure != "none"), None)
@@ -447,7 +432,7 @@ def _comparison(arguments: Arguments) -> NextStep:
 
 
 def unseen_symptom(case: DiagnosisState) -> str:
-    """That a symptom or crash was not seen, and what to give; empty for a failure, and for right outputs."""
+    """That a symptom or crash was not seen, and what to give. Empty for a failure, and for right outputs."""
     seen = case.symptom.seen
     if case.taken is not None and case.taken.open and case.healthy:
         return case.taken.open
@@ -465,8 +450,7 @@ def unseen_symptom(case: DiagnosisState) -> str:
     if seen == "memory" and any(call.after for call in case.captured.calls):
         return ""  # what the program held was counted
     own = case.by_source.own_source if case.by_source is not None else ""
-    ended = isinstance(case.workload, ScriptWorkload) and seen in UNSEEN_OF_PROGRAM
-    return UNSEEN_OF_PROGRAM[seen] if ended else f"{own} {UNSEEN[seen]}".strip()
+    return f"{own} {UNSEEN[seen]}".strip()
 
 
 def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:

@@ -97,7 +97,7 @@ class RunSeen:
 
     @property
     def outputs(self) -> list[TensorFacts]:
-        """Facts of each output of the last call that returned; empty if none did."""
+        """Facts of each output of the last call that returned. Empty if none did."""
         called = self.last(events.Called)
         return called.outputs if called is not None else []
 
@@ -186,7 +186,7 @@ def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
 
 
 class Surroundings(TypedDict, total=False):
-    """Where a call is made; empty without a workload. Keyword arguments of `Context.worker`."""
+    """Where a call is made. Empty without a workload. Keyword arguments of `Context.worker`."""
 
     env: Mapping[str, str]
     python: Path | None
@@ -224,7 +224,7 @@ class ProgramSeen:
 
     @property
     def captured(self) -> Captured:
-        """The recording of the capture hook; empty if no program ran under it."""
+        """The recording of the capture hook. Empty if no program ran under it."""
         return self.capture if self.capture is not None else Captured()
 
     @property
@@ -278,14 +278,14 @@ class ProgramSeen:
         return self.runs.get("plain")
 
     def failure_of(self, run: str) -> Failure | None:
-        """How the run with that label failed; None if it was not made."""
+        """How the run with that label failed. None if it was not made."""
         return self.runs[run].failure if run in self.runs else None
 
     @property
     def loader_words(self) -> str:
-        """The text with which the loader or the system rejected the package; empty if no load failed.
+        """The text with which the loader or the system rejected the package. Empty if no load failed.
 
-        It comes from the call made again, else from the program's own load.
+        It comes from the call made again, or from the program's own load.
         """
         plain = self.plain_run
         if plain is not None and plain.worker is not None:
@@ -426,7 +426,7 @@ class ProgramSeen:
 
     @property
     def failing_phase(self) -> Phase | None:
-        """Where the program failed inside AOTInductor, else the call to suspect."""
+        """Where the program failed inside AOTInductor, or the call to suspect."""
         seen = self.capture
         return failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
 

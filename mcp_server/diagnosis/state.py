@@ -37,7 +37,7 @@ def explained_by_rounding(run: WorkerRun | None) -> events.Rounding | None:
 
 
 def equal_to_program(run: WorkerRun | None) -> bool | None:
-    """Whether package and exported program gave the same in a run; None if it did not compare them."""
+    """Whether package and exported program gave the same in a run. None if it did not compare them."""
     compared = run.last(events.Compared) if run is not None else None
     return compared.equal or explained_by_rounding(run) is not None if compared is not None else None
 
@@ -103,7 +103,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def compared_with_program(self) -> events.Compared | None:
-        """How the outputs of the call compare with the exported program's; None if they were not compared."""
+        """How the outputs of the call compare with the exported program's. None if they were not compared."""
         return self.interpreted.last(events.Compared) if self.interpreted is not None else None
 
     def differs_in(self, run: str) -> bool | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from mcp_server.diagnosis.causes.compiler import as_rounding, is_rounding, may_be_decided
 from mcp_server.diagnosis.causes.out_of_memory import memory_facts, no_use_of_memory
@@ -28,6 +29,7 @@ from mcp_server.diagnosis.next_steps import (
     command_for,
     next_steps,
     no_torch,
+    not_called,
     open_question,
     reduction,
     unseen_symptom,
@@ -40,8 +42,10 @@ from mcp_server.diagnosis.words import (
     POSSIBLE,
     at_call_site,
     call_of,
+    callers_names,
     eager_of,
     headline_of,
+    in_callers_words,
     not_for_shipping,
 )
 from mcp_server.errors import argument
@@ -166,7 +170,7 @@ def _decides(trial: Trial) -> bool:
 
 
 def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
-    """Return `proven` for a cause, `likely` if an instrument saw the mechanism itself, else `possible`."""
+    """Return `proven` for a cause, `likely` if an instrument saw the mechanism, otherwise `possible`."""
     if suspect.weak:
         return "possible"
     if is_cause(suspect, case):
@@ -217,10 +221,7 @@ def _no_reference(case: DiagnosisState) -> str:
     program = f"the exported program ({argument('exported')})"
     if not isinstance(case.workload, PackageWorkload):
         program = f"diagnose the package with {argument('inputs')} and {program}"
-    return (
-        f"The numbers were not checked. To check them, give the correct outputs ({argument('expect')}), or "
-        f"{program}."
-    )
+    return f"To check the numbers, give the correct outputs ({argument('expect')}), or {program}."
 
 
 def _whose_outputs(case: DiagnosisState) -> str:
@@ -266,7 +267,7 @@ def health_summary(case: DiagnosisState) -> str:
         fit = f". {unfit}, and {took}{': ' if one else '. The first: '}{case.mismatches[0].sentence}"
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
-    sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}.".replace(",,", ",")]
+    sentences = [f"The workload ran to the end with {outputs}{fit}.".replace(",,", ",")]
     if memory := no_use_of_memory(case):
         return memory
     if case.otherwise_alone is not None:
@@ -352,7 +353,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     # A symptom only restates the failure.
     others = (s for s in order[1:] if not s.weak and s.level is not CausalLevel.SYMPTOM)
     explained = [s for s in others if s.level < best.level]
-    return Verdict(
+    found = Verdict(
         outcome=outcome,
         category=best.category,
         confidence=confidence(best, case) if outcome == "fault" else "possible",
@@ -378,6 +379,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+    return in_callers_words(found, callers_names(*_calling_line(case)))
 
 
 def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[str]:
@@ -395,7 +397,7 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
     if launched and package is not None and not package.kernel_information and case.program_path is None:
         yield (
             "The package does not record the lines of the model. To see them, compile it with "
-            f"INDUCTOR_PROVENANCE=1, or {_lines_from(case)}."
+            f"INDUCTOR_PROVENANCE=1, or diagnose the package with its program ({argument('exported')})."
         )
 
 
@@ -411,12 +413,6 @@ def _beside_the_call(best: Suspect, case: DiagnosisState) -> Iterator[str]:
     bad = [n for n, each in enumerate(calls, 1) if each is not call and any(o.nan for o in each.outputs)]
     if bad and best.category != "nan_or_inf" and not case.nan_accepted:
         yield f"Call {bad[0]} of {len(calls)} returned NaN. If it is not meant, diagnose again after the fix."
-
-
-def _lines_from(case: DiagnosisState) -> str:
-    if isinstance(case.workload, PackageWorkload):
-        return f"give its exported program ({argument('exported')})"
-    return f"diagnose the package with {argument('inputs')} and {argument('exported')}"
 
 
 def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
@@ -437,11 +433,17 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         return "to test this, the script itself would have to be changed"
     if case.plain_run is not None and not case.call_fails:
         return "the call does not fail when it is repeated alone, so there is no failure to remove"
-    return "diagnose has no experiment for this cause"
+    if suspect.category == "hang" and suspect.guilty.kind == "call":
+        return (
+            "it is not known where the call waits. A call that returns once that place is changed confirms it"
+        )
+    if suspect.fix is None:
+        return "no change was tested that removes the failure"
+    return "the fix was not tested. If the failure disappears with it and returns without it, it is confirmed"
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
-    """The most informative trial of a suspect: one that removed the failure, else the last one made."""
+    """The most informative trial of a suspect: one that removed the failure, or the last one made."""
     last = next(iter(sorted(trials_of(suspect, case), key=lambda trial: trial.proves)[-1:]), None)
     return last.record() if last is not None else None
 
@@ -467,7 +469,7 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
 
 
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
-    """Return what to ship: the change that ran if it can be shipped, else the suspect's advice."""
+    """Return what to ship: the change that ran if it can be shipped, otherwise the suspect's advice."""
     trial, advice = removing(suspect, case), suspect.fix
     if trial is None or trial.intervention.hides:
         return advice
@@ -482,15 +484,23 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     )
 
 
-def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
-    """The fix in the program line that makes the call, if it changes an argument."""
+def _calling_line(case: DiagnosisState) -> tuple[str, int]:
+    """The program line that makes the call, and the number of its arguments. Empty if they do not match."""
     lines, places = case.call_locations, [each.path or "" for each in case.compiled_inputs]
+    plain = lines and all(path == f"args[{n}]" for n, path in enumerate(places))
+    return (lines[0].code, len(places)) if plain else ("", 0)
+
+
+def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
+    """The fix in the program line that makes the call, if it changes an argument, or with its place."""
     if fix is None:
         return None
-    if case.host is not None and (fix.after or "").startswith(CHECK):
-        return fix.model_copy(update={"after": None})  # the host is no Python program
-    if lines and all(path == f"args[{n}]" for n, path in enumerate(places)):
-        fix = at_call_site(fix, lines[0].code, len(places))
+    if (fix.after or "").startswith(CHECK):
+        at = next((f", {PurePath(line.file).name}:{line.line}" for line in case.call_locations), "")
+        # A host is no Python program.
+        code = None if case.host is not None else f"{fix.after}  # before the call{at}"
+        return fix.model_copy(update={"after": code})
+    fix = at_call_site(fix, *_calling_line(case))
     again = fix.before is not None and (fix.after or "").startswith(f"{fix.before} = ")
     return fix.model_copy(update={"before": None}) if again else fix
 
@@ -499,7 +509,7 @@ _WHAT_RAN = re.compile("the (?P<subject>call|export|compile) ")
 
 
 def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:
-    """The change that removed the failure, and the result; None if no change did."""
+    """The change that removed the failure, and the result. None if no change did."""
     trial = removing(suspect, case)
     if trial is None or trial.intervention.hides:
         return None
@@ -559,7 +569,7 @@ def _misread(trial: Trial, suspect: Suspect) -> bool:
 
 
 def _side_effects(trial: Trial, suspect: Suspect) -> str:
-    """Say what the change did to output elements that were not at fault; empty if unknown."""
+    """Say what the change did to output elements that were not at fault. Empty if unknown."""
     effects = trial.side_effects
     if trial.before.failure == "none":  # the different values are intended
         return ""
@@ -616,6 +626,7 @@ def _without_fault(
     ]
     unseen = unseen_symptom(case)
     unknown_cause = HEADLINES["environment"] if no_torch(case) else "cause not known"
+    unknown_cause = "no inputs given" if not_called(case) else unknown_cause
     unknown_cause = "symptom not seen" if unseen else unknown_cause
     missing = f"{unknown}{unseen or open_question(case)}"
     return Verdict(

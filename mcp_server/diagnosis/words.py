@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import logging
 import re
+from collections.abc import Mapping
+from typing import Any, cast
 
 from mcp_server.diagnosis.components import drawing_launches
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.model import CHECK, CallNumber, Category, Component, Eager, Fix
+from mcp_server.model import CallNumber, Category, Component, Eager, Fix, Verdict
 from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
@@ -32,9 +34,14 @@ HEADLINES: dict[Category, str] = {
     "out_of_memory": "out of memory",
     "hang": "hang",
     "concurrency": "unsafe sharing between calls",
-    "environment": "machine or environment",
+    "environment": "problem of the machine or environment",
     "script_error": "error in the script",
     "cost": "too slow or too large",
+}
+# The step that failed says more than the category.
+AT_STAGE: dict[tuple[Category, str], str] = {
+    ("compile_failure", "export"): "export failed",
+    ("toolchain", "load"): "loading failed",
 }
 
 POSSIBLE = HEADLINES | {  # as one of several possible causes
@@ -75,8 +82,10 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
     if category == "cost":
         of = (guilty.value or "").rpartition(" ")[2]
         return {"bytes": "too much memory", "memory": "too much memory"}.get(of, HEADLINES[category])
-    if category == "compile_failure" and any(each.stage == "export" for each in case.captured.attempts):
-        return "export failed"
+    stages = [each.stage for each in case.captured.attempts]
+    stages += [root.family.stage for _, root in case.own_roots if category in root.candidates]
+    if failed := next((AT_STAGE[category, each] for each in stages if (category, each) in AT_STAGE), ""):
+        return failed
     words = HEADLINES[category].format(op=guilty.name if guilty.kind == "op" else "").rstrip()
     if category == "nan_or_inf":
         return _non_finite(case) or words
@@ -86,7 +95,7 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
 
 
 def _non_finite(case: DiagnosisState) -> str:
-    """The non-finite values of the first output that has any, preferring NaN; empty if none were seen."""
+    """The non-finite values of the first output that has any, preferring NaN. Empty if none were seen."""
     outputs = case.plain_run.outputs if case.plain_run is not None else []
     with_nan = [place for place, each in enumerate(outputs) if each.nan]
     infinite = [place for place, each in enumerate(outputs) if each.inf]
@@ -96,7 +105,7 @@ def _non_finite(case: DiagnosisState) -> str:
 
 
 def call_of(case: DiagnosisState) -> CallNumber | None:
-    """Return which call of its process was examined; None if the program was not followed."""
+    """Return which call of its process was examined. None if the program was not followed."""
     if case.taken is not None:
         return case.taken.number
     call = case.suspect_call
@@ -140,7 +149,7 @@ OF_RUN = "This was done only in that run: the operator itself is unchanged."
 
 
 def not_for_shipping(tried: Intervention) -> str:
-    """Why a change that removed the failure is not the fix; empty if it is the fix."""
+    """Why a change that removed the failure is not the fix. Empty if it is the fix."""
     if tried.not_for_shipping or not tried.is_experiment:
         return tried.not_for_shipping
     made = next((NOT_SHIPPED[each.change] for each in tried.changes if each.change in NOT_SHIPPED), "")
@@ -173,11 +182,6 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
 
     Return it unchanged if it is another kind of fix, or if the line has several such calls.
     """
-    if fix.before is None and (fix.after or "").startswith(CHECK):
-        names = {f"args[{n}]": name for n in range(arguments) if (name := _name(line, n, arguments))}
-        named = _LEAF.sub(lambda m: names.get(m[0], m[0]), fix.after or "")
-        said = _LEAF.sub(lambda m: f"{names[m[0]]} ({m[0]})" if m[0] in names else m[0], fix.text, count=1)
-        return fix.model_copy(update={"after": named, "text": said})
     code = line.strip()
     pairs = zip((fix.before or "").splitlines(), (fix.after or "").splitlines(), strict=False)
     for before, after in pairs:
@@ -189,8 +193,35 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
     return fix.model_copy(update=changed_line) if code not in ("", line.strip()) else fix
 
 
+def callers_names(line: str, arguments: int) -> dict[str, str]:
+    """Map `args[0]` to the variable that the line passes there. Empty if unsure."""
+    given = {f"args[{n}]": _given(line.strip(), n, arguments) for n in range(arguments)}
+    return {leaf: each.id for leaf, each in given.items() if isinstance(each, ast.Name)}
+
+
+# Fields of a verdict, and of what it contains, that have sentences or code for the user's program.
+SPOKEN = (
+    *("summary", "evidence", "fact", "remarks", "causes", "fix", "text", "before", "after"),
+    *("confirmed", "what", "not_for_shipping"),
+)
+
+
+def in_callers_words(verdict: Verdict, names: Mapping[str, str]) -> Verdict:
+    """Return the verdict with the caller's names of the inputs; commands and components keep `args[0]`."""
+
+    def named(value: Any) -> Any:
+        if isinstance(value, str):
+            return _LEAF.sub(lambda found: names.get(found[0], found[0]), value)
+        if isinstance(value, list):
+            return [named(each) for each in value]
+        told = {each: text for each in SPOKEN if (text := getattr(value, each, None))}
+        return value.model_copy(update={each: named(text) for each, text in told.items()})
+
+    return cast("Verdict", named(verdict)) if names else verdict
+
+
 def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
-    """Return the line with `method` called on the argument of its only such call; empty if unsure."""
+    """Return the line with `method` called on the argument of its only such call. Empty if unsure."""
     given = _given(line, place, arguments)
     if given is None:
         return ""
@@ -200,27 +231,12 @@ def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
     return f"{line[: given.col_offset]}{changed}{line[given.end_col_offset :]}"
 
 
-def _name(line: str, place: int, arguments: int) -> str:
-    """Return the variable that is that argument; empty if it is not a variable."""
-    given = _given(line.strip(), place, arguments)
-    return given.id if isinstance(given, ast.Name) else ""
-
-
 def _given(line: str, place: int, arguments: int) -> ast.expr | None:
-    """Return that argument of the only call with so many arguments; None if unsure."""
+    """Return that argument of the only call with so many plain positional arguments. None if unsure."""
     try:
-        calls = [each for each in ast.walk(ast.parse(line)) if _takes(each, arguments)]
+        calls = [each for each in ast.walk(ast.parse(line)) if isinstance(each, ast.Call)]
     except (SyntaxError, ValueError, RecursionError):
         return None
-    if len(calls) != 1 or not line.isascii() or place >= arguments:
-        return None
-    (call,) = calls
-    assert isinstance(call, ast.Call)
-    return call.args[place]
-
-
-def _takes(node: ast.AST, arguments: int) -> bool:
-    """Whether a node is a call with that number of positional arguments and nothing else."""
-    if not isinstance(node, ast.Call) or node.keywords or len(node.args) != arguments:
-        return False
-    return arguments > 0 and not any(isinstance(each, ast.Starred) for each in node.args)
+    calls = [each for each in calls if not each.keywords and len(each.args) == arguments]
+    calls = [each for each in calls if not any(isinstance(given, ast.Starred) for given in each.args)]
+    return calls[0].args[place] if len(calls) == 1 and line.isascii() and place < arguments else None

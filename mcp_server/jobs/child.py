@@ -33,7 +33,7 @@ class Command:
     """One child process.
 
     `env` holds variables to add to the inherited ones. `timeout_s` is wall-clock seconds. `gpus` are the
-    device indices that the child may use; None if it uses no GPU. They are leased, so that two jobs never
+    device indices that the child may use. None if it uses no GPU. They are leased, so that two jobs never
     share a GPU; children of one job may. `stalled` is called every few seconds. It returns the id of a
     process that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the
     child is stopped as at its time limit. `tell` gets the seconds since the start, again and again.
@@ -166,7 +166,7 @@ _STAGES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What the supervisor reported. `status` is a raw wait status; None if the supervisor itself died."""
+    """What the supervisor reported. `status` is a raw wait status. None if the supervisor itself died."""
 
     status: int | None = None
     failed_stage: str | None = None
@@ -222,7 +222,7 @@ def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
 
 
 def oom_kill_count(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int:
-    """Count the out-of-memory kills in this control group (version 2 or 1) so far; 0 if unknown."""
+    """Count the out-of-memory kills in this control group (version 2 or 1) so far. 0 if unknown."""
     most = 0
     with suppress(OSError):
         for line in groups.read_text().splitlines():

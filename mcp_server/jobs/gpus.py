@@ -179,7 +179,7 @@ def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
 
 @lru_cache(maxsize=1)
 def known_gpus() -> tuple[Gpu, ...]:
-    """List the GPUs of this machine once, without CUDA; empty if they cannot be listed."""
+    """List the GPUs of this machine once, without CUDA. Empty if they cannot be listed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()

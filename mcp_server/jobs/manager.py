@@ -237,7 +237,7 @@ class Manager:
 
 
 def most_at_once() -> int:
-    """AOTI_DEBUG_JOBS, else one job per processor and at least four. Raise ProblemError for a bad value."""
+    """AOTI_DEBUG_JOBS, by default one per processor and at least four. Raise ProblemError for a bad value."""
     text = os.environ.get(JOBS_VARIABLE, "")
     if not text:
         return max(FEWEST_AT_ONCE, os.cpu_count() or 1)
@@ -253,7 +253,7 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def load(path: Path) -> JobState | None:
-    """Load the state saved in a job's directory; None if no state is there that this version can read."""
+    """Load the state saved in a job's directory. None if no state is there that this version can read."""
     try:
         return JobState.model_validate_json((path / RESULT_FILE).read_bytes())
     except (OSError, ValidationError):

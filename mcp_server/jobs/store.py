@@ -89,7 +89,7 @@ def open_lock(path: Path) -> int:
 
 
 def flock(fd: int) -> bool:
-    """Lock an open file; False if another descriptor holds the lock."""
+    """Lock an open file. False if another descriptor holds the lock."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -98,7 +98,7 @@ def flock(fd: int) -> bool:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock `path` and return the descriptor; None if it is already locked, even by this process."""
+    """Lock `path` and return the descriptor. None if it is already locked, even by this process."""
     fd = open_lock(path)
     if flock(fd) and is_current(fd, path):
         return fd
@@ -133,7 +133,7 @@ _DOOMED = "doomed-"
 
 
 def state_root() -> Path:
-    """AOTI_DEBUG_STATE, else XDG_STATE_HOME/aoti-debug, else ~/.local/state/aoti-debug."""
+    """AOTI_DEBUG_STATE, XDG_STATE_HOME/aoti-debug or ~/.local/state/aoti-debug."""
     if asked := os.environ.get("AOTI_DEBUG_STATE"):
         return Path(asked).expanduser().absolute()
     base = os.environ.get("XDG_STATE_HOME", "")

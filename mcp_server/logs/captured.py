@@ -45,7 +45,7 @@ class CapturedError(JournalRecord):
     """The exception that the program received.
 
     `no_files` is the limit on open files, set only if the process had reached it. `file_bytes` is the limit
-    on file size; None if there is no limit. `stopped_at` is set for a failed compile.
+    on file size. None if there is no limit. `stopped_at` is set for a failed compile.
     """
 
     type: str
@@ -67,7 +67,7 @@ class Leaf(TensorFacts):
 
     @property
     def device_index(self) -> int | None:
-        """The device index, such as 1 for `cuda:1`; None for a device without an index, such as `cpu`."""
+        """The device index, such as 1 for `cuda:1`. None for a device without an index, such as `cpu`."""
         index = (self.device or "").partition(":")[2]
         return int(index) if index.isdigit() else None
 
@@ -89,7 +89,7 @@ class Phase(JournalRecord):
 
     @property
     def location(self) -> ModelLocation | None:
-        """The line of the user's program that started this phase; None if unknown."""
+        """The line of the user's program that started this phase. None if unknown."""
         return self.stack[0] if self.stack else None
 
 
@@ -123,7 +123,7 @@ class CapturedOverwriting(JournalRecord):
 
 
 class CapturedLoad(Phase):
-    """One load. `copy_path` is a copy of the package at that time; None if the copy could not be kept.
+    """One load. `copy_path` is a copy of the package at that time. None if the copy could not be kept.
 
     `bytes` is the size of the file, or 0 if the file did not exist. `libraries` are the operator libraries
     (`torch.ops.load_library`) loaded earlier. `current_device` is the thread's CUDA device, recorded for a
@@ -143,7 +143,7 @@ class CapturedLoad(Phase):
 
     @property
     def device_index(self) -> int | None:
-        """The index of the CUDA device that the load used, either requested or current; None if unknown."""
+        """The index of the CUDA device that the load used, either requested or current. None if unknown."""
         asked = self.options.get("device_index", -1)
         return asked if isinstance(asked, int) and asked >= 0 else self.current_device
 
@@ -186,13 +186,13 @@ class CapturedUpdate(Phase):
 
 
 class CapturedCall(Phase):
-    """One call. `file` contains its inputs; None if they were not kept, or were deleted after it succeeded.
+    """One call. `file` contains its inputs. None if they were not kept, or were deleted after it succeeded.
 
-    - `threads`: the number of torch's CPU threads; 0 if unknown.
+    - `threads`: the number of torch's CPU threads. 0 if unknown.
     - `streams`: the program had switched to another CUDA stream before the call.
-    - `headroom`: bytes that the process could still map under the limit `headroom_of`; None if unlimited.
+    - `headroom`: bytes that the process could still map under the limit `headroom_of`. None if unlimited.
     - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
-    - `after`: the calls that had returned, if what the program then held was counted; 0 if it was not. It
+    - `after`: the calls that had returned, if what the program then held was counted. 0 if it was not. It
       held `kept_outputs` blocks of memory of outputs (`kept_bytes`), and `loaders`.
     - `began_cpu` and `ended_cpu`: processor seconds of the calling thread until the hook began to look at the
       call, and until it had done so.
@@ -225,7 +225,7 @@ class CapturedCall(Phase):
 
     @property
     def unreadable(self) -> str:
-        """The device error on reading the outputs, caused by this or an earlier call; empty if none."""
+        """The device error on reading the outputs, caused by this or an earlier call. Empty if none."""
         return next((leaf.unreadable for leaf in self.outputs if leaf.unreadable), "")
 
     @property
@@ -345,7 +345,7 @@ class Captured(Record):
 
     @property
     def failing(self) -> CapturedCall | None:
-        """The call in which a process died, else the first that broke the device, else the last that raised.
+        """The call in which a process died, the first that broke the device, or the last that raised.
 
         A server may survive calls that raise, so the last of these counts. Device errors persist, so the
         first of those counts.
@@ -359,14 +359,14 @@ class Captured(Record):
 
     @property
     def suspect(self) -> CapturedCall | None:
-        """The failing call, else the one a check rejected, the first with NaN or inf, or the last kept."""
+        """The failing call, the one that a check rejected, the first with NaN or inf, or the last kept."""
         odd = next((call for call in self.calls if call.nonfinite and call.file), None)
         kept = [call for call in self.calls if call.file]
         return self.failing or self.refused or odd or (kept[-1] if kept else None)
 
     @property
     def refused(self) -> CapturedCall | None:
-        """The call whose outputs failed the program's last comparison; None if its inputs were not kept."""
+        """The call whose outputs failed the program's last comparison. None if its inputs were not kept."""
         last = next(reversed(self.assertions), None)
         looked_at = {(last.pid, number) for number in last.calls} if last is not None else set()
         return next((call for call in self.calls if (call.pid, call.number) in looked_at and call.file), None)
@@ -568,7 +568,7 @@ DOING = {
 
 
 def doing(journal: Path) -> str:
-    """What a process does that writes this journal, by its last event; empty if that is not known."""
+    """What a process does that writes this journal, by its last event. Empty if that is not known."""
     with journal.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
         last = file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]

@@ -109,7 +109,7 @@ class NativeReport:
 
     @property
     def crash(self) -> Access | None:
-        """The crash that the backtrace shows; None if no frame belongs to a package."""
+        """The crash that the backtrace shows. None if no frame belongs to a package."""
         frame = _generated_frame(self.backtrace)
         if frame is None:
             return None
@@ -125,7 +125,7 @@ class NativeReport:
 
 
 def _generated_frame(frames: tuple[NativeFrame, ...]) -> NativeFrame | None:
-    """The innermost frame in the package's kernel.cpp, else in its wrapper.cpp; None if there is neither."""
+    """The innermost frame in the package's kernel.cpp, or in its wrapper.cpp. None if there is neither."""
     kernel = next((frame for frame in frames if frame.file.endswith(".kernel.cpp")), None)
     return kernel or next((frame for frame in frames if frame.generated), None)
 
@@ -220,7 +220,7 @@ class _NativeReader:
 
 
 def _read_frame(line: str) -> NativeFrame | None:
-    """Parse one frame of a sanitizer, gdb or c10 backtrace; None for other lines."""
+    """Parse one frame of a sanitizer, gdb or c10 backtrace. None for other lines."""
     matches = (pattern.match(line) for pattern in _FRAMES) if "#" in line else ()
     found = next((match.groupdict("") for match in matches if match), None)
     if found is None:

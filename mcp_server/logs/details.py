@@ -33,7 +33,7 @@ OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
 
 
 def literals(pattern: str) -> frozenset[str]:
-    """Return digit-free texts, at least one of which occurs in every match; empty if the pattern has none."""
+    """Return digit-free texts, at least one of which occurs in every match. Empty if the pattern has none."""
     return frozenset(_required(sre_parse.parse(pattern)))
 
 

@@ -114,7 +114,7 @@ class LastLaunch:
 class LogFacts:
     """The facts of one log, limited in size.
 
-    `root` is the error that explains the others; None if no family matched. `best_lines` are then for a
+    `root` is the error that explains the others. None if no family matched. `best_lines` are then for a
     person to read. `locations` are lines of generated code, as `wrapper.cpp:12`. `truncated` is the sign that
     the log is incomplete ("" if there is none).
     """

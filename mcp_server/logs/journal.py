@@ -136,7 +136,7 @@ class Journal:
 
     @property
     def ending(self) -> Ending:
-        """A device fault if there is one, else the latest unfinished call, else how the last call ended."""
+        """A device fault, the latest unfinished call, or how the last call ended."""
         calls = [run for run in self.runs if run.launches]
         fault = next((launch for launch in self.launches if launch.fault), None)
         if fault is not None:
@@ -152,7 +152,7 @@ class Journal:
 
 
 def read_journal_file(path: Path) -> Journal:
-    """Read `path` and the older half that the writer set aside as `path.1`; empty if there is no file."""
+    """Read `path` and the older half that the writer set aside as `path.1`. Empty if there is no file."""
     parts = (part for part in (path.with_name(path.name + ".1"), path) if part.exists())
     with ExitStack() as stack:
         opened = [stack.enter_context(part.open(encoding="utf-8", errors="replace")) for part in parts]
@@ -269,7 +269,7 @@ class PrintedTensor:
 
 
 def read_printout(lines: Iterable[str]) -> str:
-    """Summarize in words what levels 1 and 2 wrote into a log; empty if they wrote nothing."""
+    """Summarize in words what levels 1 and 2 wrote into a log. Empty if they wrote nothing."""
     tensors, files, first_bad = 0, 0, ""
 
     def watched() -> Iterator[str]:

@@ -132,7 +132,7 @@ def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonEx
 
 
 def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """Return the error of the highest rank; among equals one that ended the program, else the first.
+    """Return the error of the highest rank; among equals one that ended the program, or the first.
 
     An error ended the program if it belongs to the last traceback's chain: the program survived earlier ones.
     Noise is never a root, and neither is a known error that the program raised again.

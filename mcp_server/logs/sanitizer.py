@@ -78,7 +78,7 @@ class SanitizerReport:
 
     A site combines all records of one fault: same text, same instruction, same launch. Its `kind` is one of
     `_KINDS` or `misaligned`; address, thread and block are those of the first record. `errors` is the tool's
-    own count; None if there is no summary because the run was cut off.
+    own count. None if there is no summary because the run was cut off.
     """
 
     sites: tuple[Access, ...] = ()
@@ -172,7 +172,7 @@ def _text(line: str) -> str:
 
 
 def _number(text: str | None) -> int:
-    """Parse an integer with or without thousands commas; 0 if the text is None or empty."""
+    """Parse an integer with or without thousands commas. 0 if the text is None or empty."""
     return int((text or "").replace(",", "")[:20] or 0)
 
 

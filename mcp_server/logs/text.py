@@ -114,13 +114,13 @@ _LONGEST_MESSAGE = 160  # characters inside a sentence
 
 
 def kernel_message(text: str) -> str:
-    """Return what a kernel or check printed, shortened, without the C++ frames around it; empty if absent."""
+    """Return what a kernel or check printed, shortened, without the C++ frames around it. Empty if absent."""
     found = next((match for match in (message.search(text) for message in _MESSAGES) if match), None)
     return _SUFFIX.sub("", bound(found[0].strip(), _LONGEST_MESSAGE)) if found else ""
 
 
 def short_message(text: str) -> str:
-    """Return the kernel's own message if there is one, else the first line without its prefix; shortened."""
+    """Return the kernel's own message if there is one, or the first line without its prefix, shortened."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     return kernel_message(text) or bound(_PREFIX.sub("", first).strip(), _LONGEST_MESSAGE)
 

@@ -238,17 +238,17 @@ class BlameRules:
         return self._kernel(reasons, sure=measured and not any(p.kind == "index" for p in unseen))
 
     def _masked(self) -> bool | None:
-        """Whether the access to the missed argument is masked; None if the access is unknown."""
+        """Whether the access to the missed argument is masked. None if the access is unknown."""
         name = self.missed.parameter if self.missed else ""
         return next((a.access.masked for a in self.situation.accesses if name in a.parameters), None)
 
     def _maker(self, variable: str) -> Launch | None:
-        """Return the last launch before this one that wrote `variable`; None for inputs and constants."""
+        """Return the last launch before this one that wrote `variable`. None for inputs and constants."""
         numbers = self.view.flow.writing_launches(variable, self.launch.index)
         return self.view.wrapper.launches[numbers[0]] if numbers else None
 
     def _name(self, launch: Launch) -> str:
-        """The custom operator that the launch calls, else its kernel."""
+        """The custom operator that the launch calls, or its kernel."""
         return self.view.package.proxy_target(launch.proxy_index) or launch.symbol or launch.kernel
 
     def _origin(self, variable: str, category: Category, reasons: list[str]) -> Blame:

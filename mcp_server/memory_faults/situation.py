@@ -75,7 +75,7 @@ class Situation:
         return {a.name: a for a in self.launch.arguments if a.name}
 
     def tensor(self, parameter: str) -> TensorFacts | None:
-        """Return the tensor passed for a parameter; None if no journal recorded it."""
+        """Return the tensor passed for a parameter. None if no journal recorded it."""
         found = self.arguments.get(parameter)
         return found.tensor if found else None
 
@@ -100,7 +100,7 @@ class Situation:
 
     @cached_property
     def scalars(self) -> dict[str, int]:
-        """Integer arguments by parameter: from the journal, else evaluated from the symbols."""
+        """Integer arguments by parameter: from the journal, or evaluated from the symbols."""
         found = {n: int(a.value) for n, a in self.arguments.items() if isinstance(a.value, int)}
         return scalar_values(self.launch, self.symbols) | found
 

@@ -426,7 +426,7 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
 
 
 def range_of(field: FieldInfo) -> str:
-    """Describe a field's range: `1 to 86400`, `more than 0, at most 1000`; empty if it has no bounds."""
+    """Describe a field's range: `1 to 86400`, `more than 0, at most 1000`. Empty if it has no bounds."""
     bounds = {
         name: getattr(bound, name) for bound in field.metadata for name in BOUNDS if hasattr(bound, name)
     }

@@ -194,7 +194,7 @@ SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "locati
 
 
 def question_of(given: args.InspectArguments) -> dict[str, str | int]:
-    """Return the question by its subject; empty for the overview. Raise ProblemError for several questions.
+    """Return the question by its subject. Empty for the overview. Raise ProblemError for several questions.
 
     An assertion may come with the kernel that printed it.
     """
@@ -514,7 +514,7 @@ def in_shell_words(text: str) -> str:
 
 
 def _target(arguments: Mapping[str, Any], fields: Mapping[str, object]) -> list[str]:
-    """Return the argument that a command takes as its target, by the name of the file; empty if none."""
+    """Return the argument that a command takes as its target, by the name of the file. Empty if none."""
     kinds = {"script": ".py", "package": ".pt2"} if "script" in fields else {}
     return [name for name, end in kinds.items() if str(arguments.get(name, "")).endswith(end)][:1]
 

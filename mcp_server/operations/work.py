@@ -46,7 +46,7 @@ def remember(job: Path, operation: str, arguments: BaseModel) -> None:
 
 
 def recorded_request(job: Path) -> Asked | None:
-    """Load what a job was asked to do; None if no complete record was written."""
+    """Load what a job was asked to do. None if no complete record was written."""
     try:
         return Asked.model_validate_json((job / CARD).read_bytes())
     except (OSError, ValidationError):

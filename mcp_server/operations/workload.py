@@ -88,7 +88,7 @@ def chosen_kinds(given: args.ProgramArguments) -> list[str]:
 
 
 def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
-    """Return the script, else the package, else the exported program."""
+    """Return the script, the package, or the exported program."""
     if given.script:
         if given.package or given.exported or given.inputs or given.extra_imports:
             raise ProblemError("a script brings its own model and inputs", allowed="script alone")
@@ -158,7 +158,7 @@ def folder_of(given: args.RunArguments) -> Path:
 
 
 def cost_symptom(given: args.DiagnoseArguments) -> CostSymptom | None:
-    """Return the symptom if it concerns time and nothing fails; None for other symptoms."""
+    """Return the symptom if it concerns time and nothing fails. None for other symptoms."""
     seen = given.symptom
     return seen if seen == "slow" or seen == "slow-load" or seen == "slow-build" else None
 
@@ -204,7 +204,7 @@ LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
 
 
 def launcher() -> tuple[str, ...]:
-    """Split AOTI_DEBUG_LAUNCHER into words, which are run unchanged; empty if it is not set."""
+    """Split AOTI_DEBUG_LAUNCHER into words, which are run unchanged. Empty if it is not set."""
     text = os.environ.get(LAUNCHER_VARIABLE, "")
     try:
         words = tuple(shlex.split(text))
@@ -280,9 +280,10 @@ def _mode(name: str, path: Path, allowed: str) -> int:
 
 
 def _like(path: Path) -> str:
-    """Return ` (did you mean 'x'?)` for a file in the same folder with a similar name, or nothing."""
+    """Return ` (did you mean 'x'?)` for a file of this kind with a similar name, or nothing."""
     try:
-        return args.closest(path.name, [each.name for each in islice(path.parent.iterdir(), MOST_NAMES)])
+        names = [each.name for each in islice(path.parent.iterdir(), MOST_NAMES)]
+        return args.closest(path.name, [each for each in names if path.suffix in ("", Path(each).suffix)])
     except OSError:
         return ""
 
@@ -330,7 +331,7 @@ def exported_file(text: str, base: Path) -> Path:
 
 
 def is_exported_program(path: Path) -> bool:
-    """Whether the file is a `torch.export.save`d archive; False for anything unreadable."""
+    """Whether the file is a `torch.export.save`d archive. False for anything unreadable."""
     return _package_slug(path) == EXPORTED
 
 
@@ -338,7 +339,7 @@ EXPORTED = "torch_export_archive"
 
 
 def _package_slug(path: Path, model_name: str | None = None) -> str:
-    """Return why the file is not an AOTInductor package; empty if it is one.
+    """Return why the file is not an AOTInductor package. Empty if it is one.
 
     Raise `PackageError` for a package that has models, but none named `model_name`.
     """
@@ -371,7 +372,7 @@ _SPECS = TypeAdapter(list[TensorSpec])
 
 
 def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec] | None:
-    """Return a file of tensors, or specs (from a list or JSON text); None if nothing is given."""
+    """Return a file of tensors, or specs (from a list or JSON text). None if nothing is given."""
     if isinstance(inputs, str) and not inputs.lstrip().startswith("["):
         return file("inputs", inputs, base) if inputs else None
     if isinstance(inputs, str):

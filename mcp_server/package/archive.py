@@ -165,7 +165,7 @@ class Package:
 
     @cached_property
     def wrapper_text(self) -> str:
-        """The text of wrapper.cpp; empty if the package has none."""
+        """The text of wrapper.cpp. Empty if the package has none."""
         return self._text(self.files.wrapper_source)
 
     @cached_property
@@ -191,7 +191,7 @@ class Package:
 
     @property
     def device_type(self) -> str | None:
-        """cpu, cuda, xpu or mps, from the metadata or else the wrapper's input checks; None if unknown."""
+        """cpu, cuda, xpu or mps, from the metadata or else the wrapper's input checks. None if unknown."""
         return self.metadata.device or next((i.device_type for i in self.inputs if i.device_type), None)
 
     @cached_property
@@ -214,7 +214,7 @@ class Package:
 
     @cached_property
     def kernel_information(self) -> dict[str, object]:
-        """Raw provenance by `kernel:handle`; empty unless compiled with `INDUCTOR_PROVENANCE=1`."""
+        """Raw provenance by `kernel:handle`. Empty unless compiled with `INDUCTOR_PROVENANCE=1`."""
         try:
             raw = read_json(self._text(self.files.kernel_information) or "{}")
         except (ValueError, PackageError):
@@ -234,12 +234,12 @@ class Package:
         return tuple(str(call.get("target", "")) for call in self.proxy_calls)
 
     def proxy_target(self, index: int | None) -> str:
-        """The operator of proxy node `index` as `namespace::name`; empty if there is no such node."""
+        """The operator of proxy node `index` as `namespace::name`. Empty if there is no such node."""
         return self.proxy_nodes[index] if index is not None and index < len(self.proxy_nodes) else ""
 
     @cached_property
     def library(self) -> Library | None:
-        """Facts about the .so; None if it is missing or not a readable ELF file."""
+        """Facts about the .so. None if it is missing or not a readable ELF file."""
         if self.files.library is None:
             return None
         try:
@@ -279,12 +279,12 @@ class Package:
 
     @property
     def listed_weight_names(self) -> tuple[str, ...] | None:
-        """The file names in `weights_config.json`; None if there is no list."""
+        """The file names in `weights_config.json`. None if there is no list."""
         return tuple(dict.fromkeys(str(value[0]) for value in self.weight_places.values())) or None
 
     @cached_property
     def listed_weights(self) -> tuple[Member, ...] | None:
-        """The members that weights_config.json lists and the package contains; None if there is no list."""
+        """The members that weights_config.json lists and the package contains. None if there is no list."""
         if self.listed_weight_names is None:
             return None
         wanted = {f"data/weights/{name}" for name in self.listed_weight_names}
@@ -307,7 +307,7 @@ class Package:
 def open_package(path: Path | str, model_name: str | None = None) -> Package:
     """Open a .pt2 file, an unpacked directory, or a .so next to its wrapper.cpp.
 
-    `model_name` selects one of several models; the default is `model`, else the first. Raise `PackageError`
+    `model_name` selects one of several models; the default is `model`, or the first. Raise `PackageError`
     with a stable `slug`. An incomplete package can be opened; `Package.defects` lists what is missing.
     """
     path = Path(path).expanduser()

@@ -61,8 +61,8 @@ class IndexSource:
     """A tensor from which the index was loaded.
 
     `tensor` is the variable in the wrapper. `producers` are the launches that last wrote it, possibly the
-    asserting one; empty for an unmodified input or constant. `inputs` are the labels of all model inputs that
-    its values depend on. `allowed` is the range of its elements that passes; None if unknown.
+    asserting one. Empty for an unmodified input or constant. `inputs` are the labels of all model inputs that
+    its values depend on. `allowed` is the range of its elements that passes. None if unknown.
     """
 
     load: Element
@@ -208,7 +208,7 @@ class Tracer:
 def read_assertion(
     text: str, file: str | None = None, line: int | None = None, kernel: str | None = None
 ) -> Assertion | None:
-    """Parse an error text or a bare condition; None if it contains no index assertion."""
+    """Parse an error text or a bare condition. None if it contains no index assertion."""
     text = without_broadcast(text)
     match = _TEXT.search(text.strip())
     condition = plain(match[1].strip()) if match else ""
@@ -291,7 +291,7 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
 
 
 def propose(candidate: Candidate) -> Fix:
-    """Propose a fix: a check before the call if an input is the index, else of what makes the index."""
+    """Propose a fix: a check before the call if an input is the index, otherwise of what makes the index."""
     position, bound = candidate.position, candidate.bound
     if position is not None and bound is not None:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
@@ -349,7 +349,7 @@ _DIVIDES = frozenset({"div", "truncdiv", "floordiv", "mod", "remainder"})
 class Division:
     """One division of a launch whose divisor is not a size.
 
-    `sources` are the tensors from which the divisor is loaded; empty for a literal. `plain` is True if the
+    `sources` are the tensors from which the divisor is loaded. Empty for a literal. `plain` is True if the
     divisor is an unmodified element of the only source.
     """
 

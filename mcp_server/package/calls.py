@@ -144,7 +144,7 @@ class Scope(Body):
         return "scalar" if target in self.scalars else "unknown"
 
     def tensor(self, span: Span) -> str | None:
-        """Return the variable of a tensor argument that is read; None if there is none."""
+        """Return the variable of a tensor argument that is read. None if there is none."""
         return self.argument(0, span, "", "read")[0].target
 
     def problem(self, what: str, line: int, text: str = "") -> None:

@@ -87,7 +87,7 @@ def _certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
 
 
 def _extent(shape: Buffer | View, offset: str | None) -> tuple[int, int] | None:
-    """Return first and past-the-end element of a static view; None if any part is symbolic."""
+    """Return first and past-the-end element of a static view. None if any part is symbolic."""
     sizes, strides = shape.sizes, shape.strides
     if sizes is None or strides is None or offset is None or len(sizes) != len(strides):
         return None
@@ -210,7 +210,7 @@ class Dataflow:
         return Slice(ordered, inputs, constants, unset)
 
     def root(self, name: str) -> Buffer:
-        """Return the input or constant that a variable aliases, else the variable itself."""
+        """Return the input or constant that a variable aliases, or the variable itself."""
         buffer = self.body.buffers[name]
         while buffer.kind not in SOURCES and buffer.base in self.body.buffers and buffer.base is not None:
             base = self.body.buffers[buffer.base]

@@ -44,7 +44,7 @@ class Library:
 
     @property
     def cxx_runtime(self) -> str | None:
-        """The dynamically linked C++ runtime; None if it is linked statically."""
+        """The dynamically linked C++ runtime. None if it is linked statically."""
         return next((name for name in self.needed if name.startswith(_CXX_RUNTIMES)), None)
 
 

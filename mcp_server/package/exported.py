@@ -36,13 +36,13 @@ def exported_device(path: Path) -> Literal["cpu", "cuda"] | None:
 
 
 def package_device(path: Path) -> Literal["cpu", "cuda"] | None:
-    """Return the device for which a package was compiled; None if the package does not say."""
+    """Return the device for which a package was compiled. None if the package does not say."""
     texts = _texts(path, _METADATA)
     return ("cuda" if any(b'"cuda"' in text for text in texts) else "cpu") if texts else None
 
 
 def _texts(path: Path, name: re.Pattern[str]) -> list[bytes]:
-    """Read the members whose names match; empty if the file is not an archive."""
+    """Read the members whose names match. Empty if the file is not an archive."""
     try:
         archive = ZipContainer(path)
         return [read_bytes(archive, m.name) for m in archive.members if name.search(m.name)]
@@ -113,7 +113,7 @@ def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
 
 
 def _graph(path: Path) -> dict[str, Any]:
-    """Read the serialised program, in torch's own JSON; empty if the archive has none."""
+    """Read the serialised program, in torch's own JSON. Empty if the archive has none."""
     archive = ZipContainer(path)
     name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
     return read_json(read_bytes(archive, name)) if name is not None else {}
@@ -175,7 +175,7 @@ def read_stack(text: str) -> tuple[Frame, ...]:
 
 
 def innermost(stack: Iterable[Frame]) -> ModelLocation | None:
-    """Return the innermost line of the user's own code; None if there is none."""
+    """Return the innermost line of the user's own code. None if there is none."""
     own = [frame for frame in stack if frame.user]
     return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
 

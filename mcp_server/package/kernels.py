@@ -32,7 +32,7 @@ _CASE = re.compile(
 
 
 LazyConfigs = dict[tuple[str, str], str]
-"""Macro values by (kernel name in capitals, field); empty if the wrapper has no such macros."""
+"""Macro values by (kernel name in capitals, field). Empty if the wrapper has no such macros."""
 
 
 def _resolved(text: str, configs: LazyConfigs) -> str:
@@ -195,7 +195,7 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
 
 
 def _arguments(call: str, text: str) -> list[str]:
-    """Return the arguments of the first such call; empty if there is none."""
+    """Return the arguments of the first such call. Empty if there is none."""
     start = text.find(call)
     found = read_call(text, start, text.find(";", start)) if start >= 0 else None
     return [text[a:b] for a, b in found.arguments] if found else []

@@ -320,7 +320,7 @@ class Reference:
 
 
 def read_call(text: str, start: int, end: int) -> Call | None:
-    """Parse `text[start:end]` as a call, inside an optional error check macro; None for other text."""
+    """Parse `text[start:end]` as a call, inside an optional error check macro. None for other text."""
     match = _CALL.match(text, start, end)
     while end > start and (text[end - 1] == ";" or text[end - 1].isspace()):
         end -= 1
@@ -380,7 +380,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 
 
 def whole_number(text: str) -> int | None:
-    """Parse an integer; None for other text, or for more digits than 64 bits can hold.
+    """Parse an integer. None for other text, or for more digits than 64 bits can hold.
 
     This is stricter than `int`, which raises beyond 4,300 digits, and `str.isdigit`, which accepts "²".
     """

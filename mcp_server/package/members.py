@@ -173,7 +173,7 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
             "truncated_zip",
             f"{path} starts like a zip archive but has no readable central directory; "
             "it was truncated, is still being written, or is damaged",
-            next_call="copy or build the package again and compare checksums",
+            next_call="copy the package again; if the original is damaged too, build it again",
         ) from error
 
 

@@ -289,7 +289,7 @@ ORDERS = ((0, 3, 1, 2), (0, 2, 3, 1), (2, 0, 1), (1, 2, 0), (0, 2, 1), (1, 0, 2)
 
 
 def order_of(item: CompiledInput, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the order of an input's dimensions in which all sizes fit; empty if they fit as given."""
+    """Return the order of an input's dimensions in which all sizes fit. Empty if they fit as given."""
 
     def fit(sizes: Sequence[int]) -> bool:
         pairs = zip(item.dims, sizes, strict=True)
@@ -396,7 +396,7 @@ def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bo
 
 
 WIDER = "or export again with a range that includes {got}, if the model allows this size"
-BRANCH = ". If no Dim sets this bound, look for a branch of the model on this size; else the compiler set it"
+BRANCH = ". If no Dim sets this bound, a branch of the model on this size or the compiler set it"
 
 
 def _within(dim: CompiledDim, below: bool) -> str:

@@ -181,7 +181,7 @@ class Directory:
 
 
 def end_of(path: Path) -> int | None:
-    """Return the offset of the last end record; None if no reader finds one."""
+    """Return the offset of the last end record. None if no reader finds one."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - _END.size - _LONGEST_COMMENT)

@@ -119,7 +119,7 @@ def _in_model(term: Apply, launch: Launch, view: PackageView) -> str:
 
 
 def _narrow(term: Term) -> Apply | None:
-    """Return the largest part of a term that is narrow integer arithmetic; None if there is none."""
+    """Return the largest part of a term that is narrow integer arithmetic. None if there is none."""
     every = [each for each in parts(term, inside_indices=True) if isinstance(each, Apply)]
     narrow = [e for e in every if e.op in _GROWING and e.dtype in _NARROW and elements(e)]
     return max(narrow, key=lambda each: len(say(each)), default=None)
@@ -359,7 +359,7 @@ class _Launched:
         return total * math.prod(len(span) for name, span in spans.items() if name not in seen)
 
     def _layout(self, argument: Argument) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return sizes and strides of an argument, in elements; None if they are not known."""
+        """Return sizes and strides of an argument, in elements. None if they are not known."""
         shape = argument.view or self.view.wrapper.buffers.get(argument.target or "")
         sizes, strides = (shape.sizes, shape.strides) if shape is not None else (None, None)
         if sizes is None or strides is None:
@@ -373,7 +373,7 @@ class _Launched:
         )
 
     def _whole(self, argument: Argument) -> tuple[int, int] | None:
-        """Return first byte and end of a constant, relative to its start; None for other arguments."""
+        """Return first byte and end of a constant, relative to its start. None for other arguments."""
         own = (each for each in self.view.package.constants if each.name == argument.target)
         found = next(own, None) if argument.view is None else None
         return (0, math.prod(found.shape) * itemsize_of(found.dtype)) if found is not None else None
@@ -580,7 +580,7 @@ class _MaskedLane(Evaluator):
 
 
 def _filler(body: Term, mask: str) -> float | None:
-    """Return the value of a masked-off lane; NaN if unknown; None if the code is not understood.
+    """Return the value of a masked-off lane; NaN if unknown. None if the code is not understood.
 
     A value is known if it does not depend on the unknown numbers, which are taken to be positive.
     """

@@ -60,7 +60,7 @@ def _paths(node: object, prefix: str, depth: int) -> Iterator[str]:
 
 
 def _keys(node: dict[str, Any]) -> list[object]:
-    """Return the keys of a dictionary, one for each child; empty for another container."""
+    """Return the keys of a dictionary, one for each child. Empty for another container."""
     keys = node.get("context") if node.get("type") in _KEYED else None
     try:
         keys = read_json(keys) if isinstance(keys, str) else keys
@@ -76,7 +76,7 @@ class CompiledDim:
     """One dimension: a static `size` in elements, or an `expression` with the compiled range.
 
     `expression` is None if the wrapper does not name the symbol of a dynamic dimension (torch <= 2.12 names a
-    symbol only at its first use). `lower` and `upper` are inclusive; None if unchecked. They are the range of
+    symbol only at its first use). `lower` and `upper` are inclusive. None if unchecked. They are the range of
     code generation, which may be tighter than the user's.
     """
 
@@ -143,7 +143,7 @@ class SymbolDefinition:
 class Signature:
     """Inputs and symbols of a model.
 
-    `paths` are those of all leaves of the exported call; None for a package lowered without specs. `problems`
+    `paths` are those of all leaves of the exported call. None for a package lowered without specs. `problems`
     lists unread parts with their lines, `notes` facts that the wrapper does not record. `known` is True if
     the wrapper lists as many inputs as it declares; otherwise `inputs` may be incomplete.
     """
@@ -156,7 +156,7 @@ class Signature:
     known: bool = True
 
     def definition(self, name: str, dim: int) -> SymbolDefinition | None:
-        """Return the symbol that is read from the size of input `name` at `dim`; None if there is none."""
+        """Return the symbol that is read from the size of input `name` at `dim`. None if there is none."""
         read = (s for s in self.symbols if (s.name, s.what, s.dim) == (name, "size", dim))
         return next(read, None)
 
@@ -324,7 +324,7 @@ def _with_paths(
 
 
 def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
-    """Return the leaf index of each input among `count` leaves; None if ambiguous.
+    """Return the leaf index of each input among `count` leaves. None if ambiguous.
 
     `argN_1` numbers parameters first, then all leaves, tensors or not (seen in torch 2.11 and 2.13). So with
     non-tensor leaves the numbers identify the leaves, if the first and last leaf are tensors.

@@ -92,7 +92,7 @@ def scalar_values(launch: Launch, sizes: Mapping[str, int]) -> dict[str, int]:
 class SizeOrigin:
     """A size on which a bound depends: dimension `dim` of input `input_index`, or of the wrapper's `tensor`.
 
-    `lower` and `upper` are the compiled inclusive range; None if unchecked. `label` is a display name.
+    `lower` and `upper` are the compiled inclusive range. None if unchecked. `label` is a display name.
     """
 
     symbol: str

@@ -35,7 +35,7 @@ class PackageView:
 
     @cached_property
     def folding_flow(self) -> Dataflow | None:
-        """The dataflow of constant folding; None if there is no constant folding."""
+        """The dataflow of constant folding. None if there is no constant folding."""
         return Dataflow(self.wrapper.folding) if self.wrapper.folding else None
 
     def flow_of(self, launch: Launch) -> Dataflow:
@@ -102,7 +102,7 @@ class PackageView:
         return name or "?"
 
     def launch(self, number: int | None) -> Launch | None:
-        """Return the launch with this number; None if there is none."""
+        """Return the launch with this number. None if there is none."""
         launches = self.wrapper.launches
         return launches[number] if number is not None and 0 <= number < len(launches) else None
 

@@ -295,7 +295,7 @@ class Wrapper:
         return self.run.symbols
 
     def kernel_named(self, name: str) -> Kernel | None:
-        """Return a compiled kernel by its wrapper or device name; None for a shim or operator."""
+        """Return a compiled kernel by its wrapper or device name. None for a shim or operator."""
         return self.kernels.get(name) or next((k for k in self.kernels.values() if k.symbol == name), None)
 
     def inputs(self) -> dict[int, Buffer]:

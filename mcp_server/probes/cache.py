@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 
 
 def default_root() -> Path:
-    """AOTI_DEBUG_CACHE, else the user's cache directory."""
+    """AOTI_DEBUG_CACHE, or the user's cache directory."""
     asked = os.environ.get("AOTI_DEBUG_CACHE")
     if asked:
         return Path(asked).expanduser()

@@ -191,7 +191,7 @@ def link_command(compiler: str, objects: Sequence[str], companion: Path, target:
 
 
 def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the full path of a C++ compiler: $CXX, else the recorded name, else any on PATH.
+    """Return the full path of a C++ compiler: $CXX, the recorded name, or any on PATH.
 
     `environ` is the workload's environment: its compiler may differ from the server's.
 
@@ -219,7 +219,7 @@ def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the path of one of the compiler's own files; None if the compiler does not have it."""
+    """Return the path of one of the compiler's own files. None if the compiler does not have it."""
     argv = [compiler, f"-print-file-name={name}"]
     nothing = subprocess.DEVNULL
     done = subprocess.run(
@@ -234,7 +234,7 @@ COMPILE_LIMIT_S = 900.0
 async def compile_in(
     context: Context, argv: Sequence[str], directory: Path, name: str, env: Mapping[str, str]
 ) -> str | None:
-    """Run the command. Return None on success, else its error output. `env` has the workload's variables."""
+    """Run the command. Return its error output, or None on success. `env` has the workload's variables."""
     command = Command(argv=tuple(argv), cwd=directory, timeout_s=COMPILE_LIMIT_S, env=dict(env))
     finished = await context.run(command, name[:80])
     if finished.ok:
@@ -256,7 +256,7 @@ async def compile_or_raise(
 
 
 def first_error(log: str) -> str:
-    """Return the first line that names an error, else the last line; shortened and printable."""
+    """Return the first line that names an error, or the last line, shortened and printable."""
     lines = [line for line in log.splitlines() if line.strip()]
     last = lines[-1] if lines else "no message"
     line = next((line for line in lines if "error" in line or "cannot" in line), last)

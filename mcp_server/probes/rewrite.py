@@ -132,7 +132,7 @@ def _separations(wrapper: Wrapper) -> Iterator[Edit]:
 
 
 def why_not(text: str, launch: Launch) -> str:
-    """Why a launch cannot have probes; empty if it can."""
+    """Why a launch cannot have probes. Empty if it can."""
     statement = text[launch.start : launch.end]
     if _DECLARATION.match(statement) and not _STATEMENT.match(statement):
         return "the launch is part of a declaration, which a block around it would end"

@@ -257,7 +257,7 @@ def _files(core: _Core, raw: bytes, name: str) -> list[Mapping]:
 
 
 def _place(core: _Core, address: int, count: int) -> int | None:
-    """Return the offset of memory in the file; None if the file does not have all of it in one piece."""
+    """Return the offset of memory in the file. None if the file does not have all of it in one piece."""
     number = bisect_right(core.pages, (address, 1 << 64, 0)) - 1
     if number < 0:
         return None
@@ -336,7 +336,7 @@ class MemoryReader:
     remains: Remains
 
     def inputs_of(self, thread: ThreadState, signature: Sequence[CompiledInput]) -> list[RecordedInput]:
-        """Return the inputs of the thread's call, in their order; empty if they are not found."""
+        """Return the inputs of the thread's call, in their order. Empty if they are not found."""
         count = len(signature)
         if not 0 < count <= MOST_INPUTS or not all(self._tables.values()):
             return []
@@ -359,7 +359,7 @@ class MemoryReader:
 
     @cached_property
     def _tables(self) -> dict[str, int]:
-        """The addresses of the virtual tables; 0 if the libc10 of the process is not on this machine."""
+        """The addresses of the virtual tables. 0 if the libc10 of the process is not on this machine."""
         mapped = next((m for m in self.remains.maps if m.offset == 0 and m.path.endswith("/libc10.so")), None)
         found = _symbols(Path(mapped.path), _TABLES.values()) if mapped is not None else {}
         # The first two words of a table are not functions: objects point behind them.
@@ -397,7 +397,7 @@ class MemoryReader:
         return next(filter(None, (self._laid_out(raw, at, address, storage) for at in _SIZES)), None)
 
     def _laid_out(self, raw: bytes, at: int, address: int, storage: int) -> RecordedInput | None:
-        """Read a tensor whose sizes are at `at`; None if its fields contradict each other."""
+        """Read a tensor whose sizes are at `at`. None if its fields contradict each other."""
         dim, far = struct.unpack_from("<QQ", raw, at)
         offset, numel = struct.unpack_from("<qq", raw, at + _OFFSET)
         dtype, device, index = struct.unpack_from("<Hbb", raw, at + _DTYPE)
@@ -437,7 +437,7 @@ def _is_vector(begin: int, end: int, limit: int, count: int) -> bool:
 
 
 def _fit(found: Sequence[RecordedInput], signature: Sequence[CompiledInput]) -> int:
-    """How many facts of the package's inputs the tensors agree with, plus one; 0 for none found."""
+    """How many facts of the package's inputs the tensors agree with, plus one. 0 for none found."""
     if not found:
         return 0
     agree = 1

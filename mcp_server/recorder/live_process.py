@@ -135,7 +135,7 @@ def _position(thread: int, read: Read) -> _Caught | None:
 
 
 def _stopped(thread: int) -> int | None:
-    """Wait until the thread has stopped, and return its status; None if it does not stop, or has ended."""
+    """Wait until the thread has stopped, and return its status. None if it does not stop, or has ended."""
     until = time.monotonic() + _STOP_S
     with suppress(ChildProcessError):
         while time.monotonic() < until:

@@ -104,7 +104,7 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
 
 
 def build_id_of(package: Package) -> str:
-    """The build ID of the package's own library, even behind the recorder; empty if it has none."""
+    """The build ID of the package's own library, even behind the recorder. Empty if it has none."""
     library = package.files.library
     if library is None:
         return ""
@@ -138,7 +138,7 @@ _NOTE = struct.pack("<III", 4, 20, 3) + b"GNU\0"  # NT_GNU_BUILD_ID with 20 byte
 
 
 def build_id_at(page: bytes) -> str:
-    """The build ID of a library from its first page in memory; empty if the page does not contain it."""
+    """The build ID of a library from its first page in memory. Empty if the page does not contain it."""
     place = page.find(_NOTE) if page.startswith(b"\x7fELF") else -1
     found = page[place + len(_NOTE) : place + len(_NOTE) + 20]
     return found.hex() if place >= 0 and len(found) == 20 else ""
@@ -284,7 +284,7 @@ MODE, RING_MB, BUDGET_MB = "full", 128, 8192
 
 
 async def recording_environment(context: Context, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that make a host record its calls in this job's directory; empty if there is no compiler."""
+    """Variables that make a host record its calls in this job's directory. Empty if there is no compiler."""
     options = RecorderOptions(str(context.directory / FOLDER), MODE, RING_MB, BUDGET_MB)
     try:
         library = await build_library("preload.c", {}, RecorderOptions(""), context, env)
@@ -297,6 +297,6 @@ async def recording_environment(context: Context, env: Mapping[str, str]) -> dic
 
 
 def recordings_of(context: Context) -> Path | None:
-    """The folder with the host's recordings; None if the host loaded no package."""
+    """The folder with the host's recordings. None if the host loaded no package."""
     folder = context.directory / FOLDER
     return folder if folder.is_dir() and any(folder.glob("*.ring")) else None

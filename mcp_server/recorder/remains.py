@@ -55,7 +55,7 @@ def segments_of(elf: ELFFile) -> Segments:
 
 
 def address_of(place: int, segments: Segments) -> int | None:
-    """Convert an offset in a library's file into its virtual address; None if no segment contains it."""
+    """Convert an offset in a library's file into its virtual address. None if no segment contains it."""
     return next((place - at + start for at, size, start in segments if at <= place < at + size), None)
 
 
@@ -90,7 +90,7 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
 
 
 def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> SourceLine | None:
-    """Return the source line of the code at `offset` in a file; None if unknown.
+    """Return the source line of the code at `offset` in a file. None if unknown.
 
     Of the files with one of the `suffixes`, take the nearest line before it: for inlined header code.
     """
@@ -114,7 +114,7 @@ def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> Sou
 
 @lru_cache(maxsize=8)
 def functions_of(binary: Path) -> tuple[tuple[int, int, str], ...]:
-    """List offset, size and name of a file's functions, sorted by offset; empty if the file is unreadable."""
+    """List offset, size and name of a file's functions, sorted by offset. Empty if the file is unreadable."""
     found = []
     try:
         with binary.open("rb") as file:
@@ -131,7 +131,7 @@ def functions_of(binary: Path) -> tuple[tuple[int, int, str], ...]:
 
 
 def function_at(binary: Path, offset: int) -> str:
-    """Return the function that contains `offset` in a file; empty if no symbol covers it."""
+    """Return the function that contains `offset` in a file. Empty if no symbol covers it."""
     known = functions_of(binary)
     number = bisect_right(known, (offset, 1 << 62, "")) - 1
     if number < 0 or offset >= known[number][0] + known[number][1]:
@@ -225,7 +225,7 @@ class Remains:
 
     `unknown` are threads of a live process that compute and could not be stopped to read their position.
     `is_cut` is True if the core file ends before its last page. `place` returns the offset of memory in the
-    core file; None for a live process, and for memory that is not in the file.
+    core file. None for a live process, and for memory that is not in the file.
     """
 
     threads: tuple[ThreadState, ...]
@@ -284,7 +284,7 @@ _OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # one that t
 
 
 def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str] | None:
-    """Return what a thread waits for and its name in words; None if it waits for nothing that is known."""
+    """Return what a thread waits for and its name in words. None if it waits for nothing that is known."""
     first = next((frame for frame in frames if not LIBC.match(frame.library)), None)
     for frame in frames:
         for kind, functions, words in _ROWS:
@@ -300,7 +300,7 @@ _SPINS = {"device"}  # a wait that may use a whole core
 
 
 def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
-    """Return the thread that holds a lock, as the lock itself says; None if it does not say.
+    """Return the thread that holds a lock, as the lock itself says. None if it does not say.
 
     The layouts are those of glibc (struct_mutex.h, struct_rwlock.h, x86-64).
     """

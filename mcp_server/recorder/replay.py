@@ -85,7 +85,7 @@ class Candidate:
 
     @property
     def missing(self) -> str:
-        """What was not kept of the call, in words; empty if everything was kept."""
+        """What was not kept of the call, in words. Empty if everything was kept."""
         if self.call.total_inputs > len(self.call.inputs):
             return f"{self.call.total_inputs - len(self.call.inputs)} of {self.call.total_inputs} inputs"
         gone = [
@@ -153,7 +153,7 @@ class TakenCall:
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
-    """Return the first candidate that fails when replayed, else the first that can be replayed.
+    """Return the first candidate that fails when replayed, or the first that can be replayed.
 
     `workload` is the package. If no candidate can be replayed, raise `ProblemError` that says what was not
     kept.
@@ -207,7 +207,7 @@ def _open(chosen: Candidate, found: Sequence[Candidate]) -> str:
 
 
 def _lost(found: Sequence[Candidate], recording: Recording) -> str:
-    """Describe the call that most likely ended the host and could not be made again; empty if there is none.
+    """Describe the call that most likely ended the host and could not be made again. Empty if there is none.
 
     It failed, or was in flight, or it is the last one.
     """
@@ -303,7 +303,7 @@ async def _replay(candidate: Candidate, number: int, workload: PackageWorkload, 
 
 
 def _code(file: str, line: int) -> str:
-    """Return the text of a host's source line; empty if the source is not on this machine."""
+    """Return the text of a host's source line. Empty if the source is not on this machine."""
     path = Path(file)
     try:
         with path.open(encoding="utf-8", errors="replace") as source:

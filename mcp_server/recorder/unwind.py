@@ -117,7 +117,7 @@ def _information(library: Path) -> _Information | None:
 
 
 def _entry(information: _Information, pc: int) -> int | None:
-    """Find the entry that may cover `pc` in the header's sorted table; return its offset, else None."""
+    """Find the entry that may cover `pc` in the header's sorted table; return its offset, or None."""
     raw, at = information.header, information.header_address
     if len(raw) < 12 or (raw[3], raw[2], raw[1]) != _TABLE:
         return None

@@ -199,7 +199,7 @@ def of_verdict(verdict: Verdict) -> Source:
 
 
 def tail(log: Path) -> str:
-    """Return the end of a log; empty if it cannot be read."""
+    """Return the end of a log. Empty if it cannot be read."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)

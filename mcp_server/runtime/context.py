@@ -41,7 +41,7 @@ DEVICES = Path("/dev")
 
 
 def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:
-    """Return the GPU to lease; None for a CPU package, or if `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
+    """Return the GPU to lease. None for a CPU package, or if `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
 
     A workload of unknown device (None) leases GPU `device_index`, or the first, if the machine has a GPU. Any
     /dev/nvidiaN shows that there is one: a container may see only /dev/nvidia2.
@@ -54,7 +54,7 @@ def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] 
 
 
 def device_of(request: Mapping[str, object]) -> str | None:
-    """Return the device type of the package, library or program in a request; None if unknown."""
+    """Return the device type of the package, library or program in a request. None if unknown."""
     if request.get("library"):
         return str(request.get("device", "cpu")).partition(":")[0]
     if request.get("package"):
@@ -66,13 +66,13 @@ E = TypeVar("E", bound=Event)
 
 
 def read_events(path: Path, but: Sequence[type[Event]] = ()) -> tuple[Event, ...]:
-    """Read the events of a report, except those of the kinds in `but`; empty if there is no file."""
+    """Read the events of a report, except those of the kinds in `but`. Empty if there is no file."""
     left_out = tuple(map(_begin, but))
     return tuple(_events(path, lambda line: not line.startswith(left_out)))
 
 
 def stream_events(path: Path, kind: type[E]) -> Iterator[E]:
-    """Iterate over the events of one kind; empty if there is no file."""
+    """Iterate over the events of one kind. Empty if there is no file."""
     begin = _begin(kind)
     return (event for event in _events(path, lambda line: line.startswith(begin)) if isinstance(event, kind))
 
@@ -170,7 +170,7 @@ class WorkerRun:
 
     @property
     def why(self) -> str:
-        """The exception that ended the operation, else how the process ended."""
+        """The exception that ended the operation, or how the process ended."""
         failed = self.last(Failed)
         return failed.text if failed is not None else self.finished.ending
 
@@ -316,7 +316,7 @@ class Context:
         If `workload` is given, it determines environment (with `env`), directory, interpreter and time limit.
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, from `fresh`, is for
         requests that name files in it. `events` omits the reports named in `streamed`. `gpus` are leased
-        (default: the request's GPU, else the first; () for none). `alone` shares no import of torch, because
+        (default: the request's GPU, or the first; () for none). `alone` shares no import of torch, because
         forks of one process inherit its memory layout and contents. Raise `ProblemError` if the worker
         rejects the request or the interpreter cannot run it, and `PackageError` for an unsafe archive, before
         a worker starts.

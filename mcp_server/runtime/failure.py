@@ -71,7 +71,7 @@ async def look_ahead(path: Path) -> None:
 
 
 def read_output(path: Path, process: str = "") -> LogFacts:
-    """Read the facts of an output file, or of one process in it; empty if there is no file."""
+    """Read the facts of an output file, or of one process in it. Empty if there is no file."""
     key = None if process else _key(path)
     found = _known.get(key) if key else None
     return found or _read_output(path, process)
@@ -129,7 +129,7 @@ class Failure(Record):
 
 
 def read_failure(finished: Finished) -> Failure | None:
-    """Return the failure of a child, with the root error of its whole output; None if it succeeded."""
+    """Return the failure of a child, with the root error of its whole output. None if it succeeded."""
     if finished.ok:
         return None
     facts = read_output(finished.output)
@@ -238,12 +238,12 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
 
 
 def _options_of(prefix: Sequence[str]) -> dict[tuple[str, ...], set[str]]:
-    """Return the entry of the launcher in the prefix, even after `env` or `nice`; empty for others."""
+    """Return the entry of the launcher in the prefix, even after `env` or `nice`. Empty for others."""
     return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), {})
 
 
 def read_launcher_output(finished: Finished, prefix: Sequence[str]) -> LauncherWords:
-    """Run `read_launcher` on a failed run; empty for a successful run or an unknown launcher."""
+    """Run `read_launcher` on a failed run. Empty for a successful run or an unknown launcher."""
     if finished.ok or not _options_of(prefix) or not finished.output.exists():
         return LauncherWords()
     with finished.output.open(errors="replace") as lines:

@@ -91,7 +91,7 @@ def in_words(step: str, argv: Sequence[str] = ()) -> str:
 
 
 def _program(argv: Sequence[str]) -> str:
-    """Return the name of the script that a command runs, else of its program."""
+    """Return the name of the script that a command runs, or of its program."""
     script = next((word for word in argv[1:] if word.endswith(".py")), argv[0] if argv else "the program")
     return Path(script).name
 
@@ -130,7 +130,7 @@ class StepCache:
         return cls(dict(found), last)
 
     def take(self, key: str, command: Command, directory: Path) -> Finished | None:
-        """Return the cached result of this command, with its files in `directory`; None if it must run.
+        """Return the cached result of this command, with its files in `directory`. None if it must run.
 
         The result of a timed-out run is not valid for a longer time limit, unless the run had stalled.
         """

@@ -51,7 +51,7 @@ SHORTEST_TOKEN = 16
 
 
 def read_token(file: Path | None) -> str:
-    """Return the token in `file`, else in AOTI_DEBUG_HTTP_TOKEN, else "". It is never an argument, because
+    """Return the token in `file`, in AOTI_DEBUG_HTTP_TOKEN, or "". It is never an argument, because
     every user of the machine can read those.
 
     Raise ProblemError if the token is too short or if others can read the file.
@@ -167,7 +167,7 @@ async def _whole_body(receive: Receive) -> list[Message]:
 
 
 def _id_of(body: bytes) -> int | str | None:
-    """Return the id of a JSON-RPC request; None for a notification or anything that is not a request."""
+    """Return the id of a JSON-RPC request. None for a notification or anything that is not a request."""
     try:
         message = read_json(body)
     except ValueError:

@@ -166,7 +166,7 @@ class Running:
 
 
 async def answered(state: JobState) -> Result:
-    """Return a finished job's result, else a handle. If the job failed, raise its ProblemError."""
+    """Return a job's result, or its handle while it runs. If it failed, raise its ProblemError."""
     whole = {"uri": f"aoti-debug://jobs/{state.job_id}/result.json", "key": "result"}
     if state.state == "failed" and state.problem:
         raise state.problem.error()

@@ -68,7 +68,7 @@ def compact(value: object) -> str:
 
 
 def shorten(result: Result, *, limit: int = LIMIT, full: Result | None = None) -> Result:
-    """Return `result` if it fits, else a shorter copy with `shortened: {cut: [...], full: file}`."""
+    """Return `result` if it fits, otherwise a shorter copy with `shortened: {cut: [...], full: file}`."""
     if len(compact(result)) <= limit:
         return result
     short = _without_nulls(result)
@@ -109,7 +109,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _halve_largest(value: Any, path: Path, cuts: Cuts) -> bool:
-    """Halve the largest list, mapping or string inside `value`; False if nothing more can be cut."""
+    """Halve the largest list, mapping or string inside `value`. False if nothing more can be cut."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     for key in sorted(keys, key=lambda key: -len(compact(value[key]))):
         item, place = value[key], (*path, key)
@@ -322,7 +322,7 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
 
 
 def answer_to(error: Exception) -> types.JSONRPCError | None:
-    """Return the answer to an unreadable line; None for an empty line, a notification or an answer."""
+    """Return the answer to an unreadable line. None for an empty line, a notification or an answer."""
     if isinstance(error, BadIdError):
         return _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
     found = error.errors(include_url=False) if isinstance(error, ValidationError) else []

@@ -115,7 +115,7 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
 
 
 def of_eager(failing: Failing, eager: WorkerRun) -> str:
-    """Say how eager mode shows that the failure is not the compiler's; empty if it does not."""
+    """Say how eager mode shows that the failure is not the compiler's. Empty if it does not."""
     guard = eager.last(events.GuardFailed)
     if guard is not None:
         return f"the inputs are not what the program was exported for: {quoted(guard.text)}"
@@ -162,7 +162,7 @@ class Search:
     single_passes: bool = False
 
     async def run(self) -> str:
-        """Return why nothing was found; empty if a decision was found."""
+        """Return why nothing was found. Empty if a decision was found."""
         self.waves = {kind: Wave(self._compile(kind), f"without {kind}: {{}}") for kind in KINDS}
         taken = self.waves["pass"]
         if await taken.run([()]) != ["same"]:
@@ -205,7 +205,7 @@ class Search:
 
     @property
     def workaround(self) -> protocol.Workaround | None:
-        """The code that a user can write before the compile; None if torch has no option for it."""
+        """The code that a user can write before the compile. None if torch has no option for it."""
         if not self.named:
             return None
         if self.named[0].kind == "pass":

@@ -36,7 +36,7 @@ class Capture(Captured):
 
     `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`
     means that Python was started with options that keep the hook out. `quiet_s` is the number of seconds from
-    the last thing that the hook saw to the end of the program; None if it saw nothing.
+    the last thing that the hook saw to the end of the program. None if it saw nothing.
     """
 
     finished: Finished

@@ -41,7 +41,7 @@ class Changed(Record):
 class ComparedWithEager(Record):
     """The result of the comparison.
 
-    `kind`: why outputs differ from eager's, as far as that was seen; None if they agree or were not compared.
+    `kind`: why outputs differ from eager's, as far as that was seen. None if they agree or were not compared.
     `every_launch` judges each launch on correct inputs. `deterministic`: whether two runs gave the same
     outputs; `varies_from`: where they first differ. `reads_unset`: whether outputs change, or become steady,
     when memory that nothing wrote is filled with NaN; `unset_from`: where this shows. `other_constants`
@@ -77,7 +77,7 @@ class Repeats:
         self.anything_filled = bool(done.phases("filled"))
 
     def same(self, one: str, other: str) -> bool | None:
-        """Whether two runs gave the same outputs; None if one did not return."""
+        """Whether two runs gave the same outputs. None if one did not return."""
         if one not in self.outputs or other not in self.outputs:
             return None
         return self.outputs[one] == self.outputs[other]
@@ -286,7 +286,7 @@ WHY: dict[Kind, str] = {
 
 
 def _kind(outputs: Sequence[OutputCompared], repeats: Repeats, judged: EveryLaunch) -> Kind | None:
-    """Return why outputs differ; None if they agree, or if eager mode cannot be the reference."""
+    """Return why outputs differ. None if they agree, or if eager mode cannot be the reference."""
     differs = any(one.agreement in ("differs", "layout") for one in outputs)
     if not differs or not repeats.steady_eager:
         return None

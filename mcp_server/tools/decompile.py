@@ -73,7 +73,7 @@ class Comparison:
 
     @property
     def own_source(self) -> str:
-        """Say that each launch that ran computes what its source says; empty if one differs or none ran."""
+        """Say that each launch that ran computes what its source says. Empty if one differs or none ran."""
         ran = [each for each in self.by_launch if each.agreement != "not_run"]
         if not ran or self.different:
             return ""
@@ -323,7 +323,7 @@ async def judge_captures(
 
 
 def _launches_of(found: Sequence[KernelCapture], view: PackageView) -> dict[KernelCapture, Launch]:
-    """Return the launch of each capture: the one of its line or handle, else by the order of the tags."""
+    """Return the launch of each capture: the one of its line or handle, or by the order of the tags."""
     belong: dict[KernelCapture, Launch] = {}
     for name, captures in grouped((each.kernel, each) for each in found).items():
         launches = [
@@ -372,7 +372,7 @@ def _later(
 
 
 def _memory(argument: Argument, view: PackageView) -> int | None:
-    """Return the storage of an argument; None for a view of one."""
+    """Return the storage of an argument. None for a view of one."""
     buffer = view.wrapper.buffers.get(argument.target or "")
     whole = buffer is not None and buffer.kind in ("allocated", "moved", "returned")
     return buffer.storage if buffer is not None and whole and argument.view is None else None

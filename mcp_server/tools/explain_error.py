@@ -107,7 +107,7 @@ def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> 
 
 
 def program_of(facts: LogFacts) -> dict[str, object]:
-    """Return the failing program, a script or command, as arguments of `diagnose`; empty if not named."""
+    """Return the failing program, a script or command, as arguments of `diagnose`. Empty if not named."""
     for exception in facts.exceptions:
         first = exception.frames[0] if exception.frames else None
         if first and first.user and first.function == "<module>" and first.file.endswith(".py"):

@@ -82,7 +82,7 @@ def essence(line: str) -> str:
 
 
 def of_attempt(done: WorkerRun) -> FailureShown | None:
-    """Return how the worker's `attempt` failed; None if the program is healthy.
+    """Return how the worker's `attempt` failed. None if the program is healthy.
 
     Raise `ProblemError` for a run that did not end in time, or that failed before the compile.
     """
@@ -108,7 +108,7 @@ def of_attempt(done: WorkerRun) -> FailureShown | None:
 
 
 def of_script(finished: Finished) -> FailureShown | None:
-    """Return how a reproduction failed, from its exit status and output; None if it did not.
+    """Return how a reproduction failed, from its exit status and output. None if it did not.
 
     Raise `ProblemError` if it did not end in time.
     """

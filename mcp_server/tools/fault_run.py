@@ -306,7 +306,7 @@ def core_environment(directory: Path) -> dict[str, str]:
 
 
 async def read_core(context: Context, directory: Path, output: Path, debugger: Path | None) -> Access | None:
-    """Return the bad access that the dump in `directory` records; None without dump and progress log."""
+    """Return the bad access that the dump in `directory` records. None without dump and progress log."""
     core = next(iter(sorted(path for path in directory.iterdir() if path.stem == "core")), None)
     if core is not None and debugger is not None:
         asked = [part for command in _ASK for part in ("-ex", command)]

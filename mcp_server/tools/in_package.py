@@ -149,7 +149,7 @@ class Reader:
         return [] if wanted and found else ["It is not known whether this is the same build of the package."]
 
     def _place(self, address: int) -> int | None:
-        """Return the offset of an address in the library's file; None if it is outside."""
+        """Return the offset of an address in the library's file. None if it is outside."""
         found = self.remains.mapping(address)
         if found is None or not self._library.is_at(found.path):
             return None
@@ -181,7 +181,7 @@ class Reader:
         return Frame(name, function_at(Path(found.path), offset) if NAMED.match(name) else "")
 
     def _holders(self, stack: _Stack, found: Sequence[_Stack]) -> list[int]:
-        """Return the threads that hold what this one waits for; empty if unknown."""
+        """Return the threads that hold what this one waits for. Empty if unknown."""
         if stack.waits is None:
             return []
         kind, others = stack.waits[0], [each for each in found if each is not stack]
@@ -268,7 +268,7 @@ class Reader:
         )
 
     def _code(self, line: SourceLine) -> str:
-        """Return the text of a source line in the package; empty if absent."""
+        """Return the text of a source line in the package. Empty if absent."""
         name = PurePosixPath(line.file).name
         member = next(
             (each for each in self.view.package.files.members if each.name.endswith(f"/{name}")), None

@@ -205,7 +205,7 @@ def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> Firs
 
 
 def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> FirstBad:
-    """Find the origin of a bad value: the launch that wrote it, else what the launch read it from."""
+    """Find the origin of a bad value: the launch that wrote it, or what the launch read it from."""
     element = argument.outside or argument.non_finite
     assert element is not None, "only bad arguments are judged"
     kind: Source = "kernel"
@@ -324,7 +324,7 @@ class Choice:
         return Choice(sorted(wanted), (), buffers)
 
     def of(self, launch: LaunchValues) -> LaunchValues | None:
-        """Return the launch with only the chosen buffers; None if the launch is not chosen."""
+        """Return the launch with only the chosen buffers. None if the launch is not chosen."""
         if self.launches and launch.launch not in self.launches:
             return None
         if self.kernels and launch.kernel not in self.kernels:

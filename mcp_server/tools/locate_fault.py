@@ -233,7 +233,7 @@ async def run_under_checker(
 
 
 def _loaded(seen: Capture) -> Path:
-    """Return the package of the suspect call, else the last one loaded.
+    """Return the package of the suspect call, or the last one loaded.
 
     A bare library is taken from where it was loaded, because its sources are in the same folder.
     """

@@ -42,7 +42,7 @@ _VERSION = re.compile(r"\b(?:gcc|clang) version [\d.]+")
 
 
 class Compiler(Record):
-    """The compiler that Inductor would use (CXX, else g++). `links_cxx_runtime` names the C++ runtime that it
+    """The compiler that Inductor would use (CXX, or g++). `links_cxx_runtime` names the C++ runtime that it
     links dynamically; empty means statically, which makes every CUDA package that it builds crash at load.
     """
 

@@ -30,7 +30,7 @@ class PostMortem(Record):
     """What the threads were doing. `threads` are those in the package, the one with the signal first.
 
     `crashed_inside` says that the thread with the signal is in the package. `inputs` are those of the first
-    thread's call; empty if not all of their values are in memory.
+    thread's call. Empty if not all of their values are in memory.
     """
 
     summary: str
@@ -147,7 +147,7 @@ def read_core(
 
 
 def _inputs(core: Path, view: PackageView, remains: Remains, inside: Sequence[ThreadSeen]) -> list[str]:
-    """Return the inputs of the first thread's call as text; empty if not all of their values are there."""
+    """Return the inputs of the first thread's call as text. Empty if not all of their values are there."""
     numbers = [each.thread for each in inside[:1]] or [each.number for each in remains.threads[:1]]
     state = next((each for each in remains.threads if each.number in numbers), None)
     reader = MemoryReader(core, remains)

@@ -295,7 +295,7 @@ class Reduction:
         return plan
 
     async def _seed(self, plan: Plan) -> None:
-        """Replace real values with seeded ones: all at once, else tensor after tensor, the largest first."""
+        """Replace real values with seeded ones: all at once, or one tensor after another."""
         tensors = self.cuts[plan].tensors
         if sum(tensors.values()) <= SMALL:
             return

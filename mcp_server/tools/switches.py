@@ -89,7 +89,7 @@ class Workaround(Record):
     """What to write before or in the compile. `reduced` and `whole` say what the two programs then do.
 
     `reduced` is None if the reduced program was not compiled with it. `price` is the time of a call with the
-    workaround divided by the time without, in the whole program; None if the program crashes without it.
+    workaround divided by the time without, in the whole program. None if the program crashes without it.
     """
 
     code: str
@@ -137,7 +137,7 @@ def switches_of(failing: Failing) -> dict[str, object]:
 
 
 def price(before: WorkerRun, after: WorkerRun) -> float | None:
-    """Return the time of a call after the change divided by before; None if one was not timed."""
+    """Return the time of a call after the change divided by before. None if one was not timed."""
     timed, again = before.last(events.Timed), after.last(events.Timed)
     if not (timed and again and timed.seconds):
         return None
@@ -211,11 +211,6 @@ def switched(runs: Mapping[Names, WorkerRun], names: Names) -> Names:
     return tuple(name for name in names if any(name in event.names for event in found))
 
 
-def is_steady(runs: Sequence[WorkerRun]) -> bool:
-    """Whether each package repeated its first results in further calls; otherwise a run proves nothing."""
-    return all(event.steady for run in runs if (event := run.last(events.Timed)) is not None)
-
-
 async def try_options(context: Context, failing: Failing, options: Mapping[str, object]) -> Bisected:
     """Find the fewest options whose careful values make the failure disappear, and compile again without.
 
@@ -241,7 +236,8 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
         again, *rounded = await wave.run([(), ROUNDED] if as_eager else [()])
         rounding = failure.kind == "departs" and (names == ROUNDED or rounded == ["gone"])
         helping = ROUNDED if rounding else helping
-        if again != "same" or not is_steady([failing.attempt, *wave.runs.values()]):
+        timed = (run.last(events.Timed) for run in (failing.attempt, *wave.runs.values()))
+        if again != "same" or not all(event.steady for event in timed if event is not None):
             names, reason = (), "it is intermittent, from compile to compile or from call to call"
     outcome: Outcome = "not_found"
     summary = f"No option of the compiler was found behind the failure ({failure}): {reason}."
@@ -272,7 +268,7 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
 async def fewest(
     names: Names, alone: Names, parallel: int, run: Callable[[Sequence[Names]], Awaitable[list[Result]]]
 ) -> Names:
-    """Return the fewest of `names` that were seen to help; empty if not even all of them help.
+    """Return the fewest of `names` that were seen to help. Empty if not even all of them help.
 
     `run` returns the result for each group of names, `parallel` of them at once. `alone`, if any, are tried
     first; of the others, parts are tried as long as one part helps on its own.

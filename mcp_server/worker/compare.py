@@ -151,7 +151,7 @@ def compare_calls(
 
 
 def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> Optional[int]:
-    """Count faults in the part that a call with fewer elements gives; None if it is not such a part.
+    """Count faults in the part that a call with fewer elements gives. None if it is not such a part.
 
     Each output has the values of the first or last elements along one dimension, or is unchanged.
     """
@@ -183,7 +183,7 @@ def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Op
 
 
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
-    """Return a mask of the differing elements for each output of two calls; empty if layouts differ."""
+    """Return a mask of the differing elements for each output of two calls. Empty if layouts differ."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)
         for old, now in zip(first, second)
@@ -191,7 +191,7 @@ def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
 
 
 def input_change(place: int, before: Any, after: Any) -> Optional[InputChange]:
-    """Return the change of one input; None if it is unchanged."""
+    """Return the change of one input. None if it is unchanged."""
     if before is after or not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
         return None
     layout = _layout(before, after)

@@ -98,7 +98,7 @@ def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
 
 
 def _size(tensor: torch.Tensor) -> float:
-    """Return the largest finite magnitude; 0 for integers, which must be equal."""
+    """Return the largest finite magnitude. 0 for integers, which must be equal."""
     if not tensor.is_floating_point():
         return 0.0
     finite = tensor[torch.isfinite(tensor)]

@@ -505,7 +505,7 @@ class Program:
             return only_tensors(self.module.Model(*self.weights)(*flat))
 
     def run(self, flat: list[Any]) -> Optional[Meaning]:
-        """Run it. Return the meaning of its outputs, by number; None if it raises an error."""
+        """Run it. Return the meaning of its outputs, by number. None if it raises an error."""
         try:
             return Meaning(lambda prepared: self._outputs(flat, prepared))
         except Exception as raised:  # the program fails as the package does

@@ -257,7 +257,7 @@ def uses_tf32(node: torch.fx.Node) -> bool:
 
 
 def fakes(node: torch.fx.Node, value: Any) -> Any:
-    """Return the fake results of a node if they have the structure of `value`, else `value`."""
+    """Return the fake results of a node if they have the structure of `value`, otherwise `value`."""
     fake = node.meta.get("val")
     same = _pytree.tree_structure(fake) == _pytree.tree_structure(value)
     return fake if fake is not None and same else value

@@ -285,7 +285,7 @@ class Comparison:
 
     @property
     def layout(self) -> str:
-        """Describe how the first output with a different layout differs; empty if all layouts agree."""
+        """Describe how the first output with a different layout differs. Empty if all layouts agree."""
         return next((output.layout for output in self.outputs if output.layout), "")
 
     @property
@@ -551,7 +551,7 @@ class Closeness:
 
     @property
     def example(self) -> str:
-        """Describe the first element beyond the tolerance, and count them; empty if there are none."""
+        """Describe the first element beyond the tolerance, and count them. Empty if there are none."""
         if not self.values:
             return ""
         eager, package = self.values
@@ -565,7 +565,7 @@ class Rounding(Event):
     """Whether rounding explains each output (`within`).
 
     `reference` says for each output that the user's own check may have compared whether rounding explains its
-    reference, too; None if there are none. `narrow`: some outputs have half precision.
+    reference, too. None if there are none. `narrow`: some outputs have half precision.
     """
 
     outputs: list[Closeness]
@@ -798,7 +798,7 @@ class SizeCompared(Event):
 
 @dataclass
 class ProgramChanged(Event):
-    """The nodes of a program that a change replaced, and their lines; empty if it does not apply."""
+    """The nodes of a program that a change replaced, and their lines. Empty if it does not apply."""
 
     nodes: list[str]
     lines: list[TracedLine]

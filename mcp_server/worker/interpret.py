@@ -376,7 +376,7 @@ class Operators(TorchDispatchMode):
         return _pytree.tree_map_only(torch.Tensor, lambda leaf: as_promised(leaf, next(fakes, None)), result)
 
     def _promised(self, func: Any, args: Any, kwargs: Any) -> list[Any]:
-        """Return the fake results for these inputs; empty if there is no fake function or it fails."""
+        """Return the fake results for these inputs. Empty if there is no fake function or it fails."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         fake = partial(mode.from_tensor, static_shapes=True)
         try:
@@ -437,7 +437,7 @@ MOST_EXACT = 1 << 22  # elements of an operator's inputs; larger operators are n
 
 
 def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-    """Return the result of an integer operator in int64, of a conversion in float64; None for others."""
+    """Return the result of an integer operator in int64, of a conversion in float64. None for others."""
     schema = getattr(target, "_schema", None)
     name = schema.name if schema is not None else ""
     if name not in OPERATORS and name[:-1] not in OPERATORS:

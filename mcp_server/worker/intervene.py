@@ -254,7 +254,7 @@ class Trial:
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
     def _given(self, planned: PlannedCall) -> tuple[str, ...]:
-        """Return the smallest set of the given constants that cures the call; empty if not even all do."""
+        """Return the smallest set of the given constants that cures the call. Empty if not even all do."""
         update = cast(InterveneRequest, planned.get("options") or {})["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
         names = [name for name in update.get("names") or given_constants(update) if name in known]
@@ -275,7 +275,7 @@ class Trial:
     def _fewest(
         self, planned: PlannedCall, names: Sequence[str], options: Callable[[Sequence[str]], Any]
     ) -> tuple[str, ...]:
-        """Return a smallest set of constants that makes the call right; empty if all together do not."""
+        """Return a smallest set of constants that makes the call right. Empty if all together do not."""
         deadline = time.monotonic() + MOST_SECONDS
 
         def cures(part: Sequence[str]) -> bool:
@@ -291,7 +291,7 @@ class Trial:
         return minimise_while(names, cures, lambda: time.monotonic() > deadline)[0]
 
     def _search(self, planned: PlannedCall) -> Optional[Search]:
-        """Return a search; None for options, a check command, kept state, or a broken CUDA context."""
+        """Return a search. None for options, a check command, kept state, or a broken CUDA context."""
         caller, made, steps = self.caller, self._made, self.request.get("steps", [])
         stateful = self.request.get("fresh") or any(step["do"] == "call" for step in steps[:-1])
         if made is None or self.request.get("check") or planned.get("options") or stateful or not made.leaves:
@@ -301,7 +301,7 @@ class Trial:
         step = steps[-1] if steps else Step()
 
         def good(leaves: list[Any]) -> Optional[list[torch.Tensor]]:
-            """Return the outputs of a call without faulty elements, else None."""
+            """Return the outputs of a call without faulty elements. None if it has any."""
             try:
                 outputs = caller.run(caller.loader, self.request, step, copy.deepcopy(leaves))
             except Exception:  # any exception: the call fails with these values
@@ -369,7 +369,7 @@ class Search:
     calls: int = 0
 
     def run(self) -> Places:
-        """Return the fewest places found that cure the call; empty if not even all of them do."""
+        """Return the fewest places found that cure the call. Empty if not even all of them do."""
         deadline = time.monotonic() + MOST_SECONDS
         places = self._differing()
         if not places or self.outputs(places) is None:
@@ -384,7 +384,7 @@ class Search:
         return list(minimise_while(places, cures, spent)[0])
 
     def _differing(self) -> Places:
-        """Return the differing elements; none if a layout differs or there are over `MOST_ELEMENTS`."""
+        """Return the differing elements. None if a layout differs or there are over `MOST_ELEMENTS`."""
         found: Places = []
         for number, (old, now) in enumerate(zip(self.original, self.changed)):
             layouts = ((each.shape, each.dtype, each.device, each.stride()) for each in (old, now))

@@ -114,7 +114,7 @@ class Saver:
         self.refused = 0
 
     def save(self, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
-        """Return the path of the new file; None if the tensor should not or cannot be saved."""
+        """Return the path of the new file. None if the tensor should not or cannot be saved."""
         if self.directory is None:
             return None
         size = tensor.numel() * tensor.element_size()
@@ -148,7 +148,7 @@ class Observer:
         self._left_out = 0
 
     def mask(self) -> Optional[bytes]:
-        """Return the launches that the C++ side lets through; None if all are requested in both phases."""
+        """Return the launches that the C++ side lets through. None if all are requested in both phases."""
         bits, launches = sum(BITS[phase] for phase in self.phases), self.request.get("launches")
         if launches is None:
             return None if bits == sum(BITS.values()) else bytes([bits]) * 65536

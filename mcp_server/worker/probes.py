@@ -192,7 +192,7 @@ class _Shim:
         return tensor
 
     def _stolen(self, handle: int) -> tuple[Optional[ctypes.c_void_p], Optional[torch.Tensor]]:
-        """Return a copy of the handle and the tensor made from it; None if it cannot be copied."""
+        """Return a copy of the handle and the tensor made from it. None if it cannot be copied."""
         copy = ctypes.c_void_p()
         if self._copy(handle, ctypes.byref(copy)):
             return None, None
@@ -203,7 +203,7 @@ _shim = functools.lru_cache(maxsize=None)(_Shim)
 
 
 def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
-    """Return the live tensor behind an argument, which shares the model's memory; None if there is none."""
+    """Return the live tensor behind an argument, which shares the model's memory. None if there is none."""
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)

@@ -86,7 +86,7 @@ _ATTRIBUTES = 128  # bytes, more than a pthread_attr_t has anywhere (56 on x86-6
 
 
 def stack_bytes() -> Optional[int]:
-    """Return the stack size of the current thread; None if it is unlimited or unknown.
+    """Return the stack size of the current thread. None if it is unlimited or unknown.
 
     The main thread's stack grows up to RLIMIT_STACK, which a program may change. For another thread,
     pthread_getattr_np (glibc, musl) knows it.
@@ -205,7 +205,7 @@ def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
 
 
 def _address(leaf: Any) -> int:
-    """Return the address of a plain tensor's host memory; 0 for other tensors."""
+    """Return the address of a plain tensor's host memory. 0 for other tensors."""
     plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 

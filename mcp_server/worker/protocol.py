@@ -532,7 +532,7 @@ class CapturesRequest(EditedProgram):
 class TimingRequest(RunRequest, total=False):
     """`seconds` is the time for all pairs, `others` more builds by name, `forwarders` a library to load.
 
-    `threads` is the number of threads that the program used; 0 if unknown. `weights` is a file of weights
+    `threads` is the number of threads that the program used. 0 if unknown. `weights` is a file of weights
     that the package does not have.
     """
 

@@ -221,7 +221,7 @@ PIDS = 1 << 22  # larger than any process id (PID_MAX_LIMIT of linux/threads.h)
 
 
 def rank() -> str:
-    """Return the rank in digits; empty unless a known launcher started the process."""
+    """Return the rank in digits. Empty unless a known launcher started the process."""
     if "AOTI_DEBUG_LAUNCHED" not in os.environ:
         return ""
     return next(filter(str.isdigit, (os.environ.get(name, "") for name in VARIABLES)), "")

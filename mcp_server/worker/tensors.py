@@ -41,7 +41,7 @@ def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def furthest(one: torch.Tensor, other: torch.Tensor) -> Optional[float]:
-    """Return the largest difference of finite elements of two tensors of one shape; None if none."""
+    """Return the largest difference of finite elements of two tensors of one shape. None if none."""
     away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
     finite = away[torch.isfinite(away)]
     return float(finite.max()) if finite.numel() else None
@@ -118,7 +118,7 @@ def summary(flat: torch.Tensor) -> TensorFacts:
 
 
 def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
-    """Return minimum, maximum, sum and nonzero count; None if a value is not finite or has no order."""
+    """Return minimum, maximum, sum and nonzero count. None if a value is not finite or has no order."""
     if part.is_complex():
         return None
     low, high = torch.aminmax(part)
@@ -160,7 +160,7 @@ def layout(tensor: torch.Tensor) -> TensorFacts:
 
 
 def alignment(tensor: torch.Tensor) -> int:
-    """Return the largest power of two up to 64 that divides the address; 0 for a tensor without memory."""
+    """Return the largest power of two up to 64 that divides the address. 0 for a tensor without memory."""
     try:
         address = int(tensor.data_ptr())
     except RuntimeError:  # fake and meta-like tensors have no address
@@ -293,7 +293,7 @@ def span(shape: Any, stride: Any) -> int:
 
 
 def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Optional[torch.Tensor]:
-    """Return the tensor's memory in that layout; None if the layout needs more than the memory."""
+    """Return the tensor's memory in that layout. None if the layout needs more than the memory."""
     room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
     fits = offset + span(sizes, strides) <= room
     return tensor.as_strided(sizes, strides, offset) if fits else None

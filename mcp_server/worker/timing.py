@@ -168,7 +168,7 @@ def others_share(seconds: float = 0.5) -> float:
 
 
 def busy_of_others() -> float:
-    """Return processor seconds of all other processes since the machine started; 0 if unknown."""
+    """Return processor seconds of all other processes since the machine started. 0 if unknown."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             user, nice, system = (int(each) for each in file.readline().split()[1:4])
@@ -313,7 +313,7 @@ def _loops_in(file: str) -> list[Any]:
 
 
 def loop_around(file: str, line: int) -> tuple[str, int, str] | None:
-    """Return file, line and text of the innermost loop around a line; None if there is none."""
+    """Return file, line and text of the innermost loop around a line. None if there is none."""
     found = (each for each in _loops_in(file) if each.lineno < line <= (each.end_lineno or 0))
     return next(((file, each.lineno, linecache.getline(file, each.lineno).strip()) for each in found), None)
 

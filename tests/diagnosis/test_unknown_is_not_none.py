@@ -75,7 +75,7 @@ def test_a_failure_of_the_scripts_own_is_a_script_error(
     assert (found.outcome, found.category) == ("fault", "script_error"), found.summary
     assert found.guilty is not None and found.guilty.name == f"{tmp_path / 'serve.py'}:{line}"
     assert not found.next_steps
-    assert text in found.summary and "stopped before it called a package: serve.py:2" in found.summary
+    assert text in found.summary and "Your script stopped at serve.py:2: " in found.summary
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
     assert list(detect(case)) == [] and look("watch_repeats").gain(case, []) == 0
     assert [e.step for e in health_evidence(case)].count("repeat_call") == 2
     summary = health_summary(case)
-    assert "not checked" in summary and "halve_rows" in summary and "Only the author knows" in summary
+    assert (
+        "To check the numbers" in summary and "halve_rows" in summary and "Only the author knows" in summary
+    )
 
 
 def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: P
     assert (found.outcome, found.confidence) == ("no_fault", "possible")
     assert "args[0] = 5" in found.summary and "args[1]" not in found.summary
     program, slow = found.next_steps
-    assert "diagnose the program" in program.why and slow.arguments["symptom"] == "slow"
+    assert "diagnose that program" in program.why and slow.arguments["symptom"] == "slow"
 
 
 class Drawing:

@@ -192,7 +192,7 @@ class Readings:
         self._child: subprocess.Popen[str] | None = None
 
     def disagreement(self, data: bytes) -> str:
-        """The other members that another reader sees in an archive which we let through; empty for none."""
+        """The other members that another reader sees in an archive which we let through. Empty for none."""
         self._path.write_bytes(data)
         try:
             refuse_unsafe(self._path)

@@ -14,6 +14,7 @@ import pytest
 from mcp_server import brief
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import conclude, ranked
 from mcp_server.logs.log import read_log
@@ -195,6 +196,7 @@ def hang(zoo: ZooPackage, folder: Path) -> Verdict:
 def wrong_output(zoo: ZooPackage, folder: Path) -> Verdict:
     """A script found its numbers wrong, and launch 1 of its package diverges from eager mode."""
     case = package_case(zoo("logarithm"))
+    case.symptom = Symptom(program=Path("program.pt2"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
     case.interpreted = worker_run(
         {

@@ -57,7 +57,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def test_defects_of_kernels_are_listed_for_the_largest_sizes(ask: Ask, tmp_path: Path) -> None:
-    """An index of 32 bits at 100,000 rows, with the kernel's own page; none for a healthy kernel."""
+    """An index of 32 bits at 100,000 rows, with the kernel's own page. None for a healthy kernel."""
     view_of(FAULTS / "int32_overflow", tmp_path)
     overview = ask(tmp_path).overview
     assert overview is not None

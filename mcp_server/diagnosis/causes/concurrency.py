@@ -44,8 +44,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.STATE,
             only_in_program=True,
             guilty=component("call", "run_single_threaded=True, called from several threads", lines),
-            summary=f"{loaded[:1].upper()}{loaded[1:]}, which disables its synchronisation, and several "
-            "threads called it at the same time.",
+            summary=f"{loaded[:1].upper()}{loaded[1:]}, which disables its synchronisation, but {fact}.",
             evidence=tuple(seen("capture", each) for each in (fact, loaded)),
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
             # another one waits for its runner (torch 2.13). Only a lock is right for every model.
@@ -173,7 +172,7 @@ _CYCLES: dict[frozenset[str], tuple[str, str]] = {
 
 
 def detect_stuck_process(case: DiagnosisState) -> Iterator[Suspect]:
-    """Threads that wait for each other, else the thread that stayed in the package and keeps the others."""
+    """Threads that wait for each other, or the thread that stayed in the package and keeps the others."""
     process = case.process
     if process is None:
         return

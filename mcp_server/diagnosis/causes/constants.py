@@ -140,7 +140,7 @@ def _of_package(
 
 
 def programs_values(names: Sequence[str], case: DiagnosisState) -> Intervention | None:
-    """The call with the exported program's values of these constants; None if there is no program."""
+    """The call with the exported program's values of these constants. None if there is no program."""
     if case.program_path is None:
         return None
     step: Step = {**update_from(case.program_path), "program": True, "names": list(names)}
@@ -337,7 +337,7 @@ def _oddity(leaf: Leaf) -> tuple[int, float]:
 
 
 def _oddity_in_words(leaf: Leaf) -> str:
-    """What is unusual in the values of a constant; empty if nothing is."""
+    """What is unusual in the values of a constant. Empty if nothing is."""
     level, largest = _oddity(leaf)
     if level == 1:
         return "only zeros"
@@ -399,7 +399,7 @@ def _folded(names: Iterable[str], case: DiagnosisState) -> list[str]:
 
 
 def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
-    """The prefix that every unknown name has in excess, or that every one lacks; empty if there is none."""
+    """The prefix that every unknown name has in excess, or that every one lacks. Empty if there is none."""
     state = case.exported.state if case.exported is not None else ()
     known = [*update.compiled, *state]
     for first in update.unknown:

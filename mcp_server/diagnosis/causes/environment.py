@@ -160,13 +160,13 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     elif exception is None or not _is_own(root, raised, frames):
         return  # a missing module, the machine, or torch is to blame
     place = f"{lines[0].file}:{lines[0].line}" if lines else "the program"
-    short = f"{PurePath(lines[0].file).name}:{lines[0].line}, " if lines else ""
+    short = f" at {PurePath(lines[0].file).name}:{lines[0].line}" if lines else ""
     before = "nothing was compiled, loaded or called before that line"
     yield Suspect(
         category="script_error",
         guilty=component("script", place, lines),
-        summary=f"Your script stopped before it called a package: {short}"
-        f"{quoted(root.text, 200).rstrip('.')}.",
+        summary=f"Your script stopped{short}: {quoted(root.text, 200).rstrip('.')}. "
+        f"{before[:1].upper()}{before[1:]}.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), seen("capture", before)),
         fix=Fix(

@@ -107,7 +107,7 @@ def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _tried(attempt: Attempt) -> str:
-    """What is known of a change that has not passed; empty if it did."""
+    """What is known of a change that has not passed. Empty if it did."""
     if attempt.outcome == "passes":
         return ""
     why = f": {attempt.error}" if attempt.error else ""

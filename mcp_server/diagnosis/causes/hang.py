@@ -67,7 +67,7 @@ def call_hangs(case: DiagnosisState) -> bool:
 
 
 def end_of(op: str) -> str:
-    """Return the advice that makes a call end; empty if it is not known where the call waits."""
+    """Return the advice that makes a call end. Empty if it is not known where the call waits."""
     return f"add an end condition or a timeout to the loop or wait in {op}" if op else ""
 
 
@@ -226,7 +226,7 @@ TURNS = 4  # number of turns among the last launches of the journal; they all en
 
 
 def looping(case: DiagnosisState) -> list[int]:
-    """The launches that were repeating when the time ran out, in code order; empty if there is no loop."""
+    """The launches that were repeating when the time ran out, in code order. Empty if there is no loop."""
     trace = case.trace
     if trace is None or case.view is None or not call_hangs(case):
         return []

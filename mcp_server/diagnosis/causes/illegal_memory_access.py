@@ -143,7 +143,7 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def died(case: DiagnosisState) -> list[ThreadStack]:
-    """The stack of the thread in which the signal ended the plain run; empty for a late error of CUDA."""
+    """The stack of the thread in which the signal ended the plain run. Empty for a late error of CUDA."""
     plain = case.plain_run
     late = plain is not None and plain.root is not None and plain.root.family.late
     if plain is None or plain.failure != "signal" or late:
@@ -258,7 +258,7 @@ def numbers_doubted(case: DiagnosisState) -> bool:
 
 
 def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
-    """The category of the failure that a defect of this kind can explain; None if it explains none."""
+    """The category of the failure that a defect of this kind can explain. None if it explains none."""
     roots = [root for _, root in case.own_roots]
     if kind == "grid":
         refused = any(root.family.id == "launch_invalid_argument" for root in roots)
@@ -276,7 +276,7 @@ def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
 
 
 def _located(found: Finding, case: DiagnosisState) -> str:
-    """Return a sentence if the located fault hit the argument of the defect; empty if it hit another."""
+    """Return a sentence if the located fault hit the argument of the defect. Empty if it hit another."""
     fault = case.located.fault if case.located is not None else None
     missed = fault.missed if fault is not None else None
     if fault is None or missed is None or fault.launch is None or fault.launch.index != found.launch:

@@ -52,7 +52,7 @@ _Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_
 
 
 def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a value that fails the seen assertion, else all candidates that the package allows."""
+    """Inputs with a value that fails the seen assertion, or all candidates that the package allows."""
     error = index_error(case)
     if error is None:
         return
@@ -78,7 +78,7 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _outside(part: InputSlice | None, case: DiagnosisState) -> int:
-    """The number of elements of the slice that are out of range; 0 if the slice was not checked."""
+    """The number of elements of the slice that are out of range. 0 if the slice was not checked."""
     return case.index_values[part].outside if part in case.index_values else 0
 
 
@@ -172,7 +172,7 @@ class _Indexed:
         """Say what to change: the ids or the table, or what computes the positions."""
         low, high, rows = part.low, part.high, (facts.max or 0) + 1
         if self.is_table:
-            text = f"reject values of {read} outside {low}..{high} where they are produced, or map them to a"
+            text = f"before the call, reject values of {read} outside {low}..{high}, or map them to a"
             larger = f"; if they are real ids, {self.name} needs at least {rows} rows"
             return f"{text} row reserved for unknown ids{larger if rows > high + 1 else ''}"
         text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"

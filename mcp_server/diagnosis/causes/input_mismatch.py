@@ -52,7 +52,7 @@ _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>
 
 
 def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | None:
-    """The dimension that the guard's text names, and its size here; None unless it names exactly one."""
+    """The dimension that the guard's text names, and its size here. None unless it names exactly one."""
     names = case.exported.names if case.exported is not None else ()
     # Export names a leaf by its path.
     found = {
@@ -347,7 +347,7 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
 
 
 def _of_rank(index: int, case: DiagnosisState) -> tuple[int, ...] | None:
-    """The shape with dimensions of size 1 removed or added, as the input was compiled; None if none fits."""
+    """The shape with dimensions of size 1 removed or added, as the input was compiled. None if none fits."""
     given = case.given.tensors[index].shape if case.given is not None else ()
     sizes = [each.size for each in case.compiled_inputs[index].dims]
     ones = [place for place, size in enumerate(given) if size == 1]

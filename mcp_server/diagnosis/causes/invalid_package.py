@@ -46,13 +46,15 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=component("package", name, case.failing_locations, value=error.slug),
         summary=f"The package cannot be read: {what}.",
         evidence=(seen("open_package", str(error)), *_refused(case)),
-        fix=Fix(text=error.next_call or "build or copy the package again, and compare its checksum"),
+        fix=Fix(
+            text=error.next_call or "copy the package again, or build it again if the original is damaged too"
+        ),
         refusal=BY_SLUG.get(error.slug, "") if case.loader_words else "",
     )
 
 
 def _refused(case: DiagnosisState) -> Iterator[Evidence]:
-    """The loader's error text in the failing run, as evidence; empty if the loader rejected nothing."""
+    """The loader's error text in the failing run, as evidence. Empty if the loader rejected nothing."""
     if case.loader_words:
         yield seen("run", f"the loader rejects it: {quoted(case.loader_words, 300)}")
 

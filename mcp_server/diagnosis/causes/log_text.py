@@ -108,7 +108,7 @@ def named(category: Category, root: ErrorFact) -> Named:
 
 
 def _fill(template: str, root: ErrorFact) -> str:
-    """The template with the fields of the text; empty if a field is missing, or is not an expression."""
+    """The template with the fields of the text. Empty if a field is missing, or is not an expression."""
     try:
         return template.format_map(
             {name: text for name, text in in_words(root).items() if is_expression(text)}
@@ -331,7 +331,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
 
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
-    """The operator at which the compile ended with the error `root`; None if there are several."""
+    """The operator at which the compile ended with the error `root`. None if there are several."""
     phase = case.failing_phase
     if not isinstance(phase, CapturedCompile) or phase.error is None or root.family.stage != "compile":
         return None

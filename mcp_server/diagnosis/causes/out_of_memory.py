@@ -34,7 +34,7 @@ Sizes = Mapping[str, int]  # of the symbols of a package, in this call
 
 
 def _bytes(buffer: Buffer, sizes: Sizes) -> int | None:
-    """The buffer's size in bytes in this call; None if the wrapper does not tell."""
+    """The buffer's size in bytes in this call. None if the wrapper does not tell."""
     values = [evaluate(each, sizes) for each in buffer.sizes or ()]
     known = [int(value) for value in values if value is not None]
     whole = len(known) == len(values)
@@ -90,7 +90,7 @@ def memory_facts(case: DiagnosisState) -> list[Evidence]:
 
 
 def no_use_of_memory(case: DiagnosisState) -> str:
-    """That the program holds little, or not more with more calls; empty if that was not counted."""
+    """That the program holds little, or not more with more calls. Empty if that was not counted."""
     if case.symptom.seen != "memory" or not held(case):
         return ""
     fact = memory_facts(case)[-1].fact
@@ -193,7 +193,7 @@ def _without(lines: Sequence[ModelLocation]) -> str:
 
 
 def asked_for(root: ErrorFact) -> float | None:
-    """The number of bytes requested; None if the text does not tell."""
+    """The number of bytes requested. None if the text does not tell."""
     if "out_of_memory" not in root.candidates:
         return None
     if root.fields.get("bytes", "").isdigit():

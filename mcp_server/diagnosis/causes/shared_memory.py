@@ -279,7 +279,7 @@ def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _taking_turns(case: DiagnosisState) -> int:
-    """Count threads that call the load of the suspect call in turns; 0 if one ends before the next."""
+    """Count threads that call the load of the suspect call in turns. 0 if one ends before the next."""
     call = case.suspect_call
     own = [c for c in case.calls if call is not None and (c.pid, c.load) == (call.pid, call.load)]
     own.sort(key=lambda each: each.t)

@@ -93,7 +93,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def limits(condition: str) -> dict[str, int]:
-    """`low` and `high`, inclusive, allowed by a comparison with one number; empty for other comparisons."""
+    """`low` and `high`, inclusive, allowed by a comparison with one number. Empty for other comparisons."""
     found = {}
     for name, pattern, step in (("high", _ABOVE, -1), ("low", _BELOW, 1)):
         match = pattern.fullmatch(condition.strip())
@@ -145,7 +145,7 @@ def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
 
 
 def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
-    """An integer divided by zero: each input with a zero used as a divisor, else each such division."""
+    """An integer divided by zero: each input with a zero used as a divisor, or each such division."""
     error = division_failure(case)
     found = failed_divisions(case)
     divisors = [(division, divisor_parts(division, case)) for division in found]
@@ -226,7 +226,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
 
 
 def _party(division: Division, case: DiagnosisState) -> Component:
-    """The launch, at the line that raises in eager mode if known, else at its lines, dividing ones first."""
+    """The launch, at the line that raises in eager mode or, if unknown, at its lines, dividing ones first."""
     party, event = launch_component(division.launch.index, division.launch.kernel, case), raised(case)
     known = lines_of(event) if event is not None else []
     lines = known or sorted(party.model_locations, key=lambda line: DIVIDES.search(line.code) is None)
@@ -269,7 +269,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def own_drift(case: DiagnosisState) -> CapturedDrift | None:
-    """The changed weights that the package of the examined call has; None if they are another model's."""
+    """The changed weights that the package of the examined call has. None if they are another model's."""
     names = {each.fqn for each in case.package.constants} if case.package is not None else set()
     return next((each for each in case.captured.drifts if names.intersection(each.names)), None)
 

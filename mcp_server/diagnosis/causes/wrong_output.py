@@ -138,8 +138,8 @@ def _changed(where: Changed | None, case: DiagnosisState) -> Component:
 
 
 FIXES: dict[Kind, str] = {
-    "error": "run bisect to find the compiler pass responsible and a workaround; until then, run this model "
-    "in eager mode, or with another release of torch",
+    "error": "run this model in eager mode, or with another release of torch, until the compiler pass "
+    "responsible is known",
     "tf32": "forbid TF32 where the numbers matter: torch.set_float32_matmul_precision('highest') before the "
     "compile, or compare with the tolerance that TF32 needs",
     "nondeterministic": "make the operator deterministic (torch.use_deterministic_algorithms), or compare "
@@ -289,7 +289,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
 
 
 def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
-    """Script errors in the log, with the evidence that clears AOTInductor; nothing without such evidence."""
+    """Script errors in the log, with the evidence that clears AOTInductor. Nothing without such evidence."""
     capture, plain = case.capture, case.plain_run
     if capture is None or plain is None or not case.own_check or capture.assertions:
         return
@@ -486,7 +486,7 @@ ROUNDINGS = 2.0  # steps of the largest value; the accumulated rounding of a dee
 
 
 def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState) -> str:
-    """A sentence that rounding in the package's dtype explains the differences; empty if it does not."""
+    """A sentence that rounding in the package's dtype explains the differences. Empty if it does not."""
     dtypes = {constant.dtype for constant in case.package.constants} if case.package is not None else set()
     dtype = next((dtype for dtype in STEPS if dtype in dtypes), None)
     shares = [each.by / each.reach for each in outputs if each.by is not None and each.reach]

@@ -191,7 +191,7 @@ class Seen:
 
     @property
     def non_finite(self) -> str:
-        """Describe the NaN and infinities in each output, even if they are no failure; empty if none."""
+        """Describe the NaN and infinities in each output, even if they are no failure. Empty if none."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
             counts = ((output.nan, "NaN value"), (output.inf, "infinite value"))
@@ -233,7 +233,7 @@ class Trial:
     """The result of one intervention: the call before, with it, and again without it.
 
     `effect` is about the failure of `before`, or of `again` if `before` passed. `chance` is the probability
-    that an intermittent failure stayed away by chance; 0 if it came each time. `calls` and `failed` count
+    that an intermittent failure stayed away by chance. 0 if it came each time. `calls` and `failed` count
     the unchanged calls. `side_effects` is true if elements changed that were not at fault; the fix is then
     not offered. `reason` explains an inconclusive effect, and a flaky failure.
     """

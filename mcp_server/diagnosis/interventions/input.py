@@ -280,7 +280,7 @@ def spell(change: Change, leaf: str) -> str:
 
 
 def _selection(change: Change) -> str:
-    """Return the words that select the elements, after a space; empty for all elements."""
+    """Return the words that select the elements, after a space. Empty for all elements."""
     places = [(word, getattr(change, field)) for word, field in _PLACES.items()]
     parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
     if isinstance(change.stride, int):

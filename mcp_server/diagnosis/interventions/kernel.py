@@ -167,12 +167,14 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
 async def guard_operation(context: Context, call: TriedCall, found: Operation) -> Intervention:
     """Guard the operation of a launch that left its domain, and all others of its kind in the kernel.
 
-    Raises `ProblemError` as `replace_launch` does.
+    `what` says what ran; the line to ship may add an epsilon instead. Raises `ProblemError` as
+    `replace_launch` does.
     """
     made = await replace_launch(context, call, found.launch_index, f"guard-{found.family}")
     return replace(
         made,
-        what=f"the call with launch {found.launch_index} changed to {found.action}",
+        what=f"the call with launch {found.launch_index} changed to "
+        f"{made.action if found.shipped else found.action}",
         before_code=found.code,
         after_code=found.shipped or found.guarded_code,
         action=found.action,

@@ -256,7 +256,7 @@ async def try_interventions(
 
 
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
-    """Return the trial of one intervention, from the calls `three` if they suffice, else from new ones."""
+    """Return the trial of one intervention, from the calls `three` or, if needed, new ones."""
     came = False
     for fresh in (False,) if three is None else (True, False):
         if three is not None:

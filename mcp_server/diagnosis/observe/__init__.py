@@ -57,7 +57,7 @@ class Observation(ABC):
 
     @abstractmethod
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:
-        """Return how much of the open question it would answer (0-1); 0 if it cannot run or shows nothing."""
+        """Return how much of the open question it would answer (0-1). 0 if it cannot run or shows nothing."""
 
     @abstractmethod
     async def act(self, case: DiagnosisState, context: Context, /) -> None:

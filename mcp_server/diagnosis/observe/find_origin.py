@@ -86,7 +86,7 @@ class FindOrigin(Observation):
 
 
 def faults(case: DiagnosisState) -> list[Fault]:
-    """Return the bad values of a launch that show what went wrong; empty if an input is at fault."""
+    """Return the bad values of a launch that show what went wrong. Empty if an input is at fault."""
     refused = operator_indices(case)
     direct = parts_of([*checked_inputs(case), *refused])
     if any(part in case.index_values and case.index_values[part].outside for part in direct):
@@ -121,7 +121,7 @@ def _missed(case: DiagnosisState) -> list[Fault]:
 async def _values(
     sought: Sequence[Fault], view: PackageView, case: DiagnosisState, context: Context
 ) -> tuple[ProbedValues, set[int]]:
-    """Return what the launches behind the faults read and wrote, and which began; empty without probes."""
+    """Return what the launches behind the faults read and wrote, and which began. Empty without probes."""
     launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
     try:
         seen = await dump_kernel_io(
@@ -138,7 +138,7 @@ async def _values(
 
 
 def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:
-    """Return the fault with its first element; None if no value is at fault."""
+    """Return the fault with its first element. None if no value is at fault."""
     if fault.kind != "value" or fault.element:
         return fault
     launch = view.wrapper.launches[fault.launch]
@@ -321,7 +321,7 @@ def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> lis
 
 
 def _varied(leaf: Leaf, at: tuple[int, ...], tensor: Tensor, usual: float) -> Intervention | None:
-    """Set one element of each line of an input that does not vary; None if the line of `at` varies."""
+    """Set one element of each line of an input that does not vary. None if the line of `at` varies."""
 
     def constant(index: tuple[int, ...], axis: int) -> bool:
         return len({tensor.value(each) for each in _line(tensor, index, axis)}) == 1

@@ -232,7 +232,7 @@ class WatchOperators(Observation):
         case.operators = watched.worker
         if watched.worker is None or not watched.worker.all(events.Operator):
             return
-        # With the promises kept, see whether the failure disappears, else whether other values are returned.
+        # With the promises kept, see whether the failure disappears, or whether other values are returned.
         if plain.failure != "none":
             trial = await try_intervention(context, tried_call(case), REPAIRED)
         else:

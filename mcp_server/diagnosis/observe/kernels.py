@@ -52,7 +52,7 @@ def _refused(case: DiagnosisState) -> tuple[str, int] | None:
 
 
 def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
-    """Return where the program defines that kernel; None if no file of the program does, or several do.
+    """Return where the program defines that kernel. None if no file of the program does, or several do.
 
     These files are the script, and the files with lines of its model.
     """
@@ -74,7 +74,7 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | No
 
 
 def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
-    """Return lines of the program whose compile failed; empty if the program was not kept."""
+    """Return lines of the program whose compile failed. Empty if the program was not kept."""
     for compiled in reversed(case.captured.compiles):
         if compiled.exported is not None and compiled.exported.is_file():
             with contextlib.suppress(PackageError):

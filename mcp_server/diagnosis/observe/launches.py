@@ -81,13 +81,10 @@ class TraceLaunches(Observation):
         workload = case.package_call
         if case.failure_of("plain") in (None, "timeout"):
             env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
-            workload = workload.model_copy(update={"timeout_s": hang_limit(case), "env": env})
+            # The trace of a call that is known to hang would be lost if the budget cut it short.
+            limit_s = max(SHORTEST_S, min(HANG_LIMIT_S, (case.seconds_left - REBUILD_S) * SHARE))
+            workload = workload.model_copy(update={"timeout_s": limit_s, "env": env})
         case.trace = await trace_launches(context, workload, sync=True)
-
-
-def hang_limit(case: DiagnosisState) -> float:
-    """Seconds for a call that is known to hang. The trace would be lost if the budget cut it short."""
-    return max(SHORTEST_S, min(HANG_LIMIT_S, (case.seconds_left - REBUILD_S) * SHARE))
 
 
 class LocateFault(Observation):

@@ -139,7 +139,7 @@ async def _take_from_host(case: DiagnosisState, context: Context, package: Path)
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
-    """Return the failed or suspect call in a form that the worker can repeat; None if it was not kept."""
+    """Return the failed or suspect call in a form that the worker can repeat. None if it was not kept."""
     phase = failing_phase(seen, ended_well=seen.finished.ok)
     try:
         request = plan_replay(seen, phase)
@@ -273,7 +273,7 @@ def _programs(workload: CommandWorkload) -> list[Path]:
 
 
 def _content(file: Path) -> bytes:
-    """The beginning of a file; empty if it cannot be read."""
+    """The beginning of a file. Empty if it cannot be read."""
     try:
         with file.open("rb") as program:
             return program.read(MOST_TEXT)
@@ -282,7 +282,7 @@ def _content(file: Path) -> bytes:
 
 
 def named_packages(workload: ScriptWorkload | CommandWorkload) -> list[Path]:
-    """List the packages that a program is started with, else those that the host names."""
+    """List the packages that a program is started with, or those that the host names."""
     words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
     folders = [workload.cwd or here()]
     # Also as an option value: --model=ranker.pt2.
@@ -313,7 +313,7 @@ def put_back(case: DiagnosisState) -> list[str]:
 
 
 def _restored(file: CapturedOverwriting) -> str:
-    """Say what happened to one file; empty if the run did not write it."""
+    """Say what happened to one file. Empty if the run did not write it."""
     name = file.path.name
     if file.kept is None:
         if file.notice:
@@ -328,7 +328,7 @@ def _restored(file: CapturedOverwriting) -> str:
         partial.replace(file.path.resolve())
     except OSError as error:
         return f"{name} could not be restored ({error}); the original is {file.kept}."
-    return f"{name} was restored after the run ({argument('in_place')}: keep what the run wrote)."
+    return f"{name} was restored after the run. To keep what the run wrote, use {argument('in_place')}."
 
 
 class LookAtProcess(Observation):

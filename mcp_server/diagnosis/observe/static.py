@@ -210,7 +210,7 @@ def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 
 def _bound(mismatch: Mismatch) -> str:
-    """Return the bound that the size violates; empty for another kind of mismatch."""
+    """Return the bound that the size violates. Empty for another kind of mismatch."""
     low, dots, _ = mismatch.expected.partition("..")
     return ("min" if int(mismatch.got) < int(low) else "max") if dots else ""
 

@@ -67,7 +67,7 @@ class Question:
 
 
 def good_ranges(question: Question) -> list[tuple[int, int]] | None:
-    """Return the ranks for which the term is good, as disjoint ranges; None if unknown."""
+    """Return the ranks for which the term is good, as disjoint ranges. None if unknown."""
     found: list[tuple[int, int]] = []
     try:
         for low, high, way in _pieces(question):
@@ -112,7 +112,7 @@ def _middle(low: int, high: int) -> int:
 
 
 def _good_part(question: Question, low: int, high: int, way: int) -> tuple[int, int] | None:
-    """Return the range of ranks in a piece for which a monotone term is good; None if there are none."""
+    """Return the range of ranks in a piece for which a monotone term is good. None if there are none."""
     allowed = question.allowed
     if way == 0:
         return (low, high) if question.good(low) else None
@@ -149,7 +149,7 @@ class _Points:
         return all(question.good(rank) for question in self.questions)
 
     def value(self, rank: int) -> Scalar:
-        """Return the worst value over all points: NaN, else the one farthest out of range."""
+        """Return the worst value over all points: NaN, or the one farthest out of range."""
         values = [question.value(rank) for question in self.questions]
         bad = next((value for value in values if value != value), None)
         if bad is not None:
@@ -335,7 +335,7 @@ def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | No
 
 
 def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
-    """Return the first point of a reduction at which its body is NaN, else the first where it is infinite."""
+    """Return the first point of a reduction at which its body is NaN, or the first where it is infinite."""
     infinite: Evaluator | None = None
     result = value_of(fold, evaluator)
     try:
@@ -352,7 +352,7 @@ def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
 
 
 def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
-    """Return the operation that `culprit_at` finds; None if it is inside a reduction."""
+    """Return the operation that `culprit_at` finds. None if it is inside a reduction."""
     found = culprit_at(term, evaluator)
     return found[0] if found is not None and found[1] is evaluator else None
 
@@ -362,7 +362,7 @@ def finite(value: Scalar | None) -> bool:
 
 
 def operator_of(expression: Expression) -> str:
-    """Return the operation or reduction that first gave a non-finite value; empty if none is known.
+    """Return the operation or reduction that first gave a non-finite value. Empty if none is known.
 
     A product of a value with itself is a `square`.
     """
@@ -377,7 +377,7 @@ def operator_of(expression: Expression) -> str:
 
 
 def explained(expression: Expression) -> str:
-    """Say which operation first gave a non-finite value, and which mask caused it; empty if none did."""
+    """Say which operation first gave a non-finite value, and which mask caused it. Empty if none did."""
     made = culprit_at(expression.term, expression.evaluator())
     if made is None:
         return ""
@@ -416,7 +416,7 @@ def exactly(value: Scalar, dtype: str) -> str:
 
 
 def _masked(expression: Expression, found: Apply) -> str:
-    """Describe a constant mask: `args[1][0] to [5], all 6 that decide it, are False`; empty for others."""
+    """Describe a constant mask: `args[1][0] to [5], all 6 that decide it, are False`. Empty for others."""
     masks = (each.parameter for each in parts(found) if isinstance(each, Element) and each.dtype == "bool")
     leaves = {name: expression.leaves[name] for name in masks if name in expression.leaves}
     for tensor, names in by_tensor(leaves, expression.walker).items():

@@ -251,7 +251,7 @@ def _rows_of_infinities(result: Tensor) -> list[int]:
 
 
 def _too_large(what: str, total: float, dtype: str) -> str:
-    """Return a sentence that the number is too large for its type; empty if it is not."""
+    """Return a sentence that the number is too large for its type. Empty if it is not."""
     largest = limits(dtype).high
     if not largest < abs(total) < math.inf:
         return ""

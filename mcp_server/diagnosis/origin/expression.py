@@ -156,7 +156,7 @@ class Closing:
 
 
 def _number(term: Term, evaluator: Evaluator) -> Number | None:
-    """Return the value of a loop variable or size at the evaluator's point; None if it is not known."""
+    """Return the value of a loop variable or size at the evaluator's point. None if it is not known."""
     known = evaluator.positions if isinstance(term, Position) else evaluator.sizes
     if isinstance(term, Position | Size) and term.name in known:
         return Number(known[term.name], "int64")
@@ -208,7 +208,7 @@ def label_of(name: str, walker: Walker) -> str:
 
 
 def index_text(leaf: Leaf) -> str:
-    """The index such as `[2, 17]`; empty for a scalar, and `[...]` if the index is unknown."""
+    """The index such as `[2, 17]`. Empty for a scalar, and `[...]` if the index is unknown."""
     if leaf.index is None:
         return "[...]"
     return f"[{', '.join(map(str, leaf.index))}]" if leaf.index else ""

@@ -98,7 +98,7 @@ class Fault:
 
     @staticmethod
     def of_first_bad(found: FirstBad) -> Fault | None:
-        """Return the first bad value of `dump_kernel_io`; None if its launch or element is unknown."""
+        """Return the first bad value of `dump_kernel_io`. None if its launch or element is unknown."""
         if found.launch is None or not found.element.index:
             return None
         when: Phase = "after" if found.kind == "kernel" else "before"
@@ -144,7 +144,7 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
 
 
 def find_origin(view: PackageView, fault: Fault, values: ProbedValues | None = None) -> Origin | None:
-    """Find where the bad value of a fault was computed; None if unknown.
+    """Find where the bad value of a fault was computed. None if unknown.
 
     `values` are what launch probes saw of the failing call: `ProbedValues(launches)` with the launches of
     `dump_kernel_io(..., save=True)`. Nothing runs.
@@ -353,7 +353,7 @@ class _Finder:
         )
 
     def _recorded(self, start: Computed | Place | Produced) -> Scalar | None:
-        """Return the faulty value as it was seen; None if it is computed from what lies further back."""
+        """Return the faulty value as it was seen. None if it is computed from what lies further back."""
         argument = next((a for a in self.launch.tensors if a.target == self.fault.buffer), None)
         if argument is None or not isinstance(start, Computed):
             return None
@@ -361,7 +361,7 @@ class _Finder:
         return tensor.at(tensor.offset(self.fault.element)) if tensor is not None else None
 
     def _made_here(self, bound: _Bound) -> str:
-        """Return the indexed tensor if the call computed it; empty for an input or a constant."""
+        """Return the indexed tensor if the call computed it. Empty for an input or a constant."""
         package = self.view.package
         known = {each.name for each in package.inputs} | {each.name for each in package.constants}
         return bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
@@ -389,7 +389,7 @@ def _fails(check: Check, evaluator: Evaluator) -> bool:
 
 
 def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | None]:
-    """Return the least and greatest value that pass; None for an end that the check does not limit."""
+    """Return the least and greatest value that pass. None for an end that the check does not limit."""
     low = evaluator.value(check.lower) if check.lower is not None else None
     high = evaluator.value(check.upper) if check.upper is not None else None
     return low, None if high is None else int(high) - 1

@@ -28,13 +28,13 @@ class Idiom:
 
 
 def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
-    """Return the idiom for a line of one statement whose operation `op` is at fault; None if none fits."""
+    """Return the idiom for a line of one statement whose operation `op` is at fault. None if none fits."""
     line = line.strip()
     tree = _parsed(line)
     if tree is None or len(tree.body) != 1:
         return None
     rewriter = _Rewriter(op, _ZERO_TIMES_INFINITY in explanation)
-    made = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree)))
+    made = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree))).replace("1e-05", _EPSILON)
     if len(rewriter.texts) != 1:
         return None
     return Idiom(line, "\n".join([*rewriter.first, made]), rewriter.texts[0])
@@ -92,7 +92,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _softmax(node: ast.expr | None) -> ast.Call | None:
-    """Return the node as a call of softmax; None if it is not one."""
+    """Return the node as a call of softmax. None if it is not one."""
     match node:
         case ast.Call(func=ast.Attribute(attr="softmax")):
             return node
@@ -106,8 +106,8 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
 OF_ROOT = ("a / v.sqrt()", "a / torch.where(v == 0, 1, v.sqrt())")
 BY_ROOT = "a / (v + 1e-5).sqrt()"
 _EPSILON = "1e-5"  # as layer_norm
-UNDER_ROOT = f"add a small number under the root (eps, in layer_norm {_EPSILON})"
-_TO_DEVIATION = f"add a small number ({_EPSILON}, say) to the deviation"
+UNDER_ROOT = f"add a small number ({_EPSILON}) under the root"
+_TO_DEVIATION = f"add a small number ({_EPSILON}) to the deviation"
 
 
 def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
@@ -209,7 +209,7 @@ def may_compute(line: str, op: str) -> bool:
 
 
 def guarded_line(line: str, op: str) -> str:
-    """Return the model line with the operand of its only operation `op` in the domain; empty if unsure."""
+    """Return the model line with the operand of its only operation `op` in the domain. Empty if unsure."""
     domain, line = DOMAINS[op], line.strip()
     operand = _only_operand(line, op)
     if operand is None or not line.isascii():
@@ -226,13 +226,13 @@ def guarded_line(line: str, op: str) -> str:
 
 
 def operand_text(line: str, op: str) -> str:
-    """Return the operand of `op` as written in the line; empty unless it calls `op` exactly once."""
+    """Return the operand of `op` as written in the line. Empty unless it calls `op` exactly once."""
     operand = _only_operand(line.strip(), op, ast.Call)
     return ast.unparse(operand) if operand is not None else ""
 
 
 def _only_operand(line: str, op: str, kind: type[ast.AST] = ast.AST) -> ast.expr | None:
-    """Return the only operand of operation `op` in a line; None unless there is exactly one."""
+    """Return the only operand of operation `op` in a line. None unless there is exactly one."""
     nodes = (node for node in ast.walk(_parsed(line) or ast.Module([], [])) if isinstance(node, kind))
     found = [each for node in nodes if (each := _operand(node, op)) is not None]
     return found[0] if len(found) == 1 else None
@@ -265,7 +265,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _operand(node: ast.AST | None, op: str) -> ast.expr | None:
-    """Return the operand that decides whether an operation is defined; None for another operation."""
+    """Return the operand that decides whether an operation is defined. None for another operation."""
     match node:
         case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
             return None if _is_number(right) else right

@@ -55,7 +55,7 @@ _NEAR = 3
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """Return the launch's layer: from the weights of `tables`, else those it reads, else its neighbours."""
+    """Return the launch's layer: from the weights of `tables`, those it reads, or its neighbours."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
     if own:
@@ -172,7 +172,7 @@ OPEN_END = "it is one past the end, and nothing limits it"  # the end of a range
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
-    """Return why the expression is at fault for an index out of bounds; empty if its operands may be.
+    """Return why the expression is at fault for an index out of bounds. Empty if its operands may be.
 
     `made_here` is the indexed tensor, if the model computes it.
     """
@@ -194,7 +194,7 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
 
 
 def own_end(term: Term, *, above: bool) -> int | None:
-    """Return the highest or lowest value that the expression can have; None if its operands set no end."""
+    """Return the highest or lowest value that the expression can have. None if its operands set no end."""
     if not any(isinstance(each, Apply) and each.op in _BOUNDING for each in parts(unwrapped(term))):
         return None
     span = Bounds({}).of(term)
@@ -211,7 +211,7 @@ def buckets(walker: Walker, source: Produced) -> int | None:
 
 
 def too_short(lowest: int | None, highest: int | None, allowed: Interval, table: str) -> str:
-    """Return the advice for a table with too few rows for an expression; empty if it has enough."""
+    """Return the advice for a table with too few rows for an expression. Empty if it has enough."""
     if not table or lowest is None or highest is None or lowest < allowed.low or highest <= allowed.high:
         return ""
     keep = f"keep the index at {int(allowed.high)} or below where it is computed"
@@ -222,7 +222,7 @@ _WHOLE = frozenset({"add", "sub", "mul"})
 
 
 def wrapped(expression: Expression) -> tuple[Apply, str] | None:
-    """Return the sum or product of integers that does not fit its type, also in words; None if all fit."""
+    """Return the sum or product of integers that does not fit its type, also in words. None if all fit."""
     evaluator = expression.evaluator()
     for each in parts(expression.term):
         if not isinstance(each, Apply) or each.op not in _WHOLE or not each.dtype.startswith("int"):
@@ -295,7 +295,7 @@ class _Changed(Walker):
 
 
 def outlier_of(walker: Walker, source: Computed) -> Outlier | None:
-    """Return the element of an input that makes a reduction not finite; None if no single one does."""
+    """Return the element of an input that makes a reduction not finite. None if no single one does."""
     if not any(isinstance(each, Fold) for each in parts(source.term)):
         return None
     read, left = read_by(walker, source, _ELEMENTS), [_READS]
@@ -320,7 +320,7 @@ def outlier_of(walker: Walker, source: Computed) -> Outlier | None:
 
 
 def _standing_out(leaves: Sequence[Leaf]) -> tuple[Leaf | None, float]:
-    """Return the largest element by magnitude, and the median of all; None if there are few or no numbers."""
+    """Return the largest element by magnitude, and the median of all. None if there are few or no numbers."""
     known = [leaf for leaf in leaves if isinstance(leaf.value, float) and finite(leaf.value)]
     if len(known) < _FEWEST:
         return None, 0.0

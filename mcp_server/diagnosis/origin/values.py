@@ -56,11 +56,11 @@ class Tensor:
         return sum(i * stride for i, stride in zip(index, self.stride, strict=True))
 
     def index(self, offset: int) -> tuple[int, ...] | None:
-        """Return the index at an offset from the pointer; None if no element is there."""
+        """Return the index at an offset from the pointer. None if no element is there."""
         return index_at(offset, self.shape, self.stride)
 
     def value(self, index: tuple[int, ...]) -> Scalar | None:
-        """Return the element at an index; None if it is outside, or unknown."""
+        """Return the element at an index. None if it is outside, or unknown."""
         place = 0
         for i, size in zip(index, self.shape, strict=True):
             if not 0 <= i < size:
@@ -106,7 +106,7 @@ class ProbedValues:
         return found
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
-        """Return the argument of a launch just before or after it; None if no probe saved it."""
+        """Return the argument of a launch just before or after it. None if no probe saved it."""
         names = filter(None, (argument.name, argument.target))  # arguments of operators have no name
         seen = next(filter(None, (self._seen.get((launch, name, when)) for name in names)), None)
         if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
@@ -118,7 +118,7 @@ class ProbedValues:
         return Tensor(shape, stride, self._read[path].element, seen.dtype.removeprefix("torch."))
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
-        """Return a launch's scalar arguments by parameter: the values seen, else the wrapper's numbers."""
+        """Return a launch's scalar arguments by parameter: the values seen, or the wrapper's numbers."""
         found: dict[str, int] = {}
         for argument in launch.arguments:
             known = self._seen.get((launch.index, argument.name, "before"))
@@ -150,7 +150,7 @@ class _File:
             return "", b""
 
     def element(self, place: int) -> Scalar | None:
-        """Return the element at a place in row-major order; None if the file does not have it."""
+        """Return the element at a place in row-major order. None if the file does not have it."""
         dtype, data = self._content
         code = "<" + _CODES.get(dtype, "B")
         size = struct.calcsize(code)

@@ -116,7 +116,7 @@ class Walker:
         self._scalars: dict[int, Mapping[str, int]] = {}
 
     def program(self, launch: Launch) -> Program | None:
-        """Return the program of a launch's kernel; None for an operator outside the generated code."""
+        """Return the program of a launch's kernel. None for an operator outside the generated code."""
         kernel = self.view.wrapper.kernels.get(launch.kernel)
         return read_program(kernel) if kernel and kernel.source else None
 
@@ -130,7 +130,7 @@ class Walker:
         return self._scalars[launch.index]
 
     def element(self, launch: Launch, element: Element, offset: int) -> Scalar | None:
-        """Return the element that a launch loads, from memory or from its own store; None if unknown."""
+        """Return the element that a launch loads, from memory or from its own store. None if unknown."""
         key = (launch.index, element.parameter, offset, element.line)
         if key not in self._elements:
             self._elements[key] = None  # a store that depends on itself is unknown
@@ -165,7 +165,7 @@ class Walker:
         return None
 
     def _added(self, launch: Launch, store: Store, offset: int) -> Computed | None:
-        """Return the first non-finite value that is added up at an offset; None if nothing is added.
+        """Return the first non-finite value that is added up at an offset. None if nothing is added.
 
         Raise `AddedUpError` if all added values are finite.
         """
@@ -197,7 +197,7 @@ class Walker:
         return Walked(at if isinstance(at, Computed) else self.source(at), tuple(dict.fromkeys(carriers)))
 
     def _next(self, at: Computed | Place) -> Computed | Place | None:
-        """Go one step back; None if the value was computed or given there."""
+        """Go one step back. None if the value was computed or given there."""
         if isinstance(at, Computed):
             found = self._loaded(at)
             if found is None:
@@ -236,7 +236,7 @@ class Walker:
         return None
 
     def _loaded(self, at: Computed) -> tuple[Element, int] | None:
-        """Return the element that a term passes on, with its offset; None if the term computes a value."""
+        """Return the element that a term passes on, with its offset. None if the term computes a value."""
         term, evaluator = at.term, at.evaluator
         for _ in range(_HOPS):
             if isinstance(term, Element):
@@ -282,7 +282,7 @@ class Walker:
         return Given(kind, root.name if root else name, index, place)
 
     def _written(self, step: Step, flow: Dataflow, name: str, offset: int) -> Source | None:
-        """Return the value that a step left at an offset of the storage of `name`; None if it left none."""
+        """Return the value that a step left at an offset of the storage of `name`. None if it left none."""
         if not isinstance(step.node, Launch):
             return None
         storage = flow.body.buffers[name].storage
@@ -323,7 +323,7 @@ def argument_of(launch: Launch, parameter: str) -> Argument:
 
 
 def _base_offset(flow: Dataflow, argument: Argument) -> int:
-    """Return the offset of an argument's pointer in its storage, in elements; 0 if it is not known."""
+    """Return the offset of an argument's pointer in its storage, in elements. 0 if it is not known."""
     buffer = flow.body.buffers.get(argument.target or "")
     start = buffer.offset if buffer else None
     if argument.view is not None:
@@ -332,7 +332,7 @@ def _base_offset(flow: Dataflow, argument: Argument) -> int:
 
 
 def value_of(term: Term, evaluator: Evaluator) -> Scalar | None:
-    """Return the value of a term; None if it is unknown."""
+    """Return the value of a term. None if it is unknown."""
     try:
         return evaluator.value(term)
     except UnknownValue:
@@ -387,7 +387,7 @@ def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] 
 
 
 def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None:
-    """Return the part of a term that it passes on; None if it computes a value. May raise `UnknownValue`."""
+    """Return the part of a term that it passes on. None if it computes a value. May raise `UnknownValue`."""
     match term:
         case Apply(op="cast", args=(inner,)):
             kept = _same_value(evaluator.value(inner), evaluator.value(term))

@@ -178,7 +178,7 @@ class Family:
         self.sites = _several(sites)
 
     def match(self, text: str) -> dict[str, str] | None:
-        """Return the named fields of the first pattern found in `text`; None if no pattern matches."""
+        """Return the named fields of the first pattern found in `text`. None if no pattern matches."""
         for pattern in self.patterns:
             found = pattern.search(text)
             if found:

@@ -80,7 +80,7 @@ class Axes:
         return tuple(axis for symbol, axis in self.by_symbol.items() if symbol in names)
 
     def bounds(self, value: Whole) -> tuple[Whole, Whole] | None:
-        """Return the least and greatest value over all axes; None if a quotient hides an axis."""
+        """Return the least and greatest value over all axes. None if a quotient hides an axis."""
         low = high = value
         for axis in self.of(value):
             step = value.coefficient(axis.symbol)
@@ -98,7 +98,7 @@ class Axes:
     # Integers of a kernel.
 
     def whole(self, term: Term, place: Place) -> Whole | None:
-        """Return a term as a sum over sizes and axes; None if it contains a load or is not a sum."""
+        """Return a term as a sum over sizes and axes. None if it contains a load or is not a sum."""
 
         def atom(each: Term) -> Whole | None:
             if isinstance(each, Size) and not is_float(each.dtype):

@@ -93,12 +93,12 @@ class Expressions:
         return f"{value.operand}[{', '.join(index)}]"
 
     def affine(self, index: Term, place: Place) -> tuple[tuple[Axis, ...], list[Step], Whole] | None:
-        """Return axes, steps and offset of an index that is a sum of axes; None for other indices."""
+        """Return axes, steps and offset of an index that is a sum of axes. None for other indices."""
         whole = self.axes.whole(index, place)
         return self.steps(whole) if whole is not None else None
 
     def steps(self, whole: Whole) -> tuple[tuple[Axis, ...], list[Step], Whole] | None:
-        """Return axes, steps and offset of a sum; None if a step or the offset varies with an axis."""
+        """Return axes, steps and offset of a sum. None if a step or the offset varies with an axis."""
         axes, offset, steps = self.axes.of(whole), whole, []
         for axis in axes:
             step = whole.coefficient(axis.symbol)

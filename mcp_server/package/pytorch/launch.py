@@ -114,7 +114,7 @@ def variables(node: Node, *, written: bool = False) -> tuple[str, ...]:
 class WrittenLaunch:
     """A launch in the program: the lines of its function, its operator call, or why it cannot be read.
 
-    `alone` is the launch as an expression over its own arguments; None if it `folds` constants at the load.
+    `alone` is the launch as an expression over its own arguments. None if it `folds` constants at the load.
     """
 
     index: int
@@ -217,7 +217,7 @@ class Launches(Tensors):
         return self.with_strides(given, argument.target or "") if any(results) else given
 
     def _written_out(self, launch: Launch, targets: Sequence[str], line: str) -> str:
-        """Return `x = torch.mm(a, b)` if nothing else holds the memory, else the call with `out=`."""
+        """Return `x = torch.mm(a, b)` if nothing else holds the memory, otherwise the call with `out=`."""
         outs = _outs(launch, targets)
         first, operands = outs[0], {each.target for each in launch.arguments if each not in outs}
         new = len(outs) == 1 and first.target not in operands and self.lifetimes.may_be_new(first, launch)

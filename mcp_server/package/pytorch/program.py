@@ -299,7 +299,7 @@ class _Test:
 
 
 def _test(header: str, body: Body) -> _Test | None:
-    """Return the condition of `if (!x) break` or `if (x == 0)`; None for a condition on sizes."""
+    """Return the condition of `if (!x) break` or `if (x == 0)`. None for a condition on sizes."""
     found = re.match(r"if \((?P<not>!?)(?P<name>\w+)(?P<zero> == (?:0|false))?\)", header)
     symbol = body.symbols.get(found["name"]) if found else None
     if found is None or symbol is None or symbol.tensor is None or symbol.kind != "value":
@@ -337,5 +337,5 @@ def _with_names(own: Sequence[str], theirs: Sequence[str], line: int) -> str:
 
 
 def _plain(path: str | None) -> str:
-    """Return the name of a keyword input; empty for `args[0]`, which is not a readable name."""
+    """Return the name of a keyword input. Empty for `args[0]`, which is not a readable name."""
     return path if path is not None and path.isidentifier() else ""

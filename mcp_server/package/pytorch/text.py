@@ -376,7 +376,7 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
 class ConstantValues:
     """The values of a constant of float32 in `file`: how many, how many zeros, and the largest magnitude.
 
-    `bad` is the index of the first that is NaN or infinite; None if there is none. Minus infinity is left
+    `bad` is the index of the first that is NaN or infinite. None if there is none. Minus infinity is left
     out, because masks hold it.
     """
 

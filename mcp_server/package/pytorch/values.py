@@ -125,7 +125,7 @@ class Values(Operators):
         return self.of_whole(whole) if whole is not None else self.value(index, place, guards)
 
     def _gathered(self, term: Element, tensor: Tensor, place: Place) -> Value | None:
-        """Return `table[ids]`, which reads at computed places of a dimension; None for other indices."""
+        """Return `table[ids]`, which reads at computed places of a dimension. None for other indices."""
         found = self.indexed(tensor, term.index, place)
         if found is None:
             return None
@@ -292,7 +292,7 @@ def permuted(value: Value, axes: tuple[Axis, ...]) -> Value:
 
 
 def _viewed(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
-    """Write a view in which dimensions that are read backwards are flipped; empty if it is not a view."""
+    """Write a view in which dimensions that are read backwards are flipped. Empty if it is not a view."""
     forward, flipped = [], []
     for number, step in enumerate(steps):
         if not step.stride.is_positive_or_zero():
@@ -329,7 +329,7 @@ IDIOMS = [
 
 
 def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, Term] | None:
-    """Return the known function that a term computes, and its argument; None if there is none."""
+    """Return the known function that a term computes, and its argument. None if there is none."""
     for written, pattern in IDIOMS:
         found: list[Term] = []
         if _fits(pattern, term, found, identity):
@@ -356,7 +356,7 @@ def _fits(pattern: Term, term: Term, found: list[Term], identity: Callable[[Term
 
 
 def rolled(term: Apply) -> Fold | None:
-    """Return the reduction that is written out over elements at equal distances; None for other terms."""
+    """Return the reduction that is written out over elements at equal distances. None for other terms."""
     operands = unrolled(term)
     if not operands or len({key(each) for each in operands}) > 1:
         return None
@@ -381,7 +381,7 @@ def rolled(term: Apply) -> Fold | None:
 
 
 def _step(elements: Sequence[Element]) -> int | None:
-    """Return the constant distance between the indices of elements of one tensor; None if it varies."""
+    """Return the constant distance between the indices of elements of one tensor. None if it varies."""
     places = [linear(each.index, lambda _: True) or Whole() for each in elements]
     steps = {(after - before).number for before, after in pairwise(places)}
     step = steps.pop() if len({each.parameter for each in elements}) == len(steps) == 1 else None

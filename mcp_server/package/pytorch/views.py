@@ -97,7 +97,7 @@ def strided(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
 
 
 def _refolded(tensor: Tensor, steps: Sequence[Step], to_write: bool) -> Tensor | None:
-    """Write a dense tensor with one dimension for each stride of the steps; None if they do not divide it."""
+    """Write a dense tensor with one dimension for each stride of the steps. None if they do not divide it."""
     strides = sorted({each.stride for each in steps if each.size.number != 1}, key=typical, reverse=True)
     if not strides or any(stride == Whole() for stride in strides):
         return None
@@ -121,7 +121,7 @@ def _is_same(tensor: Tensor, steps: Sequence[Step]) -> bool:
 
 
 def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
-    """Write slices and a permutation of dimensions; None if a step is not along a dimension of the tensor."""
+    """Write slices and a permutation of dimensions. None if a step is not along a dimension of the tensor."""
     place: dict[int, tuple[Step, int]] = {}
     for step in steps:
         found = _dimension_of(tensor, step, place)
@@ -172,7 +172,7 @@ def _permuted(there: Sequence[Step], wanted: Sequence[Step]) -> str:
 
 
 def starts_of(tensor: Tensor, offset: Whole) -> list[Whole] | None:
-    """Return the index of an offset in each dimension; None if the offset lies between indices."""
+    """Return the index of an offset in each dimension. None if the offset lies between indices."""
     starts, rest = [Whole()] * len(tensor.sizes), offset
     strides = [typical(stride) for stride in tensor.strides]
     for dim in sorted(range(len(strides)), key=strides.__getitem__, reverse=True):

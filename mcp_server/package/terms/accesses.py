@@ -89,7 +89,7 @@ class Lane(Evaluator):
         return value
 
     def offset(self, access: Access) -> int | None:
-        """Return the bytes from the pointer to the accessed element; None if the lane makes no access.
+        """Return the bytes from the pointer to the accessed element. None if the lane makes no access.
 
         Raise `UnknownValue` if they are unknown.
         """
@@ -276,7 +276,7 @@ def index_checks(
 
 
 def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range | None:
-    """Return the slice of flat elements of a tensor that a check reads; None if they form no slice.
+    """Return the slice of flat elements of a tensor that a check reads. None if they form no slice.
 
     Raise `UnknownValue` if the code or the sizes do not determine it.
     """

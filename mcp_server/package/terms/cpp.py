@@ -178,7 +178,7 @@ class _Reader(Reader):
             return Unread(text[:120])
 
     def called(self, call: Call) -> Term | None:
-        """Return the result of a function that the kernel defines; None for other functions."""
+        """Return the result of a function that the kernel defines. None for other functions."""
         if not call.args and call.receiver is None and isinstance(node := self._found(call.name), Node):
             return self._returned(node)
         if call.name == "data" and call.receiver is not None:

@@ -25,7 +25,7 @@ _NO_SIZES: Mapping[str, int] = MappingProxyType({})
 def linear(
     term: Term, opaque: Callable[[Term], bool] = lambda _term: False, sizes: Mapping[str, int] = _NO_SIZES
 ) -> Whole | None:
-    """Write a term as a sum over elements, sizes and `opaque` terms, by name; None if it is not linear.
+    """Write a term as a sum over elements, sizes and `opaque` terms, by name. None if it is not linear.
 
     `sizes` are the values of sizes that may occur as a factor.
     """
@@ -65,7 +65,7 @@ def over_loops(index: Term) -> Whole | None:
 
 
 def affine(index: Term) -> tuple[int, int] | None:
-    """Return (offset, stride) of an index that is linear in loop variables; None if it is not.
+    """Return (offset, stride) of an index that is linear in loop variables. None if it is not.
 
     For several variables the stride is the greatest common divisor of their factors: the slice then contains
     all elements that are read, and perhaps more.
@@ -138,7 +138,7 @@ class IndexForm:
 
 
 def read_form(value: Term, loads: Sequence[Element]) -> IndexForm | None:
-    """Return the form of an index computed from `loads`; None if not linear in elements and sizes."""
+    """Return the form of an index computed from `loads`. None if not linear in elements and sizes."""
     loaded: dict[str, Element] = {}
     for load in loads:
         loaded.setdefault(name_of(load), load)
@@ -166,7 +166,7 @@ class Limit:
 
     @staticmethod
     def of_check(lower: str | None, upper: str | None) -> Limit | None:
-        """Return the limit set by `lower <= index < upper`; None if a bound is not a sum of sizes."""
+        """Return the limit set by `lower <= index < upper`. None if a bound is not a sum of sizes."""
         least, end = (_bound(text) for text in (lower or "0", upper))
         return Limit(least, end - constant(1)) if least is not None and end is not None else None
 
@@ -175,7 +175,7 @@ class Limit:
         return Limit(self.low - rest, self.high - rest, factor)
 
     def numbers(self, values: Mapping[str, int]) -> tuple[int, int] | None:
-        """Return both bounds, inclusive; None if a name has no value."""
+        """Return both bounds, inclusive. None if a name has no value."""
         low, high = self.low.value(values), self.high.value(values)
         if low is None or high is None:
             return None
@@ -183,7 +183,7 @@ class Limit:
         return ceil(ends[0]), floor(ends[1])
 
     def texts(self, rename: Callable[[str], str]) -> tuple[str, str] | None:
-        """Return both bounds as expressions; None if they would need a division."""
+        """Return both bounds as expressions. None if they would need a division."""
         if (numbers := self.numbers({})) is not None:
             return str(numbers[0]), str(numbers[1])
         if abs(self.factor) != 1:
@@ -193,7 +193,7 @@ class Limit:
 
 
 def allowed_elements(form: IndexForm, load: Element, limit: Limit | None) -> Limit | None:
-    """Return the range of `load` for which the index passes; None if the index has other elements."""
+    """Return the range of `load` for which the index passes. None if the index has other elements."""
     elements = [name for name in form.linear.factors if name in form.loads]
     if elements != [name_of(load)] or limit is None:
         return None
@@ -204,7 +204,7 @@ def allowed_elements(form: IndexForm, load: Element, limit: Limit | None) -> Lim
 
 
 def _bound(text: str | None) -> Whole | None:
-    """Parse one bound of a check as a linear expression in sizes; None if absent or not linear."""
+    """Parse one bound of a check as a linear expression in sizes. None if absent or not linear."""
     term = size_term(text) if text else None
     return linear(term) if term is not None else None
 

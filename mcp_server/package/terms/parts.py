@@ -257,7 +257,7 @@ def unwrapped(term: Term) -> Term:
 
 
 def wrapped_by(term: Term) -> Term | None:
-    """Return the size in `where(i < 0, i + size, i)`; None for any other term."""
+    """Return the size in `where(i < 0, i + size, i)`. None for any other term."""
     match term:
         case Apply("where", (_, Apply("add", moved), same)) if unwrapped(term) is same:
             return next((each for each in moved if each is not same), None)
@@ -265,7 +265,7 @@ def wrapped_by(term: Term) -> Term | None:
 
 
 def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
-    """Return value and bounds of a minimum of a maximum (or the reverse); None for other terms."""
+    """Return value and bounds of a minimum of a maximum (or the reverse). None for other terms."""
     other = {"maximum": "minimum", "minimum": "maximum"}.get(term.op)
     if other is None:
         return None

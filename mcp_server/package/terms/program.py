@@ -27,7 +27,7 @@ class Parameter(Protocol):
 
 
 class Source(Hashable, Protocol):
-    """The source of one kernel: C++ if `kind` is `cpp`, else Triton with the launcher's decorator.
+    """The source of one kernel: C++ if `kind` is `cpp`, otherwise Triton with the launcher's decorator.
 
     `kind` is `triton` for Inductor's own kernels, whose masks only cut off what is beyond the iteration
     space. `grid` gives the numbers of blocks as C++ expressions of the parameters.
@@ -204,7 +204,7 @@ class Program:
         return tuple(each for each in reversed(mine) if before is None or each.line < before)
 
     def check_at(self, line: int) -> Check | None:
-        """Return the check on a 1-based line of the kernel's source; None if there is none."""
+        """Return the check on a 1-based line of the kernel's source. None if there is none."""
         return next((check for check in self.checks if check.line == line), None)
 
     def defining_line(self, check: Check) -> int | None:
@@ -215,7 +215,7 @@ class Program:
 
 
 def all_of(tests: Iterable[Term]) -> Term | None:
-    """Return the test that holds if all of these hold; None if it always does."""
+    """Return the test that holds if all of these hold. None if it always does."""
     total: Term = TRUE
     for each in tests:
         total = operator("and", (total, each))
@@ -261,7 +261,7 @@ class Reader(Translator):
             return value()
 
     def test(self) -> Term | None:
-        """Combine all tests around this point; None if there are none."""
+        """Combine all tests around this point. None if there are none."""
         return all_of(self.tests)
 
     def settle(self, turning: Collection[str], first: int) -> None:
@@ -286,7 +286,7 @@ class Reader(Translator):
 
 @lru_cache(maxsize=512)
 def read_program(kernel: Source) -> Program:
-    """Read the program of a kernel; empty if its source is unknown."""
+    """Read the program of a kernel. Empty if its source is unknown."""
     from mcp_server.package.terms.cpp import read_cpp_program
     from mcp_server.package.terms.triton import read_triton_program
 

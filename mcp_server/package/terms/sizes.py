@@ -22,7 +22,7 @@ _EXACT = frozenset({"add", "sub", "mul", "div", "mod", "floordiv", "minimum", "m
 
 
 def size_term(text: str) -> Term | None:
-    """Parse a C++ expression over sizes into a term; None for other text."""
+    """Parse a C++ expression over sizes into a term. None for other text."""
     try:
         return Translator(Size).term(read_cpp(text))
     except (NotRead, RecursionError, IndexError):
@@ -30,13 +30,13 @@ def size_term(text: str) -> Term | None:
 
 
 def in_words(text: str) -> str:
-    """Write a C++ expression over sizes as a model would: `s71 // 2`; unchanged if it is not understood."""
+    """Write a C++ expression over sizes as a model would: `s71 // 2`. Unchanged if it is not understood."""
     term = size_term(text)
     return say(term) if term is not None and understood(term) else text
 
 
 def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
-    """Evaluate a shape expression exactly; None for unknown names, other syntax or division by zero."""
+    """Evaluate a shape expression exactly. None for unknown names, other syntax or division by zero."""
     term = size_term(text)
     try:
         return _value(term, values) if term is not None else None
@@ -61,7 +61,7 @@ def reached(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
 def index_at(
     offset: int, sizes: Sequence[int], strides: Sequence[int], *, beyond: bool = False
 ) -> tuple[int, ...] | None:
-    """Return the index at an offset from a tensor's pointer; None if no element is there.
+    """Return the index at an offset from a tensor's pointer. None if no element is there.
 
     With `beyond`, the dimension of the largest stride may exceed its size. The result is then None if a
     dimension of more than one element has no positive stride.
@@ -117,7 +117,7 @@ class IndexAssert:
 
 
 def read_condition(text: str) -> tuple[str | None, str, str | None] | None:
-    """Split `0 <= tmp6 < ks0` into (lower bound, variable, upper bound); None for other text."""
+    """Split `0 <= tmp6 < ks0` into (lower bound, variable, upper bound). None for other text."""
     match = _CONDITION.fullmatch(text.strip())
     if not match or (match["lower"] is None and match["upper"] is None):
         return None

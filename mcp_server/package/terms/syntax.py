@@ -45,7 +45,7 @@ class Call:
     node: ast.Call | None = field(default=None, compare=False, repr=False)
 
     def argument(self, name: str, position: int) -> Syntax | None:
-        """Return an argument by name or by position; None if absent."""
+        """Return an argument by name or by position. None if absent."""
         by_name = dict(self.named).get(name)
         return by_name if by_name is not None else self.args[position] if len(self.args) > position else None
 
@@ -187,7 +187,7 @@ class _Cpp:
         return Literal(name == "true", "bool") if name in ("true", "false") else Name(name)
 
     def bracketed(self) -> str:
-        """Take the text of `<...>` that starts here; empty if it is not a list of types or numbers."""
+        """Take the text of `<...>` that starts here. Empty if it is not a list of types or numbers."""
         if not self.text.startswith("<", self.at):
             return ""
         depth = 0

@@ -148,7 +148,7 @@ _BITS = re.compile(r"\**[a-z]+(?P<bits>\d+)")  # the bits in `float8_e4m3fn`; `b
 
 
 def itemsize_of(dtype: str) -> int:
-    """Return the bytes of one element; 1 for an unknown dtype."""
+    """Return the bytes of one element. 1 for an unknown dtype."""
     found = _BITS.match(dtype)
     return int(found["bits"]) // 8 if found else 1
 

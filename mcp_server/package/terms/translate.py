@@ -96,7 +96,7 @@ class Translator:
         return Unread(f"*{say(pointer)}", args=(pointer,))
 
     def called(self, _call: Call, /) -> Term | None:
-        """Return the result of a call that only the subclass knows; None for other calls."""
+        """Return the result of a call that only the subclass knows. None for other calls."""
         return None
 
     def under(self, _test: Term, value: Callable[[], Term], /) -> Term:
@@ -182,7 +182,7 @@ class Translator:
         return operator(_NAMED[last], tuple(map(at, range(len(args)))))
 
     def _choice_or_cast(self, call: Call, last: str, args: tuple[Syntax, ...], at: Operand) -> Term | None:
-        """Translate choices, casts, and constants of a type; None for other calls."""
+        """Translate choices, casts, and constants of a type. None for other calls."""
         type_ = call.template.partition(",")[0]
         if last == "where" and len(args) == 3:
             return chosen(at(0), at(1), at(2))
@@ -220,7 +220,7 @@ def _limit(what: str, template: str) -> Term:
 
 
 def cast(value: Term, dtype: str | None) -> Term:
-    """Convert a value to a type; unchanged if it already has the type."""
+    """Convert a value to a type. Unchanged if it already has the type."""
     if dtype is None or value.dtype == dtype:
         return value
     if is_address(value.dtype) and not is_address(dtype):
@@ -251,7 +251,7 @@ def chosen(test: Term, first: Term, second: Term) -> Term:
 
 
 def _rounded_down(test: Term, first: Term, second: Term) -> tuple[Term, Term] | None:
-    """Return the operands of an integer floor division in C++ form; None for other choices.
+    """Return the operands of an integer floor division in C++ form. None for other choices.
 
     `(a < 0) != (b < 0) ? (a % b != 0 ? a / b - 1 : a / b) : a / b` (cpp.py `floordiv`, torch 2.8-2.12).
     """
@@ -308,7 +308,7 @@ def _is_shift(test: Term, first: Term, second: Term) -> bool:
 
 
 def _signed(term: Term) -> Term | None:
-    """Return the value that a term tests for being negative; None for other terms."""
+    """Return the value that a term tests for being negative. None for other terms."""
     match term:
         case Apply("lt", (value, Number(value=0))) | Apply("signbit", (value,)):
             return value

@@ -60,7 +60,7 @@ _RANGES = frozenset({"range", "tl.range", "tl.static_range"})
 
 
 def read_triton_program(kernel: Source) -> Program:
-    """Read what a Triton kernel does; empty if its text cannot be parsed."""
+    """Read what a Triton kernel does. Empty if its text cannot be parsed."""
     function, tree = function_of(kernel), parsed(kernel.source)
     if function is None or tree is None:
         return Program()
@@ -301,7 +301,7 @@ def _mentions(term: Term) -> bool:
 
 
 def _step(after: Value | None, marker: Unread) -> Term | None:
-    """Return the step by which a name grows in each iteration; None if the step varies."""
+    """Return the step by which a name grows in each iteration. None if the step varies."""
     match after:
         case Apply(op="add", args=args, dtype=dtype) if not is_float(dtype) and marker in args:
             others = [each for each in args if each is not marker]

@@ -178,7 +178,7 @@ class Functions(Reader):
         return None
 
     def _several(self, call: Call) -> Value | None:
-        """Return the results of a function that may have several; None for other functions."""
+        """Return the results of a function that may have several. None for other functions."""
         last = call.name.rpartition(".")[2]
         if call.receiver is None and call.name in self.functions:
             return self._inlined(self.functions[call.name], call)
@@ -369,14 +369,14 @@ def constants_of(source: str) -> dict[str, int]:
 
 
 def function_of(kernel: Source) -> ast.FunctionDef | None:
-    """Return the kernel's own function, the last one in its source; None if it cannot be parsed."""
+    """Return the kernel's own function, the last one in its source. None if it cannot be parsed."""
     tree = parsed(kernel.source)
     body = reversed(tree.body) if tree is not None else ()
     return next((node for node in body if isinstance(node, ast.FunctionDef)), None)
 
 
 def parsed(source: str) -> ast.Module | None:
-    """Parse a kernel's source, without its indentation; None if it is invalid or too long."""
+    """Parse a kernel's source, without its indentation. None if it is invalid or too long."""
     try:
         return ast.parse(textwrap.dedent(source)) if len(source) <= _LONGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from mcp_server.package.terms.term import Apply, Number, Term, is_float
 
 Product: TypeAlias = tuple[str, ...]
-"""The factors of a product, sorted; empty for a constant."""
+"""The factors of a product, sorted. Empty for a constant."""
 
 _NAME = re.compile(r"[A-Za-z_@][\w@]*")
 _ATOM = re.compile(r"@?\w+|\(.*\)")
@@ -48,7 +48,7 @@ class Whole:
         return {product[0]: count for product, count in self.terms if len(product) == 1}
 
     def value(self, values: Mapping[str, int]) -> int | None:
-        """Evaluate the sum for these values of the names; None if a name has no value."""
+        """Evaluate the sum for these values of the names. None if a name has no value."""
         return self.replaced({name: constant(value) for name, value in values.items()}).number
 
     @property
@@ -99,7 +99,7 @@ class Whole:
         return all(count >= 0 for _, count in moved.terms)
 
     def over(self, other: Whole) -> Whole | None:
-        """Divide without remainder; None if there is a remainder or this is unknown."""
+        """Divide without remainder. None if there is a remainder or this is unknown."""
         if other.number == 0:
             return None
         if len(other.terms) != 1:
@@ -165,7 +165,7 @@ def product(sizes: Iterable[Whole]) -> Whole:
 
 
 Bounds: TypeAlias = Callable[[Whole], "tuple[Whole, Whole] | None"]
-"""The smallest and the largest value of a sum; None if unknown."""
+"""The smallest and the largest value of a sum. None if unknown."""
 
 
 def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
@@ -189,7 +189,7 @@ def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
 def whole_of(
     term: Term, atom: Callable[[Term], Whole | None], combined: Callable[[str, Whole, Whole], Whole | None]
 ) -> Whole | None:
-    """Write a term as a sum; None if it is not one.
+    """Write a term as a sum. None if it is not one.
 
     `atom` returns the sum for a part that is not a sum of others; `combined` returns the sum for two operands
     of an operator other than addition and subtraction.

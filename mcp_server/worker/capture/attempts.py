@@ -262,7 +262,7 @@ def silent() -> Iterator[None]:
 
 
 def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
-    """Return the place of a frame in the report, which has a line and its code; None if unknown."""
+    """Return the place of a frame in the report, which has a line and its code. None if unknown."""
     known = list(functions(failing.module))
     for _, _, function in (*known, *helpers([function for _, _, function in known])):
         place = (function.__code__.co_filename, int(frame.get("line") or 0))
@@ -282,7 +282,7 @@ def _sizes(failing: Failing, step: str) -> Dict[Tuple[int, int], int]:
 
 
 def _resized(failing: Failing, step: str) -> Optional[Tuple[Any, Any]]:
-    """Return the inputs with the sizes of a step; None if that is impossible or gives the example again."""
+    """Return the inputs with the sizes of a step. None if that is impossible or gives the example again."""
     sizes = _sizes(failing, step)
     if step != "example" and sizes == _sizes(failing, "example"):
         return None
@@ -290,7 +290,7 @@ def _resized(failing: Failing, step: str) -> Optional[Tuple[Any, Any]]:
 
 
 def _eager(failing: Failing, step: str) -> Any:
-    """Return what eager mode gives for the inputs of a step; None if there are none."""
+    """Return what eager mode gives for the inputs of a step. None if there are none."""
     given = _resized(failing, step)
     return failing.module(*given[0], **given[1]) if given is not None else None
 
@@ -383,7 +383,7 @@ def exported(failing: Failing, options: Dict[str, Any]) -> Any:
 
 
 def _fails_again(failing: Failing, state: State) -> str:
-    """Return the error that occurs without the change; empty if there is none."""
+    """Return the error that occurs without the change. Empty if there is none."""
     restore(failing.module, state)
     try:
         program = exported(failing, failing.options)
@@ -644,7 +644,7 @@ def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> str:
 def _with_buffer(
     owner: torch.nn.Module, rewrite: Union[Buffered, Copied]
 ) -> Optional[Tuple[Change, str, str]]:
-    """Return the change of the method that changes the state, and its code before and after; None if none."""
+    """Return the change of the method that changes the state, and its code before and after. None if none."""
     for kind, method, function in functions(owner):
         try:
             lines, first = inspect.getsourcelines(function)

@@ -294,7 +294,7 @@ class Calls:
 
 
 def device_error() -> str:
-    """Wait for the device. Return the text of its error; empty if there is none."""
+    """Wait for the device. Return the text of its error. Empty if there is none."""
     try:
         synchronize()
     except RuntimeError as error:

@@ -202,7 +202,7 @@ def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
 
 
 def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
-    """Return the inputs with other sizes, given by leaf and dimension; None if that is impossible."""
+    """Return the inputs with other sizes, given by leaf and dimension. None if that is impossible."""
     leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
     for (number, dim), size in sizes.items():
         before = leaves[number].shape[dim]
@@ -389,7 +389,7 @@ def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any
 
 
 def _tree_of(function: Any) -> Optional[ast.Module]:
-    """Return the syntax tree of a function, with the lines of its file; None if it has no source."""
+    """Return the syntax tree of a function, with the lines of its file. None if it has no source."""
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError):
@@ -398,7 +398,7 @@ def _tree_of(function: Any) -> Optional[ast.Module]:
 
 
 def _nodes_of(function: Any) -> Iterator[Any]:
-    """Yield the nodes of a function's syntax tree, with the lines of its file; nothing without source."""
+    """Yield the nodes of a function's syntax tree, with the lines of its file. Nothing without source."""
     tree = _tree_of(function)
     yield from ast.walk(tree) if tree is not None else ()
 
@@ -430,7 +430,7 @@ def dense(failing: Failing) -> Iterator[Change]:
 
 
 def _without_sparse(owner: Any, name: str, function: Any) -> Any:
-    """Return a method with `a @ b` for `torch.sparse.mm(a, b)`, and the changed lines; None if none are."""
+    """Return a method with `a @ b` for `torch.sparse.mm(a, b)`, and the changed lines. None if none are."""
     tree = _tree_of(function)
     if tree is None:
         return None
@@ -478,7 +478,7 @@ def named_options(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def _written_in(text: str) -> Optional[Place]:
-    """Return the only line of the user's files that holds a text; None if there are none or several."""
+    """Return the only line of the user's files that holds a text. None if there are none or several."""
     files = {str(getattr(each, "__file__", None) or "") for each in list(sys.modules.values())}
     own = [file for file in sorted(files) if file.endswith(".py") and not INSTALLED.search(file)]
     lines = [
@@ -505,7 +505,7 @@ def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Ite
 
 
 def stop(failing: Failing) -> Optional[Place]:
-    """Return the innermost line of the model that the error names; None if it names none."""
+    """Return the innermost line of the model that the error names. None if it names none."""
     known = [function for _, _, function in functions(failing.module)]
     known += [function for _, _, function in helpers(known)]
     return next((place for place in places(failing) if any(holds(each, place) for each in known)), None)
@@ -521,7 +521,7 @@ LAYERS = [
 
 
 def advice(failing: Failing, reached: Sequence[Place] = ()) -> str:
-    """Return what to do about a layer that needs a fixed size; empty if no failing line calls one."""
+    """Return what to do about a layer that needs a fixed size. Empty if no failing line calls one."""
     for place in filter(None, (stop(failing), *failing.lines, *reached)):
         for name in re.findall(r"self\.(\w+)\(", linecache.getline(*place)):
             layers = [getattr(module, name, None) for module in failing.module.modules()]
@@ -566,7 +566,7 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any) -> Optional[Change]:
-    """Return the change of a row at a line of a function's syntax tree; None if the row does not fit."""
+    """Return the change of a row at a line of a function's syntax tree. None if the row does not fit."""
     place = _innermost(tree.body[0], line)
     if place is None:
         return None
@@ -589,7 +589,7 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
 
 
 def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
-    """Return the block of the innermost statement on a line, and its position in it; None if none."""
+    """Return the block of the innermost statement on a line, and its position in it. None if none."""
     for part in ("body", "orelse", "finalbody", "handlers"):
         for number, each in enumerate(block := getattr(node, part, None) or []):
             if each.lineno <= line <= (each.end_lineno or each.lineno):
@@ -599,7 +599,7 @@ def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
 
 
 def compiled_function(tree: Any, function: Any) -> Any:
-    """Compile a changed tree into a function that replaces the old one; None if it does not compile."""
+    """Compile a changed tree into a function that replaces the old one. None if it does not compile."""
     definition = tree.body[0]
     definition.decorator_list = []
     free = function.__code__.co_freevars

@@ -430,7 +430,7 @@ def guards_of(program: Any) -> Any:
 
 
 def path_of(value: Any) -> Optional[str]:
-    """Return a path as text; for a list of generated files the first path; None for a buffer."""
+    """Return a path as text; for a list of generated files the first path. None for a buffer."""
     if isinstance(value, (str, os.PathLike)):
         return os.path.abspath(os.fspath(value))
     return path_of(value[0]) if isinstance(value, list) and value else None

@@ -36,12 +36,12 @@ def owner_of(leaf: Any) -> Any:
 
 
 def version_of(leaf: Any) -> int:
-    """Return the version count; 0 for tensors of inference mode, which keep no count."""
+    """Return the version count. 0 for tensors of inference mode, which keep no count."""
     return 0 if leaf.is_inference() else int(leaf._version)
 
 
 def address_of(leaf: Any) -> int:
-    """Return where the storage of a plain tensor begins; 0 for anything else."""
+    """Return where the storage of a plain tensor begins. 0 for anything else."""
     plain = is_plain(leaf) and leaf.device.type != "meta"
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
@@ -156,7 +156,7 @@ class Aliases:
 
 
 def _values(output: torch.Tensor) -> str:
-    """Digest a small output in host memory; empty if it cannot be read."""
+    """Digest a small output in host memory. Empty if it cannot be read."""
     small = output.numel() * output.element_size() <= MAX_COMPARED_BYTES and output.device.type == "cpu"
     return checksum(output.detach()) if small and not unmapped([output]) else ""
 
@@ -217,7 +217,7 @@ class _Constant:
         return checksum(now) != self.digest
 
     def memory(self) -> Optional[torch.Tensor]:
-        """Return a view of the original memory, even if the original tensor is gone; None if it was freed."""
+        """Return a view of the original memory, even if the original tensor is gone. None if it was freed."""
         if self.storage is None or self.view is None:
             return None
         storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
@@ -278,7 +278,7 @@ class Managed:
         return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
-        """List constants whose values differ from those at the update; None if no time budget is left."""
+        """List constants whose values differ from those at the update. None if no time budget is left."""
         known = self.known.get(load)
         if not known:
             return []

@@ -31,7 +31,7 @@ Made = Callable[[Node, Context], Optional[List[Node]]]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """`made` returns the replacement for a node at the failing line; None if the row does not fit.
+    """`made` returns the replacement for a node at the failing line. None if the row does not fit.
 
     `text` occurs in the error; `changes` says what a reader should know about the new form.
     """

@@ -52,7 +52,7 @@ class _Watch(TorchDispatchMode):
 
 
 def call_of(name: str, run: Callable[[], Any]) -> Optional[Call]:
-    """Return the first call of the operator in `run`; None if there is none, or if `run` fails."""
+    """Return the first call of the operator in `run`. None if there is none, or if `run` fails."""
     with contextlib.suppress(Exception), torch.no_grad(), _Watch(name) as watch:
         run()
         return watch.call
@@ -60,7 +60,7 @@ def call_of(name: str, run: Callable[[], Any]) -> Optional[Call]:
 
 
 def written(name: str, calls: List[Call]) -> str:
-    """Return the code of a fake function that fits all calls; empty if no simple one does."""
+    """Return the code of a fake function that fits all calls. Empty if no simple one does."""
     schema = _schema_of(name)
     first = calls[0].result if calls else None
     several = isinstance(first, (tuple, list))
@@ -83,7 +83,7 @@ def _schema_of(name: str) -> Any:
 
 
 def _output(calls: List[Call], outputs: List[Any]) -> str:
-    """Return an expression for one output of the calls; empty if none fits."""
+    """Return an expression for one output of the calls. Empty if none fits."""
     if not all(isinstance(each, torch.Tensor) for each in outputs):
         return ""
     tensors = [n for n, value in calls[0].arguments.items() if isinstance(value, torch.Tensor)]
@@ -112,7 +112,7 @@ def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int], at: int) -> str:
-    """Return the size of an argument that equals `wanted` in all calls, or a number; empty if none does.
+    """Return the size of an argument that equals `wanted` in all calls, or a number. Empty if none does.
 
     If several do, the size of the output's own dimension `at` is taken.
     """

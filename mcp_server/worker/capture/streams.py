@@ -149,7 +149,7 @@ class Streams:
         self.pending_uses = PendingUses(tell)
 
     def snapshot(self, leaves: list[torch.Tensor]) -> Optional[Snapshot]:
-        """Copy the inputs; None if only one stream is in use, or if they are too large."""
+        """Copy the inputs. None if only one stream is in use, or if they are too large."""
         self.pending_uses.look()
         size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
         if not self.several or size > MOST_BYTES or not any(leaf.is_cuda for leaf in leaves):

@@ -81,7 +81,7 @@ def is_unit(node: torch.fx.Node) -> bool:
 
 
 def picks_from(node: torch.fx.Node) -> Optional[torch.fx.Node]:
-    """Return the node with several results from which this node picks one; None if it picks none."""
+    """Return the node with several results from which this node picks one. None if it picks none."""
     picks = node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
     source = node.args[0] if picks else None
     several = isinstance(source, torch.fx.Node) and isinstance(source.meta.get("val"), (list, tuple))

@@ -54,5 +54,5 @@ def value(term: Term, x: Scalar) -> Scalar:
 
 
 def unread(term: Term) -> str:
-    """The first code in a term that was not understood; empty when all was."""
+    """The first code in a term that was not understood. Empty when all was."""
     return next((t.text for t in parts(term, inside_indices=True) if isinstance(t, Unread)), "")
