@@ -23,7 +23,7 @@ from mcp_server.render import plain, write
 from mcp_server.server.standard_streams import printing
 
 STEP_S = 0.1
-_SO_FAR = re.compile(r": \d+ s so far")
+_SO_FAR = re.compile(r": \d+ s so far(,?)")
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command, which then reports what it knows."""
 
@@ -125,7 +125,7 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
         known = state.progress
         seen = len(known) - known[::-1].index(step) if step in known else 0
         for line in known[seen:]:
-            told = _SO_FAR.sub(", still running", line)  # the time is shown once
+            told = _SO_FAR.sub(lambda found: found[1] or ", still running", line)  # the time is shown once
             limit = "" if step else most  # once, too
             console.print(plain(f"[{state.wall_s:.1f} s{limit}] {told}"), soft_wrap=True)
             step = line
@@ -142,7 +142,7 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
                 if step:
                     console.print(plain(f"{step}: {state.wall_s - began:.1f} s", "dim"), soft_wrap=True)
                 step, began = message, state.wall_s
-            told = _SO_FAR.sub("", message) or "starting"
+            told = _SO_FAR.sub(r"\1", message) or "starting"
             status.update(plain(f"{told} ({state.wall_s:.0f} s{most})"))
 
         yield update
