@@ -103,19 +103,16 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     proven = verdict.outcome == "fault" and verdict.confidence == "proven"
     if verdict.outcome != "no_fault" and not proven:
         told = verdict.summary.lower()
-        facts = [each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told]
-        yield from _labelled("Observed", _once(facts)[:MOST_KNOWN])
+        untold = (each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told)
+        facts = dict.fromkeys(_TIMES.sub("", fact) for fact in untold)
+        # Several runs may have had the same error text: only the longest is shown.
+        whole = [text for text in facts if not any(text in other and text != other for other in facts)]
+        yield from _labelled("Observed", whole[:MOST_KNOWN])
     cleared = [f"{each.hypothesis.rstrip('.')}: {each.by}" for each in verdict.bystanders[:MOST_CLEARED]]
     yield from _labelled("Cleared", cleared)
     yield from _labelled("Note", verdict.remarks)
     yield from _next(verdict, in_shell, proven)
     yield from _more(verdict, in_shell)
-
-
-def _once(facts: list[str]) -> list[str]:
-    """The facts without those that another one contains: the same error text, seen in several runs."""
-    texts = list(dict.fromkeys(_TIMES.sub("", each) for each in facts))
-    return [each for each in texts if not any(each in other and each != other for other in texts)]
 
 
 def title_of(verdict: Verdict) -> str:

@@ -9,6 +9,7 @@ import difflib
 import inspect
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -154,7 +155,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
         values.update(found)
     elif not any(values.get(name) for name in (*TARGETS, *WITHOUT_TARGET)) and "script" in targets_of(model):
         words = listed([TARGETS[kind] for kind in targets_of(model)], "or")
-        raise ProblemError(f"nothing to work on: give {words}", next_call="aoti-debug diagnose serve.py")
+        raise ProblemError(f"nothing to work on: give {words}")
     return validated(model, values)
 
 
@@ -173,8 +174,9 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
     if not target.endswith(".pt2") and not _is_archive(target):
         return {"command": [target, *rest]}
     if rest:
-        allowed = "options such as --inputs"
-        raise ProblemError("a .pt2 takes no arguments", value=" ".join(rest), allowed=allowed)
+        allowed, line = "options, such as --inputs", ("aoti-debug", "diagnose", target, "--inputs", rest[0])
+        what = "a .pt2 takes no arguments"
+        raise ProblemError(what, value=" ".join(rest), allowed=allowed, next_call=shlex.join(line))
     return {"exported" if is_exported_program(Path(target)) else "package": target}
 
 
@@ -217,6 +219,7 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
 # Typer contains click or comes beside it, depending on its version.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 ClickException: type[Exception] = UsageError.__bases__[0]
+_NO_NUMBER = re.compile(r"Invalid value for '(--[\w-]+)'.*valid (?:number|integer).*")
 LIKE = 0.75  # difflib ratio: --symptm is like --symptom, --batch is like no option of ours
 
 
@@ -234,7 +237,9 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
         what = "give the text of an error with --text, or a file with --log"
         line = shlex.join(["aoti-debug", "explain-error", option, text])
         return ProblemError(what, value=text, next_call=line)
-    return ProblemError(f"{said[:1].lower()}{said[1:]}", next_call=help_of)
+    said = _NO_NUMBER.sub(r"\1 must be a number", said)
+    allowed = getattr(getattr(error, "param", None), "help", None) or ""
+    return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed, next_call=help_of)
 
 
 def _no_such_option(option: str, context: Any, words: Sequence[str], help_of: str) -> ProblemError:

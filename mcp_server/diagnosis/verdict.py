@@ -258,7 +258,7 @@ def health_summary(case: DiagnosisState) -> str:
         outputs = f"NaN in {_whose_outputs(case)}"
     elif case.outputs_nonfinite:
         outputs = "minus infinity in its outputs, as masks use it,"
-    fit = ", and its inputs match the package"
+    fit = ", and its inputs match the package" if case.given is not None else ""
     if case.mismatches:
         one = len(case.mismatches) == 1
         unfit = "One thing does not fit" if one else f"{len(case.mismatches)} things do not fit"
@@ -277,7 +277,7 @@ def health_summary(case: DiagnosisState) -> str:
     if case.outputs_nan:
         sentences.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
     if compared(case):
-        agrees = ["Its outputs equal those of the exported program."] if case.equals_eager else []
+        agrees = ["Its outputs match those of the exported program."] if case.equals_eager else []
         return " ".join(sentences[:1] + agrees + sentences[1:])
     # What is known of outputs without a reference, and what cannot be known.
     if case.differs_in("second"):
@@ -433,13 +433,15 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         return "to test this, the script itself would have to be changed"
     if case.plain_run is not None and not case.call_fails:
         return "the call does not fail when it is repeated alone, so there is no failure to remove"
-    if suspect.category == "hang" and suspect.guilty.kind == "call":
+    if suspect.fix is None and suspect.category == "hang":
         return (
-            "it is not known where the call waits. A call that returns once that place is changed confirms it"
+            "it is not known where the call waits. To confirm a cause, change it: the call must then return"
         )
     if suspect.fix is None:
         return "no change was tested that removes the failure"
-    return "the fix was not tested. If the failure disappears with it and returns without it, it is confirmed"
+    return (
+        "the fix was not tested. It confirms the cause if the failure disappears, and returns without the fix"
+    )
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:

@@ -51,7 +51,7 @@ def operation(
     title="Find the cause of a failure",
     description="Runs a failing script, package, exported program or command, and finds the cause. Returns "
     "a verdict: the part at fault (input, kernel, constant, package, toolchain, ...), confidence, evidence "
-    "and the fix. Start here. Takes seconds to minutes. Next: follow its next_steps.",
+    "and the fix. Start here. Takes seconds to minutes. Then do its next steps.",
     examples=(
         "aoti-debug diagnose serve.py -- --batch 8",
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
@@ -214,7 +214,7 @@ def question_of(given: args.InspectArguments) -> dict[str, str | int]:
     title="Repeat a run and count how it fails",
     description="Runs a workload several times, each in a separate process, without the CUDA caching "
     "allocator, with blocking launches and the package's input checks. Says clean, stable, flaky or "
-    "varying, and gives each run's root error. For crashes that move or are intermittent. Next: diagnose.",
+    "varying, and gives each run's root error. Use it for intermittent crashes. Next: diagnose.",
     examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
 )
 async def run_deterministic(context: args.Context, given: args.RepeatArguments) -> Record:
@@ -231,8 +231,8 @@ async def run_deterministic(context: args.Context, given: args.RepeatArguments) 
     args.DumpArguments,
     title="Show the values that kernels read and wrote",
     description="Runs a package or exported program once and shows what the chosen launches read and wrote "
-    "(range, NaN, Inf, index against bound), the first bad value, and which launch produced it. For NaN, "
-    "Inf, wrong values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
+    "(range, NaN, Inf, index against bound), the first bad value, and which launch produced it. Use it for "
+    "NaN, wrong values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
     "diagnose.",
     examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
 )
@@ -257,8 +257,8 @@ async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Re
 @operation(
     args.DecompileArguments,
     title="Read a package as a PyTorch program",
-    description="Writes a package without source as model.py, which imports only torch, and its weights, "
-    "with a function or call for each launch. With inputs, it runs both and says whether they agree, as a "
+    description="Writes a package without source as a PyTorch program: its weights, and model.py with a "
+    "function or call for each launch. With inputs, it runs both and says whether they agree, as a "
     "whole and launch by launch. Read it instead of the generated code. 1-30 s. Next: the same, with "
     "launches set to the suspect launch.",
     examples=(
@@ -278,7 +278,7 @@ async def decompile(context: args.Context, given: args.DecompileArguments) -> Re
     args.LocateArguments,
     title="Find the kernel behind a bad memory access",
     description="Runs a package's call, or the failing call of a script or command, under a checker. Names "
-    "the launch, argument, access, generated line, model line and producer. For illegal memory accesses, "
+    "the launch, argument, access, generated line, model line and producer. Use it for bad accesses, "
     "segfaults, corruption, silent bad reads. A package needs inputs; a C++ host (command) needs its "
     "package. 10-90 s. Next: dump_kernel_io of the producer, or the fix.",
     examples=(
@@ -306,9 +306,9 @@ async def locate_fault(context: args.Context, given: args.LocateArguments) -> Re
     args.TraceArguments,
     title="List the kernel launches of a call",
     description="Rebuilds a package with a probe at every launch (no model source needed) and runs it. "
-    "Lists the launches with their arguments, and the launch at which the run ended. For crashes and hangs "
-    "that name no kernel. Without inputs, it returns the instrumented package and environment for a C++ "
-    "host. 5-40 s. Next: inspect_package with that launch.",
+    "Lists the launches with their arguments, and the launch at which the run ended. Use it for crashes and "
+    "hangs that name no kernel. Without inputs, it returns the instrumented package and environment for a "
+    "C++ host. 5-40 s. Next: inspect_package with that launch.",
     examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
 )
 async def trace_launches(context: args.Context, given: args.TraceArguments) -> Record:
@@ -324,8 +324,8 @@ async def trace_launches(context: args.Context, given: args.TraceArguments) -> R
     title="Test a change on the failing call",
     description="Makes a package's failing call unchanged, with a change (of an input element, constant, "
     "launch or generated expression), and unchanged again. Says whether the failure is gone, changed or "
-    "the same, and which elements that were not at fault changed. Needs no model source; writes only "
-    "output. For a fix to verify. 3-30 s. Next: apply the fix, or diagnose.",
+    "the same, and which elements that were not at fault changed. Needs no model source. Use it to "
+    "verify a fix. 3-30 s. Next: apply the fix, or diagnose.",
     examples=(
         "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",
         "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 --replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
@@ -346,7 +346,7 @@ async def try_fix(context: args.Context, given: args.TryArguments) -> Record:
     args.CompareArguments,
     title="Find the kernels that differ from eager mode",
     description="Gives each launch of a package correct inputs, and finds the launches that differ from "
-    "its exported program in eager mode by more than rounding. For wrong numbers without an error. 5-60 s. "
+    "its exported program in eager mode by more than rounding. Use it for wrong numbers. 5-60 s. "
     "Next: inspect_package, or reduce.",
     examples=("aoti-debug compare-with-eager model.pt2 --exported program.pt2 --inputs batch.pt",),
 )
@@ -356,7 +356,7 @@ async def compare_with_eager(context: args.Context, given: args.CompareArguments
     if not (given.script or given.exported):
         raise ProblemError(
             "nothing to compare with",
-            allowed="a script, or an exported program with or without its package",
+            allowed="a script, or an exported program, with or without its package",
         )
     workload = await in_thread(checked.paired_model, given)
     exported = None
@@ -383,8 +383,8 @@ async def compile_with_flags(context: args.Context, given: args.CompileArguments
     args.ReduceArguments,
     title="Cut a failing program down to a small script",
     description="Reduces a failing program to the few operators that still fail in the same way (crash, "
-    "error, NaN, wrong output). Returns a script that needs only torch and was seen to fail. For bug "
-    "reports and compiler faults. 1-10 min. Next: run the script.",
+    "error, NaN, wrong output). Returns a script that needs only torch and was seen to fail. Use it "
+    "for bug reports and compiler faults. 1-10 min. Next: run the script.",
     examples=("aoti-debug reduce --exported program.pt2 --inputs batch.pt", "aoti-debug reduce serve.py"),
 )
 async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
@@ -426,8 +426,8 @@ async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
     args.RecordArguments,
     title="Make a package that records its calls",
     description="Writes a package (or a library to preload) that records the latest calls of each thread: "
-    "always the sizes, values if they cost less than 1 %, and all inputs of calls that fail. For hosts "
-    "(also in C++) whose failure cannot be repeated. 1-2 s. Next: diagnose with recording.",
+    "always the sizes, values if they cost less than 1 %, and all inputs of calls that fail. Use it for "
+    "hosts (also in C++) whose failure cannot be repeated. 1-2 s. Next: diagnose with recording.",
     examples=(
         "aoti-debug record model.pt2 --out recorded.pt2",
         "aoti-debug record --preload -- ./host model.pt2",

@@ -135,7 +135,7 @@ def check_is_zip(path: Path) -> None:
         raise PackageError("shared_library_without_wrapper", what, next_call=_GIVE)
     found = next((what for start, what in _STARTS if re.match(start, head, re.S)), None)
     kind = f"it is {found}" if found else "it does not start like a zip archive"
-    raise PackageError("not_a_zip", f"{path} is not a .pt2: {kind}", value=head[:8])
+    raise PackageError("not_a_zip", f"{path} is not a .pt2: {kind}", value=head[:8], next_call=_GIVE)
 
 
 def no_model(path: Path, names: Iterable[str]) -> PackageError:

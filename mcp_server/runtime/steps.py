@@ -29,6 +29,7 @@ COMPILES = " (including its compiles)"
 WORDS = {
     "capture": "running {program}" + COMPILES,
     "plain": "making the call once",
+    "load": "loading the package",
     "checked": "making the call with all checks on",
     **dict.fromkeys(("repeat", "repeats"), "making the call again, to see whether it varies"),
     "run": "making the call",

@@ -170,12 +170,12 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
     fix = "check the kernel's index arithmetic and masks against the sizes of its arguments"
     if hangs:
         category, meaning = "hang", "that kernel does not end"
-        fix = "give its loop or barrier an end for these sizes and values"
+        fix = "make its loop or barrier end for these sizes and values"
         made = [each for each in case.eager_events(events.NodeNonFinite) if each.nan and not each.bad_inputs]
         for frame in made[0].stack[:1] if made else ():
             place = f"{Path(frame.file).name}:{frame.line}"
-            meaning += f". Before it, {made[0].op} ({place}) gives NaN, on which no loop settles"
-            fix = f"keep NaN from it (see {place}), and limit the turns of its loop"
+            meaning += f". Before it, {made[0].op} ({place}) gives NaN, with which a search never ends"
+            fix = f"keep NaN out of its inputs (see {place}), and limit the iterations of its loop"
     party = launch_component(trace.last.launch, trace.last.kernel, case)
     shown = "; ".join(trace.last.arguments[:6])
     arguments = (seen("trace_launches", f"its arguments: {shown}"),) if shown else ()

@@ -183,16 +183,13 @@ def _preparations(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect for each mismatch of the failing call. False alarms are kept as harmless suspects."""
+    tried = [each for found in case.captured.attempts if found.stage == "sizes" for each in found.attempts]
     for mismatch in case.mismatches:
         explained = mismatch.aspect == "count" and tensors_at_fixed(case)
-        if not explained and not _fixed_by_compile(mismatch, case):
+        # The export may have a size as dynamic that the compile fixed.
+        fixed = any(f".shape[{mismatch.dim}] ==" in each.reached_code for each in tried)
+        if not explained and not (fixed and mismatch.aspect == "size"):
             yield _contract_suspect(mismatch, case)
-
-
-def _fixed_by_compile(mismatch: Mismatch, case: DiagnosisState) -> bool:
-    """Whether the export has this size as dynamic, and the compile fixed it."""
-    tried = (each for found in case.captured.attempts if found.stage == "sizes" for each in found.attempts)
-    return mismatch.aspect == "size" and any(f".shape[{mismatch.dim}] ==" in x.reached_code for x in tried)
 
 
 # What generated code steps through memory with: it has no check of them, and computes from other elements.

@@ -51,11 +51,12 @@ async def run_call(
     assert case.call is not None
     limit = limit_of(case, share=SHARE_OF_HANG if hangs(case) else SHARE)
     mutated = updated_in_a_copy(case)
+    without_inputs = isinstance(case.workload, PackageWorkload) and case.workload.inputs is None
     watched = {"tell_changes": {str(place): size for place, size in mutated.items()}} if mutated else {}
     done = await context.worker(
         case.call.operation,
         {**case.call.request, **watched, **(extra or {})},
-        name=label,
+        name="load" if without_inputs else label,
         timeout_s=limit.seconds,
         gpus=gpus_of(case.device, case.device_index),
         **case.surroundings_with({STACKS: str(limit.seconds * STACKS_AT)}, env or {}),
@@ -113,7 +114,7 @@ class CheckedRun(Observation):
     best = LOCATES
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
-        if case.call is None or "plain" not in case.runs:
+        if case.call is None or case.only_loaded or "plain" not in case.runs:
             return 0.0
         if "look_at_indices" not in case.done and checked_inputs(case):
             return 0.0  # checking the indices is cheaper, and tells more about an index assertion
@@ -186,7 +187,7 @@ class RepeatCall(Observation):
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         plain, call = case.plain_run, case.call
-        if plain is None or plain.failure != "none" or call is None:
+        if plain is None or plain.failure != "none" or call is None or case.only_loaded:
             return 0.0
         # A package on the CPU, whose memory the C library gives, and which is quick to load and call again.
         on_cpu = isinstance(case.workload, PackageWorkload) and case.device == "cpu"

@@ -151,7 +151,7 @@ def judged(trial: Trial) -> Trial:
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
     if fails_by_values and cut is not None and cut.part:  # a combination that contains faults
-        same = "the call with fewer elements returns the same values for these, wrong ones included"
+        same = "a call with fewer elements returns the same values for them, including the wrong ones"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
         other_sizes = "the expected outputs do not apply to a call of different sizes"

@@ -254,7 +254,9 @@ def condition_of(
     main = expressions[0]
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
         return None
-    term = culprit_of(main.term, main.evaluator()) or main.term
+    evaluator = main.evaluator()
+    culprit = culprit_at(main.term, evaluator)  # with another evaluator if it is inside a reduction
+    term = culprit[0] if culprit is not None and culprit[1] is evaluator else main.term
     if term is not main.term:
         expressions, allowed = [main], between(None, None, term.dtype)
     varied = [(name, leaf) for name, leaf in main.leaves.items() if is_input(leaf)]
@@ -349,12 +351,6 @@ def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
     except UnknownValue:
         return None
     return infinite
-
-
-def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
-    """Return the operation that `culprit_at` finds. None if it is inside a reduction."""
-    found = culprit_at(term, evaluator)
-    return found[0] if found is not None and found[1] is evaluator else None
 
 
 def finite(value: Scalar | None) -> bool:

@@ -149,7 +149,7 @@ TABLE.cause(
     "compile_failure",
     "The generated C++ uses a name that is not declared.",
     "/c/x.wrapper.cpp:123:45: error: ‘s1’ was not declared in this scope; did you mean ‘y1’?",
-    not_proven="Which part of the model asked for it: read the generated line. A shim of a custom operator has its own declared name.",
+    not_proven="Which part of the model asked for it. The generated line shows it. A shim of a custom operator has its own declared name.",
     sentence="The generated code uses {name}, which is not declared ({file}:{line}).",
 )
 TABLE.cause(

@@ -112,7 +112,7 @@ TABLE.consequence(
     "A kernel's assertion failed earlier; its own lines, with file, line and condition, are elsewhere in the output.",
     "torch.AcceleratorError: CUDA error: device-side assert triggered",
     advice="run_again",
-    not_proven="Which assertion: keep all of standard error, because the assertion lines may come after "
+    not_proven="Which assertion failed. Keep all of standard error, because the assertion lines may come after "
     "this one.",
     late=True,
     sites="assert",
@@ -365,7 +365,7 @@ TABLE.consequence(
     "RuntimeError: CUDA error: operation not supported",
     advice="run_again",
     guide=MEMORY_GUIDE,
-    not_proven="What the device rejected: run again with blocking launches.",
+    not_proven="What the device rejected. A run with blocking launches shows it.",
     late=True,
     tags="bare_status",
 )

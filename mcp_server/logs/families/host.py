@@ -231,7 +231,7 @@ TABLE.symptom(
     "Two OpenMP threads failed at once: an assertion of a parallel CPU kernel whose text was lost.",
     "terminate called recursively",
     advice="run_again",
-    not_proven="Which assertion failed: run with OMP_NUM_THREADS=1 to see its text.",
+    not_proven="Which assertion failed. A run with OMP_NUM_THREADS=1 prints its text.",
     tags="ending",
 )
 TABLE.error(
@@ -240,7 +240,7 @@ TABLE.error(
     "script_error",
     "The program destroyed a std::thread that it had neither joined nor detached, or rethrew without an exception.",
     "terminate called without an active exception",
-    not_proven="Which thread it was: the frame below std::terminate in a core file destroyed it.",
+    not_proven="Which thread it was. In a core file, the frame below std::terminate destroyed it.",
     guide=HANG_GUIDE,
     fix="join each thread before its std::thread is destroyed, also while the program shuts down",
     tags=("ending", "native_stack"),

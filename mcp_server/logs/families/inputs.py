@@ -301,7 +301,7 @@ TABLE.error(
     "RuntimeError: Could not find schema for mylib::plus1. Custom operators created via torch.library.custom_op cannot be run",
     stage="load",
     advice="check_package",
-    not_proven="That the op exists anywhere: import the module that defines it before loading.",
+    not_proven="That the op exists anywhere. Import the module that defines it before loading.",
     sentence="The operator {op} is not registered in this process.",
     fix="import the module that registers {op} before the package is loaded",
 )

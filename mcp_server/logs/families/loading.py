@@ -17,7 +17,7 @@ TABLE.error(
     "The package cannot be opened: the file does not exist, it may not be read, or the process has too many "
     "files open.",
     "RuntimeError: Failed to initialize zip archive: file open failed",
-    not_proven="Which of the three: the text names neither the path nor the reason.",
+    not_proven="Which of the three causes it is. The text names neither the path nor the reason.",
     fix="see that the path is right, that this process may read it, and that it may open more files",
 )
 TABLE.error(
@@ -209,7 +209,7 @@ TABLE.error(
     "message for a library for another kind of processor.",
     "RuntimeError: Error in dlopen: /tmp/aotinductor_2oYbe4/m/data/aotinductor/model/a.wrapper.so: cannot open shared "
     "object file: No such file or directory",
-    not_proven="That it is for another processor: check the machine type in the library's header.",
+    not_proven="That it is for another processor. The machine type is in the library's header.",
     names=Naming("{path}"),
 )
 TABLE.error(
