@@ -127,7 +127,7 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "the linker rejects the library: a symbol or a library is missing": (
         (),
-        ("undefined_symbol", "link_library", "linker_shim"),
+        ("undefined_symbol", "link_library", "linker_shim", "host_loader"),
     ),
     REFUSED_NAMES: ((), ("constant_unknown",)),
     UNREGISTERED: ((), ("op_not_registered",)),

@@ -94,6 +94,15 @@ TABLE.cause(
     fix="compile that program with -std=c++20 (CMake: set(CMAKE_CXX_STANDARD 20))",
 )
 TABLE.cause(
+    "host_moved_header",
+    r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+):\d+: fatal error: (?P<header>torch/csrc/inductor/aoti_model_\w+?(?P<device>_cuda)?\.h): No such file or directory",
+    "toolchain",
+    "The program around the package includes a header by a path of older releases of torch.",
+    "main.cpp:5:10: fatal error: torch/csrc/inductor/aoti_model_container_runner.h: No such file or directory",
+    names=Naming("{header}"),
+    fix="include torch/csrc/inductor/aoti_package/model_package_loader.h for a .pt2 (AOTIModelPackageLoader), or torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h (for CUDA _cuda.h) for a .so",
+)
+TABLE.cause(
     "host_header",
     r"(?<![^\s:])(?P<file>(?!\S*(?:wrapper|kernel)\.cpp)[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: (?P<header>(?:torch|ATen|c10)/[^\s:]+): No such file or directory",
     "toolchain",
@@ -137,10 +146,10 @@ TABLE.cause(
         r"lib(?P<library>torch\w*|c10\w*)\.so: error adding symbols: DSO missing from command line",
     ),
     "toolchain",
-    "The program around the package is linked without libtorch, or without one of its libraries.",
+    "The program around the package is linked without libtorch, or without one of its libraries, or names them before its object files.",
     "main.cpp:(.text+0x225): undefined reference to `torch::inductor::AOTIModelPackageLoader::~AOTIModelPackageLoader()'",
     names=(Naming("-l{library}"), Naming("{symbol}")),
-    fix="link -ltorch -ltorch_cpu -lc10, for CUDA -ltorch_cuda and -lc10_cuda as well (CMake: target_link_libraries with TORCH_LIBRARIES)",
+    fix="link -ltorch -ltorch_cpu -lc10 after the object files and sources, for CUDA -ltorch_cuda and -lc10_cuda as well (CMake: target_link_libraries with TORCH_LIBRARIES)",
 )
 TABLE.cause(
     "cpp_undeclared",

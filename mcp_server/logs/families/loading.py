@@ -223,6 +223,16 @@ TABLE.error(
     "kind of processor.",
     fix="give the loader the path of the compiled model as it is on this machine",
 )
+TABLE.cause(
+    "host_loader",
+    r"(?P<program>[^\s:]+): error while loading shared libraries: (?P<library>lib(?:torch|c10)[\w.]*): cannot open shared object file",
+    "environment",
+    "The program around the package is linked with libtorch, but does not find it at its start.",
+    "./infer: error while loading shared libraries: libtorch.so: cannot open shared object file: No such file or directory",
+    sentence="{program} is linked with {library}, but does not find it at its start.",
+    names=Naming("{library}", "needed by {program}"),
+    fix="link with -Wl,-rpath,FOLDER of the torch that the package was compiled with (its folder torch/lib), or start the program with LD_LIBRARY_PATH=FOLDER",
+)
 TABLE.error(
     "library_missing",
     r"(?<![\w.+-])(?P<library>[\w.+-]+\.so[\w.]*): cannot open shared object file",
