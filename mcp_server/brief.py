@@ -27,7 +27,7 @@ from mcp_server.operations.table import CORE, command_line, command_name, in_she
 from mcp_server.plurals import counted, ended_again
 
 MOST_TEXT = 500  # characters in one line
-MOST_CODE = 3  # lines of code before and after a fix
+MOST_REMOVED, MOST_ADDED = 3, 24  # lines of code before and after a fix: what is added must be complete
 MOST_KNOWN = 4  # facts shown for an inconclusive verdict
 MOST_CLEARED = 2
 LABEL = 11  # width of the label column in characters
@@ -183,9 +183,11 @@ def _fix(fix: Fix) -> Iterator[Line]:
     text = _bounded(fix.text)
     yield Line("label", f"{text[:1].upper()}{text[1:]}", "Fix")
     before = fix.before if fix.after else None  # the line itself is shown before, as the location
-    for role, code in (("removed", before), ("added", fix.after)):
-        for line in (code or "").splitlines()[:MOST_CODE]:
-            yield Line("removed" if role == "removed" else "added", _bounded(line))
+    lines = (before or "").splitlines()
+    for line in [*lines[:MOST_REMOVED], *(["..."] if len(lines) > MOST_REMOVED else [])]:
+        yield Line("removed", _bounded(line))
+    for line in (fix.after or "").splitlines()[:MOST_ADDED]:
+        yield Line("added", _bounded(line))
 
 
 def confirmation(run: Confirmed) -> list[str]:

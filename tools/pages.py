@@ -26,7 +26,7 @@ from mcp_server.operations.arguments import RUNS_USER_CODE, Declaration, fields_
 from mcp_server.operations.table import OPERATIONS, command_name
 from mcp_server.server.app import GUIDES
 from mcp_server.server.running import STOP_JOB, WAIT_JOB
-from mcp_server.worker.capture.rewrites import REWRITES, SIZE, VALUE
+from mcp_server.worker.capture.rewrites import REWRITES, SIZE, VALUE, WHOLE
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by tools/pages.py. -->"
@@ -145,7 +145,7 @@ def constructs() -> str:
         "| construct | stops the | part of the error | change | note |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for row in REWRITES:
+    for row in (*REWRITES, *WHOLE):
         named = [name for name, pattern in SHARED.items() if pattern in row.text]
         own = "|".join(text for text in row.text.split("|") if text not in "|".join(SHARED.values()))
         texts = ", ".join([*(f"**{name}**" for name in named), *([ticked(own)] if own else [])])

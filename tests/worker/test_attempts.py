@@ -30,6 +30,15 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("number of a tensor, branch", "y = x + int(k.max())\nif y.sum() > 0:\n    y = y + 1\nreturn y",
      (torch.tensor([3, 2]),)),
     ("loop", "y = x\nwhile y.abs().max() > 1:\n    y = y * 0.5\nreturn y", ()),
+    ("loop", "n = 0\ny, z = x, x\nwhile y.abs().max() > 1 and n < 9:\n    y, z = y * 0.5, y\n    n += 1\n"
+     "return y + z", ()),
+    ("loop", "for i in range(int(k)):\n    x = x * 2\nreturn x", (torch.tensor(3),)),
+    ("loop", "h = x[0] * 0\nfor i in range(x.shape[0]):\n    h = h * 0.5 + x[i]\nreturn h", ()),
+    ("packed sequence", "p = torch.nn.utils.rnn.pack_padded_sequence(x[..., None], k, True, False)\n"
+     "p, _ = self.cell(p)\nreturn torch.nn.utils.rnn.pad_packed_sequence(p, True)[0]",
+     (torch.tensor([6, 2, 3, 4]),)),
+    ("largest first", "n = x.shape[0]\nif len(self.grown) < n:\n    self.grown = torch.arange(n * 1.0)\n"
+     "return self.grown[:n, None] + x", ()),
     ("assertion", "assert (x > -100).all(), 'low'\nreturn x * 2", ()),
     ("number of a tensor", "return torch.zeros(int(k.max())) + x.sum()", (torch.tensor([3, 2]),)),
     ("choice of a module", "return self.parts[k.item()](x)", (torch.tensor(1),)),
@@ -72,6 +81,8 @@ class Model(torch.nn.Module):
         super().__init__()
         self.num_classes = 4
         self.parts = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(2))
+        self.cell = torch.nn.GRU(1, 3, batch_first=True)
+        self.register_buffer("grown", torch.zeros(0), persistent=False)
         self.register_buffer("table", torch.arange(24.0).view(4, 6))
 
     def forward(self, x, k=None):

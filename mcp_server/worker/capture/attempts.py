@@ -66,8 +66,43 @@ STEPS: Dict[str, Callable[[int, Any], int]] = {
     "least": lambda size, dim: _even(max(_end(dim, "min", 2), 2), size),
     "twice": lambda size, dim: min(2 * size, _end(dim, "max", 2 * size)),
 }
-State = Dict[str, torch.Tensor]
 Wanted = List[Tuple[str, List[torch.Tensor]]]  # eager mode's results, by the step
+
+
+@dataclass(frozen=True)
+class State:
+    """What forward may change in a module: values of tensors, attributes, and what containers hold."""
+
+    tensors: List[Tuple[torch.Tensor, torch.Tensor]]
+    attributes: List[Tuple[Dict[str, Any], Dict[str, Any]]]
+    containers: List[Tuple[Any, Any]]
+
+
+def state_of(module: torch.nn.Module) -> State:
+    attributes = [(vars(each), dict(vars(each))) for each in module.modules()]
+    values = [value for own, _ in attributes for value in own.values()]
+    tensors = [*module.parameters(), *module.buffers(), *values]
+    return State(
+        [
+            (each, each.detach().clone())
+            for each in tensors
+            if isinstance(each, torch.Tensor) and each.layout is torch.strided
+        ],
+        attributes,
+        [(each, copy.copy(each)) for each in values if isinstance(each, (list, dict, set, deque))],
+    )
+
+
+def restore(state: State) -> None:
+    with torch.no_grad():
+        for tensor, value in state.tensors:
+            tensor.copy_(value)
+    for own, attributes in state.attributes:
+        own.clear()
+        own.update(attributes)
+    for container, content in state.containers:
+        container.clear()
+        (container.extend if isinstance(container, (list, deque)) else container.update)(content)
 
 
 def _end(dim: Any, bound: str, default: int) -> int:
@@ -92,7 +127,7 @@ def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None)
         if failing.stage == "export" and stop(failing) is None:
             tell("looking for the line that stops the export")
             failing.lines = _drafted(failing)
-            restore(failing.module, state)
+            restore(state)
         wanted = list(_references(failing, state))
         runs = [partial(_eager, failing, step) for step in STEPS]
         for told in _tried(Trying(wanted, state, until, tell), failing, changes(failing, runs), 1):
@@ -105,13 +140,13 @@ def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None)
 @contextlib.contextmanager
 def _put_back(module: torch.nn.Module) -> Iterator[State]:
     """Restore the state of the module and the random numbers afterwards; meanwhile torch logs nothing."""
-    state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    state = state_of(module)
     random = torch.get_rng_state()
     try:
         with silent():
             yield state
     finally:
-        restore(module, state)
+        restore(state)
         torch.set_rng_state(random)
 
 
@@ -191,13 +226,6 @@ def _changed(change: Change) -> Iterator[None]:
             yield
         finally:
             setattr(change.owner, change.attribute, old)
-
-
-def restore(module: torch.nn.Module, state: State) -> None:
-    with torch.no_grad():
-        for name, value in module.state_dict().items():
-            if name in state and value.shape == state[name].shape and value.layout == state[name].layout:
-                value.copy_(state[name])
 
 
 def _drafted(failing: Failing) -> List[Place]:
@@ -300,7 +328,7 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torc
     for step in STEPS:
         if step != "example" and _resized(failing, step) is None:
             continue
-        restore(failing.module, state)
+        restore(state)
         try:
             with torch.no_grad():
                 yield step, _tensors(_eager(failing, step))
@@ -325,8 +353,8 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
     Returns the error, or None if there is none.
     """
     try:
+        restore(state)
         with _changed(change):
-            restore(failing.module, state)
             began = time.monotonic()
             program = exported(_with_example(failing, change), change.options)
             if not _agrees(failing, program, wanted, change):
@@ -342,7 +370,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
         change.told.error = f"{type(error).__name__}: {error}"[:300]
         return error
     finally:
-        restore(failing.module, state)
+        restore(state)
     return None
 
 
@@ -384,7 +412,7 @@ def exported(failing: Failing, options: Dict[str, Any]) -> Any:
 
 def _fails_again(failing: Failing, state: State) -> str:
     """Return the error that occurs without the change. Empty if there is none."""
-    restore(failing.module, state)
+    restore(state)
     try:
         program = exported(failing, failing.options)
         if failing.compile is not None:
@@ -498,25 +526,18 @@ CALLS = 3  # calls in turn, in which state is compared with that of eager mode
 
 def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
     """Return the Python state that a call in eager mode changes, by module and attribute; it is put back."""
-    before = python_state(failing.module)
-    held = {key: _attribute(failing, key) for key in before}  # alive, so that no new tensor has its id
-    kept = {
-        key: value.detach().clone() if isinstance(value, torch.Tensor) else copy.copy(value)
-        for key, value in held.items()
-    }
     weights = dict(failing.module.named_parameters())
     with _put_back(failing.module), torch.no_grad():
-        versions = {key: version_of(value) for key, value in weights.items()}
+        before, versions = (
+            python_state(failing.module),
+            {key: version_of(each) for key, each in weights.items()},
+        )
+        held = [value for each in failing.module.modules() for value in vars(each).values()]
         failing.module(*failing.args, **failing.kwargs)
         written = [key.rpartition(".")[::2] for key in weights if version_of(weights[key]) != versions[key]]
-    changed = [key for key, value in python_state(failing.module).items() if before.get(key) != value]
-    for path, name in changed:
-        setattr(failing.module.get_submodule(path), name, kept.get((path, name)))
+        changed = [key for key, value in python_state(failing.module).items() if before.get(key) != value]
+        del held  # it kept tensors alive, so that no new one has their id
     return [*changed, *written]
-
-
-def _attribute(failing: Failing, key: Tuple[str, str]) -> Any:
-    return getattr(failing.module.get_submodule(key[0]), key[1])
 
 
 def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], Any]:
@@ -549,7 +570,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
     if found is None:
         return
     change, told.before, told.after = found
-    with _put_back(failing.module):
+    with _put_back(failing.module) as kept:
         try:
             _begin(owner, name, state)
             with torch.no_grad():
@@ -564,7 +585,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
                 owner.register_buffer(name, state.detach().clone())
             with _changed(change):
                 told.outcome = _in_turn(failing, wanted)
-            owner._buffers.pop(name, None)
+            restore(kept)
             _begin(owner, name, state)
             if _in_turn(replace(failing, compile=None), wanted) == "differs":
                 told.sizes, told.again = (
@@ -573,10 +594,6 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
                 )
         except Exception as error:
             told.outcome, told.error = "fails", f"{type(error).__name__}: {error}"[:300]
-        finally:
-            for buffer in (name, f"{name}_kept", f"{name}_count"):
-                owner._buffers.pop(buffer, None)
-            setattr(owner, name, state)
 
 
 def as_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
@@ -587,17 +604,14 @@ def as_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
         (told.file, told.line), value, told.before = found
         whole = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("Parameter") and value.args
         told.after = f'self.register_buffer("{name}", {ast.unparse(value.args[0] if whole else value)})'
-    with _put_back(failing.module), torch.no_grad():
+    with _put_back(failing.module) as kept, torch.no_grad():
         assert parameter is not None
         before = parameter.detach().clone()
         wanted = [_tensors(failing.module(*given[0], **given[1])) for given in _varied(failing)]
-        try:
-            del owner._parameters[name]
-            owner.register_buffer(name, before.clone())
-            told.outcome, told.error = _package_in_turn(failing, wanted)
-        finally:
-            owner._buffers.pop(name, None)
-            owner._parameters[name] = parameter
+        del owner._parameters[name]
+        owner.register_buffer(name, before)
+        told.outcome, told.error = _package_in_turn(failing, wanted)
+        restore(kept)
         told.sizes, told.again = CALLS, _package_in_turn(failing, wanted)[1]
 
 

@@ -9,6 +9,7 @@ import difflib
 import dis
 import inspect
 import linecache
+import math
 import re
 import sys
 import textwrap
@@ -24,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from ..encode import INSTALLED
 from ..report import Attempt
-from .rewrites import SIZE, Context, DenseProducts, Rewrite, fitting
+from .rewrites import SIZE, WHOLE, Context, DenseProducts, Rewrite, fitting
 from .shapes import NO_FAKE, call_of, registered, written
 
 Place = Tuple[str, int]
@@ -180,7 +181,9 @@ def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterato
     yield from fakes(failing, text, runs)
     yield from named_options(failing, text)
     yield from dense(failing)
+    yield from of_functions(failing, text)
     yield from rewritten(failing, text)
+    yield from primed(failing, text)
     yield from larger_example(failing, text)
     yield from suggestions(failing, text)
     if failing.stage == "export":
@@ -260,6 +263,71 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     told.before = ", ".join(f'{name} = Dim("{name}")' for name in new)
     change = _redeclared(failing, told, lambda each: new.get(each.__name__, each))
     yield replace(change, narrows=True)
+
+
+LONGEST = 1024  # the largest size of a dimension whose `Dim` has no maximum
+MOST_GIVEN = 1 << 24  # elements of an input of that size
+
+
+def primed(failing: Failing, text: str) -> Iterator[Change]:
+    """Yield a call of the model with the largest sizes before the export, if forward keeps what it builds.
+
+    A table that forward enlarges for a longer input is then large enough for all sizes.
+    """
+    ends = {
+        (number, axis): end if isinstance(end := getattr(dim, "max", None), int) else LONGEST
+        for _, number, axis, dim in declared_dims(failing)
+    }
+    leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
+    shapes = [list(getattr(leaf, "shape", ())) for leaf in leaves]
+    for (number, axis), end in ends.items():
+        shapes[number][axis] = end
+    if not ends or not re.search(SIZE, text) or max(map(math.prod, shapes)) > MOST_GIVEN:
+        return
+    codes = [
+        f"torch.zeros({', '.join(map(str, shape))}, dtype={leaf.dtype}, device={str(leaf.device)!r})"
+        if isinstance(leaf, torch.Tensor)
+        else repr(leaf)
+        for leaf, shape in zip(leaves, shapes)
+    ]
+    made = [
+        torch.zeros(shape, dtype=leaf.dtype, device=leaf.device) if isinstance(leaf, torch.Tensor) else leaf
+        for leaf, shape in zip(leaves, shapes)
+    ]
+    args, kwargs = pytree.tree_unflatten(made, spec)
+    before = _held(failing.module)
+    with contextlib.suppress(Exception), torch.no_grad():
+        failing.module(*args, **kwargs)
+    if len(codes) != len(failing.args) + len(failing.kwargs) or _held(failing.module) == before:
+        return
+    names = [*[""] * len(failing.args), *(f"{name}=" for name in failing.kwargs)]
+    given = ", ".join(map("".join, zip(names, codes)))
+    told = Attempt("largest first", "call the model once with the largest sizes before the export")
+    told.note = "what forward builds and keeps then fits all sizes; it could as well be built in __init__"
+    told.after = f"with torch.no_grad():\n    model({given})"
+    open_ended = [
+        each for *_, each in declared_dims(failing) if not isinstance(getattr(each, "max", None), int)
+    ]
+    dims = {each.__name__: torch.export.Dim(each.__name__, min=each.min, max=LONGEST) for each in open_ended}
+    listed = [f'{name} = Dim("{name}", max={LONGEST})' for name in dims]
+    told.after = "\n".join((*listed, told.after))
+    change = _redeclared(failing, told, lambda each: dims.get(each.__name__, each))
+    yield replace(change, narrows=bool(dims), during=partial(_called, failing.module, args, kwargs))
+
+
+def _held(module: torch.nn.Module) -> List[Any]:
+    """List the shapes of the tensors that a module and its submodules hold, and the sizes of containers."""
+    values = (
+        value for each in module.modules() for own in (vars(each), each._buffers) for value in own.values()
+    )
+    return [getattr(v, "shape", len(v) if isinstance(v, (list, dict)) else None) for v in values]
+
+
+@contextlib.contextmanager
+def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[None]:
+    with torch.no_grad():
+        module(*args, **kwargs)
+    yield
 
 
 def larger_example(failing: Failing, text: str) -> Iterator[Change]:
@@ -404,22 +472,24 @@ def _nodes_of(function: Any) -> Iterator[Any]:
 
 
 def dense(failing: Failing) -> Iterator[Change]:
-    """Keep sparse buffers dense, and multiply them as matrices: export and compile know no sparse tensors."""
+    """Keep sparse tensors dense, and multiply them as matrices: export and compile know no sparse tensors."""
     sparse = [
-        (each, name, value)
+        (each, own, name, value)
         for each in failing.module.modules()
-        for name, value in each._buffers.items()
-        if value is not None and value.layout is not torch.strided
+        for own in (each._buffers, vars(each))
+        for name, value in own.items()
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided
     ]
     if not sparse:
         return
-    products = [new for each in functions(failing.module) if (new := _without_sparse(*each)) is not None]
-    told = Attempt("sparse buffer", "keep the buffer dense, and multiply with @")
+    products = _transformed(failing, DenseProducts)
+    told = Attempt("sparse tensor", "keep the tensor dense, and multiply with @")
     told.note = (
         "it then has an element for each zero; if that is too large, keep indices and values, and add up the "
         "products with index_add"
     )
-    found = list(filter(None, (registration(each, name) for each, name, _ in sparse)))
+    found = list(filter(None, (registration(each, name) for each, _, name, _ in sparse)))
+    found = [each for n, each in enumerate(found) if each[0] not in [other[0] for other in found[:n]]]
     parts = [(code, *code.rpartition(ast.unparse(value))) for _, value, code in found]
     made = {code: f"{start}{value}.to_dense(){end}" for code, start, value, end in parts}
     made.update((before, after) for *_, lines in products for before, after in lines)
@@ -429,32 +499,55 @@ def dense(failing: Failing) -> Iterator[Change]:
     yield Change(told, failing.options, during=partial(_densely, sparse, products))
 
 
-def _without_sparse(owner: Any, name: str, function: Any) -> Any:
-    """Return a method with `a @ b` for `torch.sparse.mm(a, b)`, and the changed lines. None if none are."""
-    tree = _tree_of(function)
-    if tree is None:
-        return None
-    texts = list(map(str.strip, ast.unparse(tree).splitlines()))
-    made = ast.fix_missing_locations(DenseProducts().visit(tree))
-    changed = [(a, b) for a, b in zip(texts, map(str.strip, ast.unparse(made).splitlines())) if a != b]
-    new = compiled_function(made, function) if changed else None
-    return (owner, name, function, new, changed) if new is not None else None
+def of_functions(failing: Failing, text: str) -> Iterator[Change]:
+    """Yield the changes of whole functions whose row fits the error's text."""
+    for row in fitting(text, failing.stage, WHOLE):
+        made = _transformed(failing, row.made)
+        if made:
+            told = Attempt(row.name, row.action, row.changes, made[0][2].__code__.co_filename)
+            lines = [line for *_, changed in made for line in changed]
+            told.before, told.after = ("\n".join(line[side] for line in lines) for side in (0, 1))
+            yield Change(told, failing.options, during=partial(_replaced, made))
+
+
+def _transformed(failing: Failing, kind: Any) -> List[Any]:
+    """List the methods that a transformer changes: owner, name, old and new function, changed lines."""
+    found: List[Any] = []
+    for owner, name, function in functions(failing.module):
+        tree = _tree_of(function)
+        if tree is None:
+            continue
+        texts = list(map(str.strip, ast.unparse(tree).splitlines()))
+        made = ast.fix_missing_locations(kind().visit(tree))
+        changed = [(a, b) for a, b in zip(texts, map(str.strip, ast.unparse(made).splitlines())) if a != b]
+        new = compiled_function(made, function) if changed else None
+        found += [(owner, name, function, new, changed)] if new is not None else []
+    return found
+
+
+@contextlib.contextmanager
+def _replaced(made: List[Any]) -> Iterator[None]:
+    """Put changed methods in place, and the old ones back afterwards."""
+    for owner, name, _, new, _ in made:
+        setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        for owner, name, old, *_ in made:
+            setattr(owner, name, old)
 
 
 @contextlib.contextmanager
 def _densely(sparse: List[Any], products: List[Any]) -> Iterator[None]:
     """Put dense buffers and methods for them in place, and the old ones back afterwards."""
-    for owner, name, value in sparse:
-        owner._buffers[name] = value.to_dense()
-    for owner, name, _, new, _ in products:
-        setattr(owner, name, new)
+    for _, own, name, value in sparse:
+        own[name] = value.to_dense()
     try:
-        yield
+        with _replaced(products):
+            yield
     finally:
-        for owner, name, value in sparse:
-            owner._buffers[name] = value
-        for owner, name, old, *_ in products:
-            setattr(owner, name, old)
+        for _, own, name, value in sparse:
+            own[name] = value
 
 
 NO_OPTION = re.compile(r"torch\._inductor\.config\.(?P<name>[\w.]+) does not exist")
@@ -572,10 +665,11 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
         return None
     block, number = place
     statement, after = block[number], block[number + 1 :]
+    before = block[:number]
     told = Attempt(row.name, row.action, row.changes, before=ast.unparse(statement))
     code = function.__code__
     parameters = list(code.co_varnames[1 : code.co_argcount])
-    made = row.made(statement, Context(failing.module, after, parameters))
+    made = row.made(statement, Context(failing.module, before, after, parameters))
     if made is None:
         return None
     block[number:] = made

@@ -19,9 +19,10 @@ SIZE = r"Constraints violated|specialized it to be a constant|generated guard|no
 
 @dataclass
 class Context:
-    """What a rewrite may use besides its statement: the module, the statements after it, the parameters."""
+    """What a rewrite may use besides its statement: the module, the statements around it, the parameters."""
 
     module: Any
+    before: List[ast.stmt]
     after: List[ast.stmt]
     parameters: List[str]
 
@@ -197,6 +198,15 @@ def assigned(node: Node) -> Optional[str]:
     return target.id if isinstance(target, ast.Name) else None
 
 
+def values_of(node: Node) -> List[Any]:
+    """List the variables that a statement assigns, with their values; also those of `h, c = ...`."""
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    names = [each.id for each in getattr(target, "elts", ()) if isinstance(each, ast.Name)]
+    if names and len(names) == len(target.elts):  # type: ignore[union-attr]
+        return list(zip(names, getattr(node.value, "elts", [node.value] * len(names))))
+    return [(name, value_of(node)) for name in (assigned(node),) if name]
+
+
 def value_of(node: Node) -> Node:
     if isinstance(node, ast.AugAssign):
         return ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value)  # type: ignore[union-attr]
@@ -227,17 +237,81 @@ def of_padding(node: Node, after: List[Node]) -> Optional[List[Node]]:
     return [made, *after] if whole.found else None
 
 
-@on_statement
-def of_loop(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """Rewrite `while test: x = f(x)` with one variable."""
-    body = only(node.body, (ast.Assign, ast.AugAssign)) if isinstance(node, ast.While) else None
-    name = assigned(body) if body is not None else None
-    if name is None or node.orelse:
+def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
+    """Rewrite a `while` or a `for` over a range as while_loop, if its body only assigns variables."""
+    counted = isinstance(node, ast.For) and calls(node.iter, "range") and isinstance(node.target, ast.Name)
+    if not (counted or isinstance(node, ast.While)) or node.orelse:
         return None
-    test = Unconverted().visit(copy.deepcopy(node.test))
-    text = f"torch._higher_order_ops.while_loop(lambda {name}: T, lambda {name}: (V,), ({name},))[0]"
-    made = parsed(text, T=test, V=value_of(body))
-    return [ast.Assign([ast.Name(name, ast.Store())], made), *after]
+    stored = [name for each in node.body for name, _ in values_of(each)]
+    if not all(map(values_of, node.body)):
+        return None
+    names = carried([node.test] if isinstance(node, ast.While) else [], node.body, context.after)
+    # `n += 1` would write into the tensor of the pass before.
+    body = [
+        ast.Assign([ast.Name(str(assigned(each)), ast.Store())], value_of(each))
+        if isinstance(each, ast.AugAssign)
+        else each
+        for each in copy.deepcopy(node.body)
+    ]
+    step = "step"
+    kinds: dict[str, Any] = {name: type(value) for part in context.before for name, value in values_of(part)}
+    wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}  # no two may be one tensor
+    start = {name: wrapped.get(kinds.get(name, object), "{}").format(name) for name in names}
+    ends = {name: type(value) for part in node.body for name, value in values_of(part)}
+    if counted:
+        step = node.target.id if node.target.id != "_" else step
+        bounds = [without_conversion(each) for each in node.iter.args]
+        if len(bounds) > 2 or step in stored:
+            return None
+        test = parsed(f"{step} < N", N=bounds[-1])
+        first = ast.unparse(bounds[0]) if len(bounds) == 2 else "0"
+        names, start = [step, *names], {step: f"torch.as_tensor({first})", **start}
+        body = [Selected(step).visit(each) for each in body]
+    else:
+        test = Unconverted().visit(copy.deepcopy(node.test))
+    given = ", ".join(names)
+    last = [f"{name}.clone()" if ends.get(name) is ast.Name else name for name in names]
+    last = [f"{step} + 1", *last[1:]] if counted else last
+    text = f"""
+def going({given}):
+    return T
+def body({given}):
+    return ({", ".join(last)},)
+({given},) = torch._higher_order_ops.while_loop(going, body, ({", ".join(start.values())},))"""
+    going, inner, call = ast.parse(text).body
+    going.body[0].value = test  # type: ignore[attr-defined]
+    inner.body[:0] = body  # type: ignore[attr-defined]
+    return [going, inner, call, *context.after]
+
+
+def carried(tests: List[Node], body: List[Node], after: List[Node]) -> List[str]:
+    """List the variables that a pass of a loop gets from the one before, or that are used after the loop."""
+    found: dict[str, None] = {}
+    stored: dict[str, None] = {}
+    for part in [*tests, *body]:
+        names = [each for each in ast.walk(part) if isinstance(each, ast.Name)]
+        found.update((e.id, None) for e in names if isinstance(e.ctx, ast.Load) and e.id not in stored)
+        if isinstance(part, ast.AugAssign):
+            found.update({name: None for name in (assigned(part),) if name and name not in stored})
+        stored.update((e.id, None) for e in names if isinstance(e.ctx, ast.Store))
+    used = {each.id for part in after for each in ast.walk(part) if isinstance(each, ast.Name)}
+    return [name for name in stored if name in found or name in used]
+
+
+class Selected(ast.NodeTransformer):
+    """Selects the element of a step with `index_select`, which takes a tensor: `x[:, step]`."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+
+    def visit_Subscript(self, node: ast.Subscript) -> Node:
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        codes = list(map(ast.unparse, parts))
+        if codes.count(self.step) != 1 or codes.count(":") != len(codes) - 1:
+            return self.generic_visit(node)
+        at = codes.index(self.step)
+        text = f"V.index_select({at}, {self.step}.reshape(1)).squeeze({at})"
+        return parsed(text, V=node.value)
 
 
 @on_statement
@@ -483,6 +557,31 @@ class DenseProducts(ast.NodeTransformer):
         return node
 
 
+class Padded(ast.NodeTransformer):
+    """Runs a recurrent layer on the padded tensor instead of a packed sequence, and masks its outputs."""
+
+    def __init__(self) -> None:
+        self.lengths: Node = None
+        self.batch = 1  # the dimension of the batch
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if name == "pack_padded_sequence" and len(node.args) > 1:
+            given = [*node.args[2:3], *(each.value for each in node.keywords if each.arg == "batch_first")]
+            self.batch = 0 if [ast.unparse(each) for each in given] == ["True"] else 1
+            self.lengths = node.args[1]
+            while calls_method(self.lengths, "cpu", "to", "tolist"):
+                self.lengths = self.lengths.func.value
+            return node.args[0]
+        if name != "pad_packed_sequence" or self.lengths is None:
+            return node
+        steps = f"torch.arange(H.shape[{1 - self.batch}], device=H.device)"
+        mask = "S < L.to(H.device)[:, None]" if self.batch == 0 else "S[:, None] < L.to(H.device)"
+        text = f"(H * ({mask.replace('S', steps)}).unsqueeze(-1), L)"
+        return parsed(text, H=node.args[0], L=self.lengths)
+
+
 CAPACITY = 64  # elements of a list that is kept in a buffer
 
 
@@ -557,14 +656,14 @@ class Copied(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(call), node)
 
 
-BOTH = "both sides are computed"
+BOTH = "both sides are computed; torch.cond computes one"
 ANY = f"{VALUE}|{SIZE}"
 REWRITES = [
     Rewrite("padding", SIZE, of_padding, "pad without the test", "longer inputs are padded and cut, too"),
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
     Rewrite("check for none", VALUE, without_check, "leave out the check", "empty parts are computed"),
-    Rewrite("loop", VALUE, of_loop, "loop with while_loop"),
+    Rewrite("loop", ANY, of_loop, "loop with while_loop"),
     Rewrite("assertion", VALUE, of_assert, "assert with torch._assert_async", "it raises at run time"),
     Rewrite("number of a tensor", f"{VALUE}|item", no_int, "take the number with .item()"),
     Rewrite("choice of a module", VALUE, picked_module, "compute all and select one", "all are computed"),
@@ -605,6 +704,18 @@ REWRITES = [
 ]
 
 
-def fitting(text: str, stage: str) -> List[Rewrite]:
+# Rows that change whole functions: `made` is the class of a transformer.
+WHOLE = [
+    Rewrite(
+        "packed sequence",
+        r"argument 'size' failed to unpack|pack_padded_sequence|pad_packed_sequence",
+        Padded,  # type: ignore[arg-type]
+        "run the layer on the padded tensor, and mask its outputs with the lengths",
+        "the state that the layer returns is then that after the padding",
+    ),
+]
+
+
+def fitting(text: str, stage: str, rows: List[Rewrite] = REWRITES) -> List[Rewrite]:
     """Return the rows whose text matches the error."""
-    return [each for each in REWRITES if each.stage == stage and re.search(each.text, text)]
+    return [each for each in rows if each.stage == stage and re.search(each.text, text)]
