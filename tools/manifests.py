@@ -27,10 +27,10 @@ LAUNCHER = "tools/aoti_debug.py"
 LOCK = "tools/aoti_debug.py.lock"
 ELSEWHERE = re.compile(
     r"[-_](?:win32|win_amd64|win_arm64|i686|ppc64|ppc64le|s390x|armv\w+|riscv64|loongarch64)\.whl"
-    r"|macosx|android|_ios_|emscripten|pyodide|musllinux|-pp\d|-cp\d+t-"
+    r"|macosx|android|[-_]ios_|graalpy|emscripten|pyodide|musllinux|-pp\d|-cp\d+t-"
 )
 """Wheels for systems without AOTInductor (torch's wheels with it are for Linux on x86-64 and 64-bit ARM), and
-for interpreters that uv takes only on request: PyPy and Python without its lock."""
+for interpreters that uv takes only on request: PyPy, GraalPy and Python without its lock."""
 SOURCE_BESIDE_WHEEL = re.compile(r"sdist = .*\n(wheels = \[\n.*-none-any\.whl.*\n\])")
 UPLOADED = re.compile(r', upload-time = "[^"]*"')  # uv does not need it
 TITLE = "AOTInductor debugger"
