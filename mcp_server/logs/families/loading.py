@@ -225,7 +225,7 @@ TABLE.error(
 )
 TABLE.cause(
     "host_loader",
-    r"(?P<program>[^\s:]+): error while loading shared libraries: (?P<library>lib(?:torch|c10)[\w.]*): cannot open shared object file",
+    r"(?<![^\s:])(?P<program>[^\s:]+): error while loading shared libraries: (?P<library>lib(?:torch|c10)[\w.]*): cannot open shared object file",
     "environment",
     "The program around the package is linked with libtorch, but does not find it at its start.",
     "./infer: error while loading shared libraries: libtorch.so: cannot open shared object file: No such file or directory",

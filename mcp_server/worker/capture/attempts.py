@@ -10,14 +10,12 @@ import ast
 import contextlib
 import copy
 import importlib
-import inspect
 import itertools
 import linecache
 import logging
 import os
 import re
 import tempfile
-import textwrap
 import time
 import warnings
 from collections import deque
@@ -47,6 +45,7 @@ from .changes import (
     registration,
     rewritten,
     stop,
+    tree_of,
     with_dims,
     with_sizes,
     words,
@@ -660,12 +659,9 @@ def _with_buffer(
 ) -> Optional[Tuple[Change, str, str]]:
     """Return the change of the method that changes the state, and its code before and after. None if none."""
     for kind, method, function in functions(owner):
-        try:
-            lines, first = inspect.getsourcelines(function)
-        except (OSError, TypeError):
+        tree: Any = tree_of(function)
+        if tree is None:
             continue
-        tree: Any = ast.parse(textwrap.dedent("".join(lines)))
-        ast.increment_lineno(tree, first - 1)
         rewrite.lines = []
         tree = ast.fix_missing_locations(rewrite.visit(tree))
         if method == "__init__" or not rewrite.lines or rewrite.left(tree):
@@ -673,7 +669,7 @@ def _with_buffer(
         new = compiled_function(tree, function)
         if new is None:
             continue
-        old = (lines[line - first].strip() for line in rewrite.lines)
+        old = (linecache.getline(function.__code__.co_filename, line).strip() for line in rewrite.lines)
         after = (line.strip() for line in ast.unparse(tree).splitlines() if rewrite.mark in line)
         made = rewrite.made
         change = Change(Attempt("state", ""), {}, owner=kind, attribute=method, function=new, tree=tree)

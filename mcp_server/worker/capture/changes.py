@@ -456,7 +456,7 @@ def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any
     return None
 
 
-def _tree_of(function: Any) -> Optional[ast.Module]:
+def tree_of(function: Any) -> Optional[ast.Module]:
     """Return the syntax tree of a function, with the lines of its file. None if it has no source."""
     try:
         lines, first = inspect.getsourcelines(function)
@@ -467,7 +467,7 @@ def _tree_of(function: Any) -> Optional[ast.Module]:
 
 def _nodes_of(function: Any) -> Iterator[Any]:
     """Yield the nodes of a function's syntax tree, with the lines of its file. Nothing without source."""
-    tree = _tree_of(function)
+    tree = tree_of(function)
     yield from ast.walk(tree) if tree is not None else ()
 
 
@@ -514,7 +514,7 @@ def _transformed(failing: Failing, kind: Any) -> List[Any]:
     """List the methods that a transformer changes: owner, name, old and new function, changed lines."""
     found: List[Any] = []
     for owner, name, function in functions(failing.module):
-        tree = _tree_of(function)
+        tree = tree_of(function)
         if tree is None:
             continue
         texts = list(map(str.strip, ast.unparse(tree).splitlines()))
@@ -637,18 +637,15 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
     told = set(places(failing)) if rows else set()
     is_told = any(holds(function, place) for _, _, function in known for place in told)
     for owner, name, function in known:
-        try:
-            lines, first = inspect.getsourcelines(function)
-        except (OSError, TypeError):
+        whole = failing.trees.get((owner, name)) or tree_of(function)
+        if whole is None:
             continue
-        file, within = function.__code__.co_filename, range(first, first + len(lines))
+        file, definition = function.__code__.co_filename, whole.body[0]
+        within = range(definition.lineno + 1, (definition.end_lineno or definition.lineno) + 1)
         inside = {line for where, line in told if where == file and line in within}
-        for line in sorted(inside) or ([] if is_told else within[1:]):
+        for line in sorted(inside) or ([] if is_told else within):
             for row in rows:
-                tree = copy.deepcopy(failing.trees.get((owner, name)))
-                if tree is None:
-                    tree = ast.parse(textwrap.dedent("".join(lines)))
-                    ast.increment_lineno(tree, first - 1)
+                tree = copy.deepcopy(whole)
                 change = _of_row(row, tree, line, failing, function)
                 if change is not None:
                     change.told.file, change.told.line = file, line
