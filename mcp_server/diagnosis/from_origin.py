@@ -29,6 +29,7 @@ MOST_ELEMENTS = MOST_LINES = 4
 LONGEST = 160  # letters of an expression in a summary
 LONGEST_EXPLAINED = 60  # if the operation at fault was named before; the root cause has the full expression
 ALL_LINES = 100
+TOO_LARGE = "compute this result in a wider type, such as float32, or scale its operands down"
 
 
 def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None) -> Suspect:
@@ -294,6 +295,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
             valid = f"{condition.label} {_limit(condition)[0]}"
             text += f"; if only {valid} is valid, reject other values where they are produced"
         return Fix(text=text)
+    if origin.overflow is not None and origin.overflow.bound is None:
+        return Fix(text=TOO_LARGE)
     tried = case.trials.get(change.key) if change is not None else None
     if change is not None and change.action and (tried is None or not tried.side_effects):
         if change.kind is Kind.INPUT:

@@ -19,7 +19,7 @@ from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.tools.compare_with_eager import ComparedWithEager
 from mcp_server.tools.decompile import Comparison
 from mcp_server.tools.every_launch import WrongLaunch
-from mcp_server.tools.kernel_io import KernelIO
+from mcp_server.tools.kernel_io import FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.machine import Problem
 from mcp_server.tools.trace_launches import Trace
@@ -66,6 +66,7 @@ class DiagnosisState(CallSeen):
     clock: Clock = field(default_factory=Clock)
     unfit: ProblemError | None = None  # why expectation or check cannot be used; it ends the diagnosis
     kernel_io: KernelIO | None = None
+    harmless: FirstBad | None = None  # an input's bad value without which the call fails in the same way
     with_eager: ComparedWithEager | None = None
     by_source: Comparison | None = None  # with the package read as PyTorch, launch by launch
     bisected: tuple[Suspect, Bisected] | None = None  # the suspected compiler fault, and the result

@@ -6,6 +6,7 @@ line that calls the helper. If the program runs under the capture hook, the help
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ _METADATA = re.compile(r"_metadata\.json$")
 # Operators that mutate an argument end in "_". The listed namespaces are those of torch and of Python.
 _IN_PLACE = re.compile(r"aten\.\w*[^_\W]_\.\w+$")
 _SPECIAL = re.compile(rf"{_IN_PLACE.pattern}|(?!aten\.|prims?\.|_?operator\.|torch\.|math\.)\w+\.\w+\.\w+$")
+_NAMED = re.compile(r'"name": "(\w+)"')
 _DEVICE = re.compile(rb'"device":\s*\{\s*"type":\s*"(\w+)"')
 
 
@@ -54,13 +56,15 @@ def _texts(path: Path, name: re.Pattern[str]) -> list[bytes]:
 class ExportedFacts:
     """Facts from the graph of an exported program.
 
-    `state` lists fully qualified names of parameters and buffers. `fixed` maps the flat index of each
-    non-tensor argument to its value at export; AOTInductor uses that value in every call. `names` are the
-    flat argument names, "" for non-tensors. `ranges` are inclusive bounds of dynamic dimensions by symbol.
+    `state` lists fully qualified names of parameters and buffers, `idle` those that no operator reads.
+    `fixed` maps the flat index of each non-tensor argument to its value at export; AOTInductor uses that
+    value in every call. `names` are the flat argument names, "" for non-tensors. `ranges` are inclusive bounds
+    of dynamic dimensions by symbol.
     `special` are operators that mutate an argument or are not torch's own, each with its model line.
     """
 
     state: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
     fixed: tuple[tuple[int, object], ...] = ()
     names: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
@@ -81,7 +85,14 @@ def read_exported(path: Path) -> ExportedFacts:
     if not graph:
         raise PackageError("no_model", f"{path} holds no exported graph")
     specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
-    states = (spec.get(kind, {}).get(f"{kind}_name") for spec in specs for kind in ("parameter", "buffer"))
+    nodes = graph.get("graph_module", {}).get("graph", {}).get("nodes", [])
+    read = set(_NAMED.findall(json.dumps([node.get("inputs") for node in nodes])))
+    kept = {
+        str(name): str(spec[kind].get("arg", {}).get("name"))
+        for spec in specs
+        for kind in ("parameter", "buffer")
+        if (name := spec.get(kind, {}).get(f"{kind}_name"))
+    }
     fixed: list[tuple[int, object]] = []
     names: list[str] = []
     for spec in specs:
@@ -96,7 +107,8 @@ def read_exported(path: Path) -> ExportedFacts:
         names.append(str(argument.get("as_tensor", {}).get("name") or ""))
     ranges = graph.get("range_constraints", {}).items()
     return ExportedFacts(
-        state=tuple(str(name) for name in states if name),
+        state=tuple(kept),
+        idle=tuple(name for name, argument in kept.items() if argument not in read),
         fixed=tuple(fixed),
         names=tuple(names),
         ranges={symbol: (bounds.get("min_val"), bounds.get("max_val")) for symbol, bounds in ranges},

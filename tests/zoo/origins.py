@@ -5,6 +5,7 @@ Writes NAME.pt2, NAME.inputs.pt (good inputs) and NAME.bad.pt. Each model is com
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,7 @@ class Carried(nn.Module):
 
 
 class Masked(nn.Module):
-    """Attention over the positions that a mask allows; a row without any is NaN."""
+    """Attention over the positions that a mask allows; a row without any is NaN, and NaN of x counts as 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,6 +59,7 @@ class Masked(nn.Module):
         self.key = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = torch.where(x.isnan(), 0.0, x)
         scores = self.query(x) @ self.key(x).transpose(1, 2)
         scores = scores.masked_fill(~mask[:, None, :], float("-inf"))
         return torch.softmax(scores, -1) @ x
@@ -119,7 +121,7 @@ _STEPS = torch.tensor([0, 5, 31, 60])
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "buckets": (Buckets, (_X8, _DISTANCE), (_X8, _with(_DISTANCE, (2,), 731))),
     "carried": (Carried, (_X6, _IDS), (_X6, _with(_IDS, (2, 5), 17))),
-    "masked": (Masked, (_X468, _good_mask()), (_X468, _bad_mask())),
+    "masked": (Masked, (_X468, _good_mask()), (_with(_X468, (0, 1, 2), math.nan), _bad_mask())),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }
 

@@ -280,7 +280,7 @@ def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
     """Parameters of the exported model that the package does not keep: an update leaves them stale."""
     if case.exported is None or update.outcome != "ok":
         return
-    for name in sorted(set(case.exported.state) - set(_compiled(case))):
+    for name in sorted(set(case.exported.state) - set(case.exported.idle) - set(_compiled(case))):
         fact = f"{name} is in the exported model but not among the package's constants"
         yield _OfUpdate(
             guilty=_updated(name, update),

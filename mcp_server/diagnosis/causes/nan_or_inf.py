@@ -49,6 +49,8 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
         yield from _given(first, case)
     if first is None:
         return
+    if case.harmless is not None and case.harmless.kind == "input":
+        yield _bringer(case.harmless, case)
     marking = _marking(first, case) if first.what == "non_finite" else None
     if marking is None or first.kind != "kernel":
         found = with_origin(_bringer(first, case), case, first.launch)

@@ -36,15 +36,17 @@ from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
 from mcp_server.diagnosis.origin.values import ProbedValues, Tensor
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.verdict import untried
+from mcp_server.diagnosis.verdict import is_bystander, is_cause, untried
 from mcp_server.errors import ProblemError
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.kernel_io import BadElement, LaunchValues, find_first_bad
 from mcp_server.worker.protocol import Change, Where
 
 MOST_FAULTS = 4
 MOST_LAUNCHES = 64  # whose values are kept
+MOST_OF_CALL = 512  # the same, if a bad output is walked back through the whole call
 ARGUMENTS = 64  # of one launch
 SCANNED = 1 << 16  # elements of an index that are looked at
 
@@ -83,6 +85,58 @@ class FindOrigin(Observation):
             if case.origin is not None:
                 await _find_changes(case.origin, values, case, context)
                 return
+
+
+class FindOutputOrigin(FindOrigin):
+    """If the first bad value proved harmless, walk back from the last one that the call writes."""
+
+    name = "find_output_origin"
+    seconds = 6.0
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        first = case.kernel_io.first_bad if case.kernel_io is not None else None
+        if case.view is None or first is None or first.what != "non_finite" or not case.outputs_nonfinite:
+            return 0.0
+        of_values = [each for each in case.suspects if each.category == "nan_or_inf"]
+        harmless = any(is_bystander(each, case) for each in of_values)
+        return self.best if harmless and not any(is_cause(each, case) for each in case.suspects) else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        view, before = case.view, case.kernel_io
+        assert view is not None and before is not None
+        every = [each.index for each in view.wrapper.launches][-MOST_OF_CALL:]
+        seen = await dump_kernel_io(
+            context, case.package_call, launches=every, save=True, shown=len(every) * ARGUMENTS
+        )
+        fault, values = _last_bad(seen.launches), ProbedValues(seen.launches)
+        origin = find_origin(view, fault, values) if fault is not None else None
+        if origin is None or origin.launch_index is None:
+            return
+        launch = next(each for each in seen.launches if each.launch == origin.launch_index)
+        made = launch.model_copy(update={"arguments": [a for a in launch.arguments if a.when == "after"]})
+        first = find_first_bad([made], view)
+        if first is None:
+            return
+        element = BadElement(value=origin.bad_value or first.element.value)
+        first = first.model_copy(update={"element": element})
+        case.harmless, case.origin = before.first_bad, origin
+        case.kernel_io = before.model_copy(update={"first_bad": first})
+        await _find_changes(origin, values, case, context)
+
+
+def _last_bad(launches: Sequence[LaunchValues]) -> Fault | None:
+    """Return the last value of a call that is not finite, NaN first; None if its element is unknown."""
+    written = (
+        (argument.non_finite.value == "nan", launch.sequence, launch.launch, argument)
+        for launch in launches
+        for argument in launch.arguments
+        if argument.when == "after" and argument.non_finite is not None and argument.non_finite.index
+    )
+    last = max(written, key=lambda each: each[:2], default=None)
+    if last is None or last[2] is None or last[3].non_finite is None:
+        return None
+    element = tuple(last[3].non_finite.index)
+    return Fault(last[2], "value", buffer=last[3].name, element=element, when="after")
 
 
 def faults(case: DiagnosisState) -> list[Fault]:
@@ -158,12 +212,17 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
     inputs = case.compiled_inputs
     leaves = [Leaf(place, each.path or each.name) for place, each in enumerate(inputs)]
 
+    held = dict(case.named_leaves)
+
     def seen(place: int) -> Tensor | None:
-        """Return an input as any launch read it."""
+        """Return an input as any launch read it, in the shape that the call gave it."""
         read = ((launch.index, a) for launch in case.launches for a in launch.tensors)
         own = (pair for pair in read if pair[1].target == inputs[place].name)
         found = (values.tensor(number, argument, "before") for number, argument in own)
-        return next((tensor for tensor in found if tensor is not None), None)
+        facts = held.get(inputs[place].path or inputs[place].name)
+        shape = tuple(facts.shape) if facts is not None and facts.shape is not None else None
+        given = (each if shape is None else each.reshaped(shape) for each in found if each is not None)
+        return next((tensor for tensor in given if tensor is not None), None)
 
     made = as_given(origin, leaves) or kept_in_range(origin, leaves) or made_good(origin, leaves, seen)
     found = [made] if made is not None else []

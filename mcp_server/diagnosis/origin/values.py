@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Literal
 
 from mcp_server.errors import read_json
 from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.mismatch import contiguous_strides
 from mcp_server.package.terms.sizes import index_at
 from mcp_server.package.terms.term import Scalar
 from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
@@ -75,6 +76,13 @@ class Tensor:
     def indices(self) -> Iterator[tuple[int, ...]]:
         for place in range(self.count):
             yield self.unraveled(place)
+
+    def reshaped(self, shape: tuple[int, ...]) -> Tensor | None:
+        """Return the same elements in another shape; None if their order or number would differ."""
+        if shape == self.shape:
+            return self
+        alike = self.stride == contiguous_strides(self.shape) and prod(shape) == self.count
+        return replace(self, shape=shape, stride=contiguous_strides(shape)) if alike else None
 
     def unraveled(self, place: int) -> tuple[int, ...]:
         """Return the index for a place in row-major order."""

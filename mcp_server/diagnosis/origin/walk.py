@@ -252,8 +252,11 @@ class Walker:
                 offset = value_of(element.index, place)
                 if offset is None or not wanted(value_of(element, place)):
                     continue
-                # What an infinity that the model made comes to is told where it is used: `0 * log(0)`.
-                if wanted is _is_nan or not _is_nan(value) or self._as_given(at.launch, element, int(offset)):
+                # What an infinity that the model made comes to is told where it is used: `0 * log(0)`. A sum
+                # of infinities of both signs says less than what made the positive one.
+                added = _adds(term) and value_of(element, place) == math.inf
+                followed = wanted is _is_nan or not _is_nan(value) or added
+                if followed or self._as_given(at.launch, element, int(offset)):
                     return element, int(offset)
         return None
 
@@ -356,6 +359,11 @@ def _is_linear(term: Term) -> bool:
     return all(
         each.op in _LINEAR if isinstance(each, Apply) else each.kind in ("sum", "mean") for each in made
     )
+
+
+def _adds(term: Term) -> bool:
+    """Whether a linear term only adds."""
+    return all(each.op != "mul" for each in parts(term) if isinstance(each, Apply))
 
 
 def _same_value(a: Scalar | None, b: Scalar | None) -> bool:

@@ -145,13 +145,21 @@ TABLE.error(
     "device_unavailable",
     (
         r"Cannot load AOTInductor package for device '(?P<device>\w+)' because",
-        r"Torch not compiled with (?P<device>\w+) enabled",
         r"libtorch_(?P<device>cuda)\.so: cannot open shared object file",
         r"Could not run '(?P<op>[^']+)' with arguments from the '(?P<backend>\w+)' backend",
         r"[Tt]orch\.cuda\.is_available\(\) is False",
     ),
     ("device_mismatch", "environment"),
     "The package (or a tensor) is for a device type that this process cannot use.",
+    "RuntimeError: Cannot load AOTInductor package for device 'cuda' because torch.cuda.is_available() is False",
+    advice="check_machine",
+    guide=BUILD_GUIDE,
+)
+TABLE.error(
+    "torch_without_device",
+    r"Torch not compiled with (?P<device>\w+) enabled",
+    "environment",
+    "This build of torch does not support the device type that the program asks for.",
     "AssertionError: Torch not compiled with CUDA enabled",
     advice="check_machine",
     guide=BUILD_GUIDE,
