@@ -426,8 +426,8 @@ async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
     args.RecordArguments,
     title="Make a package that records its calls",
     description="Writes a package (or a library to preload) that records the latest calls of each thread: "
-    "always the sizes, values if they cost less than 1 %, and all inputs of calls that fail. Use it for "
-    "hosts (also in C++) whose failure cannot be repeated. 1-2 s. Next: diagnose with recording.",
+    "always the sizes, values if they cost little, and all inputs of calls that fail. Use it for hosts (also "
+    "in C++) whose failure cannot be repeated. 1-2 s. Next: diagnose with recording.",
     examples=(
         "aoti-debug record model.pt2 --out recorded.pt2",
         "aoti-debug record --preload -- ./host model.pt2",
