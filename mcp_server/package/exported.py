@@ -59,7 +59,8 @@ class ExportedFacts:
     `state` lists fully qualified names of parameters and buffers, `idle` those that no operator reads.
     `fixed` maps the flat index of each non-tensor argument to its value at export; AOTInductor uses that
     value in every call. `names` are the flat argument names, "" for non-tensors. `ranges` are inclusive
-    bounds of dynamic dimensions by symbol. `special` are operators that mutate an argument or are not torch's own, each with its model line.
+    bounds of dynamic dimensions by symbol. `special` are operators that mutate an argument or are not torch's
+    own, each with its model line.
     """
 
     state: tuple[str, ...] = ()
