@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+WIDTH = 110
 RESULTS = Path(__file__).with_name("results.json")
 
 
@@ -18,4 +19,18 @@ def kept(name: str) -> dict[str, Any]:
 def keep(name: str, found: dict[str, Any]) -> None:
     """Write `found` in the place of what the benchmark wrote before."""
     written = {**json.loads(RESULTS.read_text(encoding="utf-8")), name: found}
-    RESULTS.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    RESULTS.write_text(in_rows(written) + "\n", encoding="utf-8")
+
+
+def in_rows(value: Any, indent: str = "") -> str:
+    """JSON in which what fits into a line has one, as a row of a table has."""
+    row = json.dumps(value)
+    if len(indent + row) <= WIDTH or not value or not isinstance(value, (dict, list)):
+        return row
+    inner = indent + " "
+    if isinstance(value, list):
+        parts = [in_rows(each, inner) for each in value]
+    else:
+        parts = [f"{json.dumps(name)}: {in_rows(each, inner)}" for name, each in value.items()]
+    first, *_, last = row
+    return f"{first}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{last}"

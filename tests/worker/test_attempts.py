@@ -167,17 +167,6 @@ torch.export.export(Gate(), (torch.ones(4, 8),))
 """
 
 
-def test_a_verdict_has_the_rewrite_that_ran(tmp_path: Path) -> None:
-    """The line, before and after, and `proven`: it fails, passes with the change, and fails without it."""
-    script = tmp_path / "gate.py"
-    script.write_text(SCRIPT)
-    verdict = answered("diagnose", script)
-    assert (verdict["category"], verdict["confidence"]) == ("compile_failure", "proven")
-    assert verdict["guilty"]["model_locations"][0]["line"] == 6
-    assert verdict["fix"]["after"] == "return torch.where(x.mean() > 0, x.relu(), -x)"
-    assert "the compile passed" in verdict["confirmed"]["after"] and script.read_text() == SCRIPT
-
-
 def test_a_change_must_hold_at_the_ends_of_the_declared_range(tmp_path: Path) -> None:
     """A window of 3 rows to which shorter inputs are padded: no multiple or looser `Dim` takes 2 rows."""
     pad = "if x.shape[0] < 3:\n    x = torch.nn.functional.pad(x, (0, 0, 0, 3 - x.shape[0]))"
@@ -206,17 +195,6 @@ class Outer(torch.nn.Module):
 rows = torch.export.Dim("rows", min=2, max=64)
 torch.export.export(Outer(), (torch.ones(6, 4),), dynamic_shapes=({0: rows},))
 """
-
-
-def test_the_line_that_fixes_a_size_is_named(tmp_path: Path) -> None:
-    """The error of torch names no line of the model, and what was tried is not the program's error."""
-    script = tmp_path / "sizes.py"
-    script.write_text(FIXED_SIZE)
-    verdict = answered("diagnose", script)
-    assert (verdict["category"], verdict["confidence"]) == ("compile_failure", "proven")
-    assert verdict["guilty"]["model_locations"][0]["line"] == 7
-    assert "static" in verdict["fix"]["text"]
-    assert verdict["summary"] == "The model does not allow all sizes of a dynamic dimension."
 
 
 STOPS = """
@@ -327,21 +305,6 @@ for _ in range(2):
 """
 
 
-@thorough
-def test_a_tensor_that_forward_assigns_is_tried_in_a_buffer(tmp_path: Path) -> None:
-    """The line that assigns it is named, and a buffer written in place gives eager mode's numbers."""
-    script = tmp_path / "carrying.py"
-    old = "self.seen.append(x * 2)\n        return torch.stack(self.seen).sum(0)"
-    new = "self.seen = self.seen * 0.5 + x\n        return self.seen * 2"
-    assert old in KEEPING
-    script.write_text(KEEPING.replace(old, new).replace("self.seen = []", "self.seen = torch.zeros(4)"))
-    verdict = answered("diagnose", script)
-    assert (verdict["category"], verdict["confidence"]) == ("wrong_output", "proven"), verdict
-    assert (verdict["guilty"]["name"], verdict["guilty"]["model_locations"][0]["line"]) == ("seen", 10)
-    assert verdict["fix"]["before"] == "self.seen = self.seen * 0.5 + x"
-    assert verdict["fix"]["after"].splitlines()[-1] == "self.seen.copy_(self.seen * 0.5 + x)"
-
-
 def test_an_example_of_size_1_is_replaced_with_one_of_2(tmp_path: Path) -> None:
     """The export fixes a size of 1; with a larger example it keeps the dimension dynamic, also for size 1."""
     model, one = model_of("return x @ self.table.T", tmp_path), X[:1]
@@ -365,25 +328,47 @@ def test_a_change_that_exports_and_does_not_compile_is_no_fix(tmp_path: Path) ->
     assert only.compiled and "x[0:k.sum().item()]" in only.after
 
 
-@thorough
-def test_a_list_that_forward_changes_is_tried_in_a_buffer(tmp_path: Path) -> None:
-    """The line that changes it is named, and the buffer gives eager mode's numbers in calls in turn."""
-    script = tmp_path / "keeping.py"
-    script.write_text(KEEPING)
-    verdict = answered("diagnose", script)
-    assert (verdict["category"], verdict["confidence"]) == ("wrong_output", "proven"), verdict
-    assert (verdict["guilty"]["name"], verdict["guilty"]["model_locations"][0]["line"]) == ("seen", 10)
-    assert "self.seen_kept.index_copy_" in verdict["fix"]["after"]
-    assert "in 3 calls in turn" in verdict["confirmed"]["after"]
+OF_TENSOR = (
+    KEEPING.replace("self.seen.append(x * 2)", "self.seen = self.seen * 0.5 + x")
+    .replace("torch.stack(self.seen).sum(0)", "self.seen * 2")
+    .replace("self.seen = []", "self.seen = torch.zeros(4)")
+)
+# The script, what is guilty and its line, words of the fix, and what its run showed.
+VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
+    (SCRIPT, "compile_failure", 6, {"after": "return torch.where(x.mean() > 0, x.relu(), -x)"}, "passed"),
+    # The error of torch names no line of the model, and what was tried is not the program's error.
+    (FIXED_SIZE, "compile_failure", 7, {"text": "static"}, ""),
+    *nightly(
+        (
+            OF_TENSOR,
+            "wrong_output",
+            10,
+            {
+                "before": "self.seen = self.seen * 0.5 + x",
+                "after": "self.seen.copy_(self.seen * 0.5 + x)",
+            },
+            "",
+        ),
+        (KEEPING, "wrong_output", 10, {"after": "self.seen_kept.index_copy_"}, "in 3 calls in turn"),
+        # The operator's compile assumed sizes, and is left to eager mode.
+        (POOLED, "shape_out_of_range", 6, {"after": "lowerings"}, "at 3 sizes"),
+    ),
+]
 
 
-@thorough
-def test_a_size_that_the_compile_fixed_is_explained(tmp_path: Path) -> None:
-    """The operator and its line, the sizes that its compile assumed, and that it was left to eager mode."""
-    script = tmp_path / "pooled.py"
-    script.write_text(POOLED)
+@pytest.mark.parametrize(
+    ("program", "category", "line", "fix", "shown"),
+    VERDICTS,
+    ids=["branch", "a fixed size", "a tensor in a buffer", "a list in a buffer", "a size of the compile"],
+)
+def test_a_verdict_has_the_line_and_the_change_that_ran(
+    program: str, category: str, line: int, fix: dict[str, str], shown: str, tmp_path: Path
+) -> None:
+    """`proven`: it fails, passes with the change, and fails without it. The script stays as it was."""
+    script = tmp_path / "given.py"
+    script.write_text(program)
     verdict = answered("diagnose", script)
-    assert (verdict["category"], verdict["confidence"]) == ("shape_out_of_range", "proven"), verdict
-    assert "at 3 sizes" in verdict["confirmed"]["after"]
-    assert verdict["guilty"]["model_locations"][0]["line"] == 6
-    assert "x.shape[2]" in verdict["guilty"]["value"] and "lowerings" in verdict["fix"]["after"]
+    assert (verdict["category"], verdict["confidence"]) == (category, "proven"), verdict
+    assert verdict["guilty"]["model_locations"][0]["line"] == line
+    assert all(words in verdict["fix"][field] for field, words in fix.items()), verdict["fix"]
+    assert shown in verdict["confirmed"]["after"] and script.read_text() == program
