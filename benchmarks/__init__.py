@@ -32,5 +32,5 @@ def in_rows(value: Any, indent: str = "") -> str:
         parts = [in_rows(each, inner) for each in value]
     else:
         parts = [f"{json.dumps(name)}: {in_rows(each, inner)}" for name, each in value.items()]
-    first, *_, last = row
+    first, last = row[0], row[-1]
     return f"{first}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{last}"
