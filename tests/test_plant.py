@@ -229,7 +229,10 @@ def test_the_readme_quotes_the_rows() -> None:
     found = first_verdicts()
     scripts = share(each.category_right for each in found if each.form == "script")
     proven = share(each.right for each in found if each.outcome == "fault" and each.confidence == "proven")
-    assert f"{scripts} scripts; of `proven` {proven}" in (ROOT / "benchmarks" / "README.md").read_text()
+    assert (
+        f"{scripts} scripts; right cause in {proven} `proven`"
+        in (ROOT / "benchmarks" / "README.md").read_text()
+    )
     readme = (ROOT / "README.md").read_text()
     assert f"[{scripts}]" in readme and f"[{proven}]" in readme
 
