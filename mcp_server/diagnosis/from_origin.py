@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.diagnosis.components import launch_component, launch_lines
+from mcp_server.diagnosis.indices import candidates
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.lines import (
@@ -317,10 +318,19 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         text += f"; if other values are valid, {origin.operation.action} in the model"
     elif origin.of_model:
         text += "; if other values are valid, limit the index in the model"
+    elif table := _table(case) if origin.result == "index" else "":
+        text += f"; if such ids are real, {table} has too few rows: compare with the ids of the data"
     if not passes or places or "[" not in condition.label:
         return Fix(text=text)
     check = f"not ({condition.label} {passes}).all()"
     return Fix(text=text, after=rejecting(check, f"{condition.label} must be {limit}"))
+
+
+def _table(case: DiagnosisState) -> str:
+    """The only table that the failed check guards, if it is a weight."""
+    labels = {label.partition(" of shape")[0] for each in candidates(case) for label in each.indexed}
+    label = labels.pop() if len(labels) == 1 else ""
+    return label.removeprefix("constant ") if label.startswith("constant ") else ""
 
 
 def _kept_index(origin: Origin) -> Fix | None:

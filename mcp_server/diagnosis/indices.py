@@ -155,9 +155,11 @@ def input_index(source: IndexSource, case: DiagnosisState) -> int | None:
     return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
 
 
-# Names of index arguments and of the tensors that they index, in ATen's schemas.
+# Names of index arguments and of the tensors that they index, in ATen's schemas. Offsets are named by a text
+# of their own, and may be as large as the length.
 _INDICES = frozenset({"indices", "index", "target"})
 _INDEXED = ("weight", "self", "out")
+_OFFSETS = "offsets"
 
 
 OF_ATEN = ("aten_index", "aten_assert")
@@ -184,8 +186,10 @@ def operator_indices(case: DiagnosisState) -> list[Index]:
         called = launch.kind in ("fallback_shim", "extern") and (not names or launch.callee in names)
         if not called or bound is None:
             continue
-        indexed = tuple(view.label(a.target) for a in launch.tensors if a.name in _INDEXED)[:1]
-        for name in (a.target for a in launch.tensors if a.name in _INDICES and a.target):
+        offsets = error.fields.get("index") == _OFFSETS
+        indices, of = ({_OFFSETS}, ("indices",)) if offsets else (_INDICES, _INDEXED)
+        indexed = tuple(view.label(a.target) for a in launch.tensors if a.name in of)[:1]
+        for name in (a.target for a in launch.tensors if a.name in indices and a.target):
             maker = _maker(name, launch, case)
             given = inputs.get(name) if maker is None else None
             part = InputSlice(given, 0, 1, 0, bound - 1) if given is not None else None
@@ -198,7 +202,7 @@ def _bound(launch: Launch, error: ErrorFact, case: DiagnosisState) -> int | None
     """The bound from the text, or the first size of the indexed constant."""
     text = error.fields.get("bound", "")
     if text.isdigit():
-        return int(text)
+        return int(text) + (error.fields.get("index") == _OFFSETS)
     indexed = next((a for name in _INDEXED for a in launch.arguments if a.name == name), None)
     if indexed is None or indexed.kind != "constant" or case.package is None or indexed.view is not None:
         return None

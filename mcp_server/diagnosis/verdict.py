@@ -164,7 +164,7 @@ def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
 
 def _decides(trial: Trial) -> bool:
     """Whether the failure disappeared with the change and returned. How a process dies may vary."""
-    by_values = trial.after.failure == "differs"
+    by_values = trial.after.failure in ("differs", "nonfinite") and trial.before.failure != "signal"
     definite = trial.effect is Effect.GONE or trial.before.ended == "raised" or by_values
     return trial.proves and definite and not trial.intervention.hides
 
@@ -256,8 +256,8 @@ def health_summary(case: DiagnosisState) -> str:
         outputs = f"NaN in {_whose_outputs(case)}, all from the NaN in {case.nan_given},"
     elif case.outputs_nan:
         outputs = f"NaN in {_whose_outputs(case)}"
-    elif case.outputs_nonfinite:
-        outputs = "minus infinity in its outputs, as masks use it,"
+    elif case.outputs_nonfinite or any(out.inf for each in case.calls for out in each.outputs):
+        outputs = "infinite values in its outputs, as masks use them,"
     fit = ", and its inputs match the package" if case.given is not None else ""
     if case.mismatches:
         one = len(case.mismatches) == 1
@@ -267,7 +267,7 @@ def health_summary(case: DiagnosisState) -> str:
         fit = f". {unfit}, and {took}{': ' if one else '. The first: '}{case.mismatches[0].sentence}"
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
-    sentences = [f"The workload ran to the end with {outputs}{fit}.".replace(",,", ",")]
+    sentences = [f"The workload ran to the end with {outputs}{fit}.".replace(",,", ",").replace(",.", ".")]
     if memory := no_use_of_memory(case):
         return memory
     if case.otherwise_alone is not None:
@@ -390,7 +390,11 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
     left = [trial for trial in trials_of(best, case) if trial.proves and trial.effect is Effect.CHANGED]
     if outcome == "fault" and left and not any(is_cause(each, case) for each in others):
         failure = left[0].reason or left[0].after.describe()
-        yield f"Another failure remains after this change: {failure}. Make the change, then diagnose again."
+        nan = (
+            f"{path} has {counted(leaf.nan, 'NaN value')}. " for path, leaf in case.named_leaves if leaf.nan
+        )
+        also = next(nan, "") if left[0].after.failure == "nonfinite" else ""
+        yield f"Another failure remains after this change: {failure}. {also}Make it, then diagnose again."
     yield from _beside_the_call(best, case)
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
     package = case.package
@@ -536,7 +540,7 @@ def _as_it_is(trial: Trial, call: Seen) -> str:
     """Say how an unchanged call ended or, if there were several calls, how many failed."""
     if trial.calls > TWICE:
         return f"failed {trial.failed} of {trial.calls} times ({call.describe()})"
-    return "returned the values in question" if call.failure == "none" else call.describe()
+    return "returned the original values" if call.failure == "none" else call.describe()
 
 
 def _came_back(trial: Trial) -> str:

@@ -243,16 +243,18 @@ class MemoryEvent(Phase):
 
     `interval` says when it happened. For a constant that the program manages: between its `update` and the
     call. For an input: between the start of the `call` and its end, or the end of every `stream`, or between
-    the call that a `graph` recorded and its replay. For an `output`: after it was returned. An input freed
+    the call that a `graph` recorded and its replay, or between the `earlier` of two calls with that input and
+    the later one. For an `output`: after it was returned. An input freed
     for a `stream` was freed, and memory allocated, before its owner waited for the stream that reads it.
     `call` is None if the event was seen at a failure after the call. `counted` is True if the only sign is a
     count of writes, which all views of a block of memory share.
     """
 
     storage: Literal["input", "constant", "output"]
-    act: Literal["written", "moved", "freed", "unmapped"]
-    interval: Literal["update", "call", "stream", "graph", "output"]
+    act: Literal["written", "moved", "freed", "unmapped", "given"]
+    interval: Literal["update", "call", "stream", "graph", "output", "calls"]
     call: int | None = None
+    earlier: int | None = None
     load: int | None = None
     input: int = 0
     output: int = 0

@@ -196,6 +196,7 @@ class Trial:
         label, key = planned["label"], planned.get("key", "")
         start = time.monotonic()
         try:
+            planned = self._chosen(planned)
             made = self._made = self.caller.make(planned)
         except Refused as refused:
             text = "{}: {!r}".format(refused.what, refused.value)
@@ -222,7 +223,24 @@ class Trial:
             compared=compared,
             expected=expected,
             check=run_check(self.request["check"], made.outputs) if self.request.get("check") else None,
+            constants=tuple((planned.get("options") or {}).get("exchanged", ())),
         )
+
+    def _chosen(self, planned: PlannedCall) -> PlannedCall:
+        """The call with the first of its alternatives that makes it right; with the last if none does."""
+        deadline = time.monotonic() + MOST_SECONDS
+        for options in (planned.get("options") or {}).get("alternatives", ()):
+            planned = {**planned, "options": options}
+            if self._right(planned) or time.monotonic() > deadline:
+                break
+        return planned
+
+    def _right(self, planned: PlannedCall) -> bool:
+        try:
+            outputs = self.caller.make(planned).outputs
+        except Exception:  # any exception: the call fails with these options
+            return False
+        return not any(bool(mask.any()) for mask in self._faults(outputs))
 
     def refined(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
         """Return the facts of the last call, with the fewest changed elements that cure it.
@@ -280,11 +298,7 @@ class Trial:
 
         def cures(part: Sequence[str]) -> bool:
             with_part = {**planned, "options": {**(planned.get("options") or {}), **options(part)}}
-            try:
-                outputs = self.caller.make(cast(PlannedCall, with_part)).outputs
-            except Exception:  # any exception: the call fails with these constants
-                return False
-            return not any(bool(mask.any()) for mask in self._faults(outputs))
+            return self._right(cast(PlannedCall, with_part))
 
         if not names or not cures(names):
             return ()

@@ -155,6 +155,8 @@ def update_package(
         constants[name] = constants[name].to(getattr(torch, cast[name]))
     for name in constants.keys() & set(changed.get("copied", ())):
         constants[name] = constants[name].clone()
+    exchanged = changed.get("exchanged", {})
+    constants = {name: constants.get(exchanged.get(name, name), value) for name, value in constants.items()}
     arguments = list(step.get("arguments", ()))
     if omitted := constants.keys() & set(changed.get("omitted", ())):
         constants = {name: value for name, value in constants.items() if name not in omitted}

@@ -154,7 +154,9 @@ class ReplayRequest(RunRequest, total=False):
 
     `changes`, `tell_changes` and `stack_bytes` (in place of the step's `stack`) act on the last call.
     `current_device`: the CUDA device to make current. `cast` ({constant: dtype}) and `copied` act on
-    constants before an update; an update does not give the `omitted` ones.
+    constants before an update; an update does not give the `omitted` ones, and gives a constant the value of
+    the one that `exchanged` names. `alternatives` are options: a trial uses the first with which the call is
+    right.
     `actual`: a file with both sides of a comparison of the program that failed, with which the outputs are
     compared unless there is `expect` or `check`.
     """
@@ -166,6 +168,8 @@ class ReplayRequest(RunRequest, total=False):
     cast: dict[str, str]
     copied: list[str]
     omitted: list[str]
+    exchanged: dict[str, str]
+    alternatives: list[ReplayRequest]
     stack_bytes: int
     actual: str
 

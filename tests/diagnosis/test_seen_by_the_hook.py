@@ -100,6 +100,18 @@ def test_an_input_that_was_written_through_an_output(compared: tuple[int, ...], 
     assert all("output.clone()" in each.fix.text for each in suspects if each.fix is not None)
 
 
+@pytest.mark.parametrize(("act", "events", "found"), [("written", 1, 1), ("written", 2, 0), ("given", 1, 1)])
+def test_an_input_that_two_calls_share(act: str, events: int, found: int) -> None:
+    """Written between them, or filled by two threads. A program that refills its buffer always does so."""
+    case = aliasing("ok")
+    told = {"storage": "input", "act": act, "interval": "calls", "earlier": 1}
+    calls = [*case.calls, phase(7, load=1, thread=1, outcome="ok", stack=[LINE])]
+    memory = [phase(5 + n, call=3 - n, **told) for n in range(events)]
+    case.capture = capture(calls=calls, assertions=case.captured.assertions, memory=memory)
+    suspects = by("shared_memory.detect_memory_log", case)
+    assert [each.guilty.input_index for each in suspects] == [0] * found
+
+
 def test_constants_that_are_written_while_a_call_runs() -> None:
     """A write during a call is by another thread: a race, also where a later call saw the new values."""
     case = aliasing("ok")

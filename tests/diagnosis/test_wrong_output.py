@@ -29,6 +29,7 @@ from tests.diagnosis.support import (
     package_case,
     phase,
     run,
+    trial,
     worker_run,
 )
 from tests.served import served
@@ -81,6 +82,23 @@ def test_zeros_are_remarked_where_constants_of_that_name_have_none(
     )
     found = [each.guilty.name for each in by("constants.detect", case)]
     assert (name in found) == told
+
+
+def test_weights_of_one_shape_are_tried_under_each_others_names(zoo: ZooPackage) -> None:
+    """First as a renaming would do it, in every layer; the ones that helped are named."""
+    case = package_case(zoo("ranker"))
+    case.runs["plain"] = run("plain", "", called(), {"event": "compared_expected", "equal": False})
+    assert case.package is not None
+    names = ("h.0.up.weight", "h.0.gate.weight", "h.1.up.weight", "h.1.gate.weight", "h.1.out.bias")
+    known = [replace(case.package.constants[0], fqn=name, shape=(8 + ("bias" in name),)) for name in names]
+    case.constants_read = tuple(ConstantValues(each, Path("0.bin"), 8, 0, 1.0) for each in known)
+    (found,) = by("constants.detect_exchanged", case)
+    assert found.weak and found.intervention is not None
+    first, *rest = found.intervention.options.alternatives or ()
+    assert first["exchanged"] == dict(zip(names[:4], (names[1], names[0], names[3], names[2]), strict=True))
+    assert all(names[4] not in each["exchanged"] for each in rest)  # type: ignore[operator]
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
+    assert by("constants.detect_exchanged", case) == []
 
 
 @pytest.mark.parametrize(("off", "weak"), [(0.12, True), (0.5, False)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,6 +161,20 @@ def test_kept_views_of_an_input_that_is_written_anew(
             kept.append(outputs[1])
         del outputs, tail
     assert found == told
+
+
+def test_a_tensor_that_is_given_again() -> None:
+    """Told if the program wrote into it since, or if another thread gives it unchanged."""
+    aliases, window = Aliases(), torch.zeros(3, 4)
+
+    def again(call: int) -> list[tuple[str, int, int]]:
+        return list(aliases.again(call, aliases.inputs([window])))
+
+    with ThreadPoolExecutor(1) as other:
+        told = [again(1), again(2), other.submit(again, 3).result()]
+        window.add_(1)
+        told += [again(4), other.submit(again, 5).result(), list(aliases.again(6, []))]
+    assert told == [[], [], [("given", 0, 2)], [("written", 0, 3)], [("given", 0, 4)], []]
 
 
 def test_memory_that_is_gone_is_not_read(tmp_path: Path) -> None:

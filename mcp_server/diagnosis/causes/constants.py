@@ -7,9 +7,11 @@ another shape gives wrong numbers or overruns the constant's memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from math import log10, prod
 
 from mcp_server.diagnosis.components import component, launch_lines, seen
@@ -41,6 +43,81 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
         yield from _own_values(case)
     if case.taken is not None and case.taken.updates:
         yield replace(_of_host(case.taken), harmful=case.failed or case.script_run is None)
+
+
+MOST_ALTERNATIVES = 200
+
+
+def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
+    """Weights of one shape under each other's names: exchanged, they give the expected outputs."""
+    call = case.call
+    if not case.plain_diverges or call is None or case.package is None:
+        return
+    options = _exchanges_of_updates(case) if call.updated else _exchanges_of_package(case)
+    if not options:
+        return
+    test = Intervention(
+        key="constant:exchanged",
+        kind=Kind.CONSTANT,
+        what="the call with these weights exchanged",
+        options=Options(alternatives=tuple(options[:MOST_ALTERNATIVES])),
+    )
+    trial = case.trials.get(test.key)
+    if trial is not None and trial.effect is not Effect.GONE:
+        return
+    facts = trial.after.facts if trial is not None else None
+    names = facts.constants if facts is not None else ()
+    which = " and ".join(names[:2]) or "two weights of one shape"
+    more = f", and so are those of {counted(len(names) // 2 - 1, 'other pair')}" if names[2:] else ""
+    given = case.updates[-1] if call.updated and case.updates else None
+    guilty = component("constant", names[0] if names else "weights", given.stack[:2] if given else [])
+    yield Suspect(
+        category="constants",
+        guilty=guilty.model_copy(update={"value": "the values of another weight"}),
+        summary=f"The values of {which} are exchanged{more}. Nothing rejects this, because dtype and shape "
+        "are the same.",
+        level=CausalLevel.STATE,
+        evidence=(seen("run", "the outputs differ from the expected ones"),),
+        fix=Fix(
+            text="correct the names where weights are renamed or copied, then load or compile them again"
+        ),
+        intervention=test,
+        weak=trial is None,
+    )
+
+
+def _exchanges_of_updates(case: DiagnosisState) -> list[dict[str, object]]:
+    leaves = {name: leaf for update in case.updates for name, leaf in update.constants.items()}
+    alike = {name: (leaf.dtype, tuple(leaf.shape or ())) for name, leaf in leaves.items()}
+    return [{"exchanged": each} for each in _exchanges(alike)]
+
+
+def _exchanges_of_package(case: DiagnosisState) -> list[dict[str, object]]:
+    read = {each.constant.fqn: each for each in case.constants_read or ()}
+    alike = {name: (each.constant.dtype, each.constant.shape) for name, each in read.items()}
+    return [
+        {
+            "exchanged": each,
+            "updates": [_own(read[source], name, 1.0) for name, source in each.items()],
+        }
+        for each in _exchanges(alike)
+    ]
+
+
+def _exchanges(alike: Mapping[str, object]) -> list[dict[str, str]]:
+    """Likely exchanges of names that differ in one part: everywhere, in one layer, or once."""
+    groups: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    for a, b in combinations(alike, 2):
+        one, other = a.split("."), b.split(".")
+        differ = [at for at, (x, y) in enumerate(zip(one, other, strict=False)) if x != y]
+        if alike[a] != alike[b] or len(one) != len(other) or len(differ) != 1:
+            continue
+        (at,) = differ
+        for owner in ("", ".".join(one[:at]), f"{a} {b}"):
+            groups[owner, one[at], other[at]].append((a, b))
+    found = [tuple(pairs) for pairs in groups.values()]
+    ordered = sorted(dict.fromkeys(found), key=len, reverse=True)
+    return [{name: source for a, b in pairs for name, source in ((a, b), (b, a))} for pairs in ordered]
 
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
@@ -158,22 +235,28 @@ def programs_values(names: Sequence[str], case: DiagnosisState) -> Intervention 
 def _changed(read: ConstantValues, factor: float | None) -> Intervention:
     """The call with a weight of the package made finite, or scaled."""
     constant = read.constant
+    how = "with 0 where it is NaN or infinite" if factor is None else f"times {factor:g}"
+    return Intervention(
+        key=f"constant:changed:{constant.fqn}:{factor}",
+        kind=Kind.CONSTANT,
+        what=f"the call with {constant.fqn} {how}",
+        options=Options(updates=(_own(read, constant.fqn, factor),)),
+        not_for_shipping="The correct values are those of the trained model.",
+    )
+
+
+def _own(read: ConstantValues, name: str, factor: float | None) -> Step:
+    """The update that gives the constant `name` the values that were read."""
+    constant = read.constant
     own: OwnConstant = {
-        "name": constant.fqn,
+        "name": name,
         "device": constant.device_type,
         "dtype": constant.dtype,
         "shape": list(constant.shape),
         "stride": list(constant.stride),
         "factor": factor,
     }
-    how = "with 0 where it is NaN or infinite" if factor is None else f"times {factor:g}"
-    return Intervention(
-        key=f"constant:changed:{constant.fqn}:{factor}",
-        kind=Kind.CONSTANT,
-        what=f"the call with {constant.fqn} {how}",
-        options=Options(updates=({**update_from(read.file), "own": own},)),
-        not_for_shipping="The correct values are those of the trained model.",
-    )
+    return {**update_from(read.file), "own": own}
 
 
 LARGE = 100.0  # few trained weights are larger
@@ -432,9 +515,26 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
     same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
     if len(same) == 1:
         return Fix(text="give the constants under the names of the export", before=name, after=same[0])
-    if folded:
+    small = [] if update.missing else [n for n in update.unknown if _is_small(update.constants.get(n))]
+    inlined = bool(small) and len(small) == len(update.unknown)
+    if inlined:
+        of_code = (
+            f"{_shown(small)} is not in the package, since weights of up to {MOST_INLINED} elements are "
+        )
+        of_code += "written into the code, where no update reaches them"
+    if folded or inlined:
         return Fix(text=f"{KEEP_ALL}: {of_code}")
     return Fix(text=f"give exactly the package's constants: {_shown(update.compiled)}")
+
+
+MOST_INLINED = (
+    8  # of one dimension, which Inductor writes as numbers (graph.py, can_inline_constant, 2.8-2.15)
+)
+
+
+def _is_small(given: Leaf | None) -> bool:
+    shape = given.shape if given is not None else None
+    return shape is not None and len(shape) < 2 and prod(shape) <= MOST_INLINED
 
 
 # Updates that copy by storage, unless the program manages the constants. `update_constant_buffer` copies

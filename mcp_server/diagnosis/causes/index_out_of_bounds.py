@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 
 from mcp_server.diagnosis.causes.value_constraints import of_overflow
 from mcp_server.diagnosis.components import (
@@ -32,12 +33,19 @@ from mcp_server.diagnosis.indices import (
     further_inputs,
     index_error,
     operator_indices,
+    parts_of,
     refused_index,
     watched_indices,
     whole_slice,
 )
 from mcp_server.diagnosis.interventions.base import Intervention
-from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, replace_where, slice_text
+from mcp_server.diagnosis.interventions.input import (
+    EVERYWHERE,
+    keep_in_range,
+    replace_where,
+    slice_text,
+    together,
+)
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact
@@ -58,10 +66,11 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
         return
     checked = checked_inputs(case)
     bad = [each for each in checked if _outside(each.part, case)]
-    yield from (_by_input(each, error, case) for each in bad)
     if bad:
         more = {each.part: each for each in further_inputs(case) if _outside(each.part, case)}
-        yield from (_by_input(each, None, case) for each in more.values())
+        every = parts_of([*bad, *more.values()])
+        yield from (_by_input(each, error, case, every) for each in bad)
+        yield from (_by_input(each, None, case, every) for each in more.values())
         return
     yield from _by_nan(error, case)
     # The launches with the check, except those whose input elements were all checked and are in range.
@@ -106,14 +115,21 @@ def _reads_all(index: Index, case: DiagnosisState) -> bool:
     return {each.offset for each in alike} >= set(range(part.stride))
 
 
-def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Suspect:
-    """The elements of an input that a check or an operator rejects; no error if it was not reached."""
+def _by_input(
+    index: Index, error: ErrorFact | None, case: DiagnosisState, parts: Sequence[InputSlice] = ()
+) -> Suspect:
+    """The elements of an input that a check or an operator rejects; no error if it was not reached.
+
+    `parts` are all bad ones of the call: those of the same input are changed together.
+    """
     part, candidate, launch = index.part, index.candidate, index.launch
     assert part is not None, "asked for an index that is an input as given"
     item, facts = case.compiled_inputs[part.input], case.index_values[part]
     where, name = f"element {facts.index} of {item.label} is {facts.value}", name_of(item)
     flat, low, high = _flat(part), part.low, part.high
-    read = name if flat == EVERYWHERE else f"{name}.flatten(){slice_text(flat)}"
+    row = _row(part, case)
+    read = f"{name}[{row}]" if row is not None else f"{name}.flatten(){slice_text(flat)}"
+    read = name if flat == EVERYWHERE else read
     all_read = name if _reads_all(index, case) else read
     indexed, beyond = _Indexed.of(index), share(facts.outside, facts.elements, "value")
     at = f" at {candidate.location}" if candidate is not None else ""
@@ -135,8 +151,17 @@ def _by_input(index: Index, error: ErrorFact | None, case: DiagnosisState) -> Su
             text=indexed.advice(all_read, part, facts),
             after=outside(all_read, low, high),
         ),
-        intervention=_replaced(part, indexed, case),
+        intervention=_replaced([each for each in parts if each.input == part.input], part, indexed, case),
     )
+
+
+def _row(part: InputSlice, case: DiagnosisState) -> int | None:
+    """The place in dimension 0 if the elements are those of one place, as `edges[1]`."""
+    shape = case.given.tensors[part.input].shape if case.given is not None else []
+    size = prod(shape[1:])
+    end = part.end if part.end is not None else prod(shape)
+    whole = part.stride == 1 and len(shape) > 1 and end - part.offset == size and part.offset % size == 0
+    return part.offset // size if whole else None
 
 
 @dataclass(frozen=True)
@@ -197,8 +222,10 @@ def _as_long(part: InputSlice, case: DiagnosisState) -> list[tuple[int, str]]:
     ]
 
 
-def _replaced(part: InputSlice, indexed: _Indexed, case: DiagnosisState) -> Intervention:
-    """`_clamp`, described by the changed element and the wrong row that it would read if shipped."""
+def _replaced(
+    parts: Sequence[InputSlice], part: InputSlice, indexed: _Indexed, case: DiagnosisState
+) -> Intervention:
+    """`_clamp` of `parts`, described by the first element of `part` and the row that it would then read."""
     made, facts = _clamp(part, case), case.index_values[part]
     name = name_of(case.compiled_inputs[part.input])
     row = part.high if facts.value > part.high else part.low
@@ -207,6 +234,10 @@ def _replaced(part: InputSlice, indexed: _Indexed, case: DiagnosisState) -> Inte
         what = (
             f"the {facts.outside} values of {name} outside {part.low}..{part.high} moved to the nearest limit"
         )
+    if parts[1:]:
+        outside_all = sum(case.index_values[each].outside for each in parts)
+        what = f"the {outside_all} values of {name} outside their limits moved to the nearest limit"
+        made = together(f"input:limits:{part.input}", what, [_clamp(each, case) for each in parts])
     wrong = f"{name}{facts.index} would then {indexed.wrongly_read(row)}"
     return replace(made, what=f"the call with {what}", not_for_shipping=f"Do not ship this change: {wrong}.")
 

@@ -230,8 +230,39 @@ ROWS = (
         sure=lambda case: bool(case.equals_eager),
         more=agreement,
     ),
+    _Row(
+        ("input", "given", "calls"),
+        summary="Calls {earlier} and {call}, of two threads, were given the same tensor as input {place} "
+        "({name}), with the same values: what one thread put there was lost when the other filled it.",
+        fact="calls {earlier} and {call} of two threads have the same tensors, which were not written "
+        "between them; alone, the call returns the same wrong numbers",
+        fix="give each thread a buffer of its own; [torch.empty(shape)] * n is one tensor n times",
+        value="the same tensor in two threads",
+        holds=lambda event, case: _kept(event, case) and case.equals_eager is not False,
+        sure=lambda case: case.failure_of("plain") == "differs",
+        more=agreement,
+    ),
+    _Row(
+        ("input", "written", "calls"),
+        category="input_mismatch",
+        summary="Input {place} ({name}) of call {call} is the tensor of call {earlier}, which the program "
+        "has changed in place since. No other call was given a changed tensor.",
+        fact="in-place operations on input {place} after call {earlier}, before it was given to call {call}",
+        fix="do not change an input in place where a call may be made again: x = x / 255, not x.div_(255)",
+        value="changed in place between calls",
+        holds=lambda event, case: _compared(event, case) and _only_one(event, case),
+        sure=lambda case: bool(case.equals_eager),
+        more=agreement,
+    ),
 )
 MOST_NAMED = 4
+
+
+def _only_one(event: MemoryEvent, case: DiagnosisState) -> bool:
+    """Whether no other of several calls has such an event: a program that refills its buffers has many."""
+    what = (event.act, event.interval, event.input)
+    alike = [each for each in case.captured.memory if (each.act, each.interval, each.input) == what]
+    return len(alike) == 1 and len(case.calls) > 2
 
 
 def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
@@ -301,6 +332,8 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
         "when": "the call" if event.call is not None else "the failed check",
         "how": update.how if update is not None else "load_constants",
         "thread": call.thread_name if call is not None else "",
+        "call": event.call,
+        "earlier": event.earlier,
     }
     # The graph replay or the update comes before the call, the check that rejected an output after.
     first = event.stack[:2] if event.interval == "graph" else update.stack[:1] if update is not None else []

@@ -64,7 +64,8 @@ class Options:
     """Changes of the request other than to the inputs. The package is loaded again for the call.
 
     `cast`, `copied` and `omitted` act on the updates of constants before a captured call. `updates` are
-    updates of constants after the load. `eager`: launches done in eager mode, `edit`: work that an edited
+    updates of constants after the load. `alternatives` are other options, of which the first is taken that
+    makes the call right. `eager`: launches done in eager mode, `edit`: work that an edited
     program does. `env` needs its own process.
     """
 
@@ -73,6 +74,7 @@ class Options:
     cast: Mapping[str, str] | None = None
     copied: tuple[str, ...] | None = None
     omitted: tuple[str, ...] | None = None
+    alternatives: tuple[Mapping[str, object], ...] | None = None
     operators: Literal["repair"] | None = None
     eager: EagerLaunches | None = None
     edit: EditedProgram | None = None

@@ -181,8 +181,10 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     )
 
 
-EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is inf")  # as explained by an origin
-LARGEST = 80  # largest remaining argument after the shift: the exponential of 88.7 is the largest of float32
+# As explained by an origin.
+EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is (?:inf|\S+, too large for (?P<dtype>\w+))")
+LARGEST = 80  # largest remaining argument after the shift: the exponential of 88.7 is the largest of float32,
+OF_HALF = 4  # and that of 11.1 the largest of float16, in which sums of them must fit as well
 
 
 async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> Intervention:
@@ -192,7 +194,7 @@ async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> 
     """
     found = EXPONENT.search(origin.explanation)
     assert found is not None, "only of an origin that is an exponential"
-    shift = math.ceil(float(found[1]) - LARGEST)
+    shift = math.ceil(float(found[1]) - (OF_HALF if found["dtype"] == "float16" else LARGEST))
     made, spelling = await _changed(
         context, call, origin.kernel, partial(with_exponents_shifted, shift=float(shift))
     )

@@ -380,7 +380,8 @@ def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Eff
     # Fewer elements are at fault, and no new ones: one of several causes is removed.
     if compared.cured and not compared.new and not compared.layout:
         cured = f"{counted(compared.cured, 'element')} {is_(compared.cured)} correct now"
-        return Effect.CHANGED, f"{cured}, {compared.left} still at fault"
+        still = f"{cured}, {compared.left} {is_(compared.left)} still at fault"
+        return Effect.CHANGED, f"with the change it {after.describe()}: {still}"
     return Effect.SAME, ""
 
 

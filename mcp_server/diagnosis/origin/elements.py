@@ -213,7 +213,10 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
             continue
         summed = uncast(each.args[0])
         if not isinstance(summed, Fold) or summed.kind not in ("sum", "mean"):
-            text = _too_large("a result is", value, each.dtype)
+            exponent = summed.args[0] if isinstance(summed, Apply) and summed.op == "exp" else None
+            of = value_of(exponent, computed.evaluator) if exponent is not None else None
+            what = f"exp({shown(of)}) is" if isinstance(of, float) else "a result is"
+            text = _too_large(what, value, each.dtype)
             if text:
                 return Overflow(text=text)
             continue

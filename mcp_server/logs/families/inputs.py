@@ -184,6 +184,7 @@ TABLE.error(
         r"index (?P<value>-?\d+) is out of bounds for (?:dimension|axis) (?P<dim>\d+) with size (?P<bound>\d+)",
         r"[Dd]imension out of range \(expected to be in range of (?P<range>\[.*?\]), but got (?P<value>-?\d+)\)",
         r"(?P<detail>Target (?P<value>-?\d+) is out of bounds|offsets\[0\] has to be 0.*|INDICES element is out of DATA bounds.*)",
+        r"(?P<index>offsets)\[-1\] can not be greater than input's length (?P<bound>\d+) but got offsets\[-1\] of (?P<value>\d+)",
         r"Expected (?P<detail>(?P<index>\w+) < (?P<bound>index_size|\w+_size|num_\w+) to be true)",
         r"[Ii]ndex (?P<at>\d+) of \w+ takes value (?P<value>-?\d+) which is not in the valid range \[-?\d+, (?P<bound>\d+)\)",
         r"(?P<detail>index_\w+\(\): (?:self indexing axis )?(?:index )?out of (?:range|bounds).*|indices? (?:element )?(?:is )?out of (?:range|bounds).*)",

@@ -83,6 +83,7 @@ class Outputs:
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
 MAX_COMPARED_BYTES = 1 << 20  # largest output whose values are compared; numpy writes without a count
+MOST_GIVEN = 4  # inputs given again: a program that refills its buffers has one at each call
 GRACE = 2  # calls: a loop variable holds the previous call's output until the next call returns
 
 
@@ -106,11 +107,13 @@ class _View(NamedTuple):
 
 
 class Aliases:
-    """Remembers the latest outputs that share memory with an input."""
+    """Remembers the latest inputs, and the latest outputs that share memory with one."""
 
     def __init__(self) -> None:
         self.turn = 0
         self.views: deque[_View] = deque(maxlen=MAX_WATCHED_OUTPUTS)
+        self.given: dict[int, tuple[int, int, InputMemory]] = {}  # by address: the last call, its thread
+        self.told = 0
 
     def inputs(self, leaves: list[torch.Tensor]) -> list[Optional[InputMemory]]:
         """Return the memory of the inputs of a call, without keeping it alive."""
@@ -120,6 +123,29 @@ class Aliases:
             watched = bool(address) and not leaf.is_inference()
             found.append(InputMemory(address, weakref.ref(owner), version_of(owner)) if watched else None)
         return found
+
+    def again(self, call: int, inputs: list[Optional[InputMemory]]) -> Iterable[tuple[str, int, int]]:
+        """Yield (act, input, earlier call) of tensors that an earlier call was given.
+
+        `written`: the program has changed it since. `given`: another thread gave the same tensors unchanged.
+        """
+        thread, same = threading.get_ident(), []
+        for place, now in enumerate(inputs):
+            number, by, before = (
+                self.given.get(now.address, (0, 0, None)) if now is not None else (0, 0, None)
+            )
+            if now is None or before is None or before.owner() is not now.owner():
+                continue
+            if now.version == before.version and by != thread:
+                same.append(("given", place, number))
+            elif now.version != before.version and self.told < MOST_GIVEN:
+                self.told += 1
+                yield "written", place, number
+        if inputs and len(same) == len(inputs):
+            yield same[0]
+        if len(self.given) > MAX_OUTPUTS:
+            self.given.clear()
+        self.given.update({each.address: (call, thread, each) for each in inputs if each is not None})
 
     def returned(self, call: int, inputs: list[Optional[InputMemory]], outputs: Any) -> None:
         """Watch the outputs of a call that are views of its inputs."""
@@ -348,7 +374,10 @@ class MemoryLog:
         several = threading.active_count() > 1  # another thread may write the inputs during the call
         versions = [(leaf, version_of(leaf)) for leaf in inputs] if several else []
         constants = load, self.managed.counts(load) if several else {}
-        return Watched(bool(gone), snapshot, versions, constants, self.aliases.inputs(inputs))
+        memory = self.aliases.inputs(inputs)
+        for act, place, earlier in self.aliases.again(call, memory):
+            self.tell("input", act, "calls", call, input=place, earlier=earlier)
+        return Watched(bool(gone), snapshot, versions, constants, memory)
 
     def returned(self, call: int, watched: Watched, outputs: Any, readable: bool) -> None:
         """Handle the return of `outputs`, whose device is `readable`: report what happened to the inputs."""

@@ -90,11 +90,11 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'y': 64, 'x': 8}, tile_hint=TileHint.DEFAULT,
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid2D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_embedding_mul_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_add_embedding_mul_0(in_ptr0, in_ptr1, out_ptr0, ynumel, xnumel, YBLOCK : tl.constexpr, XBLOCK : tl.constexpr):
@@ -126,7 +126,7 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_add_embedding_mul_0 == nullptr) {
-        kernels_.triton_poi_fused_add_embedding_mul_0 = loadKernel("/cache/cg2kio6w6bhsrhjdcyzuho4wu3rs742hliwdvxgygwf43usqtj4i.cubin", "triton_poi_fused_add_embedding_mul_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_embedding_mul_0 = loadKernel("/cache/cg2kio6w.cubin", "triton_poi_fused_add_embedding_mul_0", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
@@ -159,11 +159,11 @@ static inline void call_triton_poi_fused_1(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 8}, 
-        filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_1'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_1(out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -210,7 +210,7 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_1 == nullptr) {
-        kernels_.triton_poi_fused_1 = loadKernel("/cache/cmd6b4aarjdsjqdpfydxfthqvomf6wf2pm277dz3cesiymd5cx2d.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_1 = loadKernel("/cache/cmd6b4aa.cubin", "triton_poi_fused_1", 0, cubin_dir_);
     }
     CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_8 = xnumel;
@@ -242,11 +242,11 @@ static inline void call_triton_per_fused_argmax_2(
 
 
     @triton_heuristics.persistent_reduction(
-        size_hints={'x': 4, 'r0_': 64},
+
         reduction_hint=ReductionHint.INNER,
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*i64', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_per_fused_argmax_2'}
+
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*i64', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
     )
     @triton.jit
     def triton_per_fused_argmax_2(in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK : tl.constexpr):
@@ -279,7 +279,7 @@ static inline void call_triton_per_fused_argmax_2(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_per_fused_argmax_2 == nullptr) {
-        kernels_.triton_per_fused_argmax_2 = loadKernel("/cache/cfkzv4nbobi7pwxnryo6njujdv7gksbzhbvrn3pbroyyqyvh6u3c.cubin", "triton_per_fused_argmax_2", 16, cubin_dir_); 
+        kernels_.triton_per_fused_argmax_2 = loadKernel("/cache/cfkzv4nb.cubin", "triton_per_fused_argmax_2", 16, cubin_dir_);
     }
     CUdeviceptr var_11 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_12 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -318,11 +318,11 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
 
 
     @triton_heuristics.pointwise(
-        size_hints={'y': 4, 'x': 8}, tile_hint=TileHint.DEFAULT,
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'in_ptr3': '*i64', 'in_ptr4': '*i64', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid2D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'in_ptr3': '*i64', 'in_ptr4': '*i64', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3(in_ptr0, in_ptr1, in_ptr2, in_ptr3, in_ptr4, out_ptr0, ks0, ynumel, xnumel, YBLOCK : tl.constexpr, XBLOCK : tl.constexpr):
@@ -383,7 +383,7 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 == nullptr) {
-        kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 = loadKernel("/cache/ctgiuheupvtsw6r5xd6qjxokt37mx57u5on6ywhdpvwwae5uafxd.cubin", "triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 = loadKernel("/cache/ctgiuheu.cubin", "triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3", 0, cubin_dir_);
     }
     CUdeviceptr var_17 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_18 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());

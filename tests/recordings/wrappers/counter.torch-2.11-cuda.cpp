@@ -75,11 +75,11 @@ static inline void call_triton_poi_fused_add_mul_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 32}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'out_ptr2': '*fp32', 'out_ptr4': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_mul_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'out_ptr2': '*fp32', 'out_ptr4': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_add_mul_0(in_ptr0, in_ptr1, out_ptr0, out_ptr2, out_ptr4, xnumel, XBLOCK : tl.constexpr):
@@ -106,7 +106,7 @@ static inline void call_triton_poi_fused_add_mul_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_add_mul_0 == nullptr) {
-        kernels_.triton_poi_fused_add_mul_0 = loadKernel("/cache/counter/cn2z5dlefw44f5tidk6bw7gwgcxlxv4orettwfgxcgoi4c5nlwdb/cs4b466wowhaz4knm6ybm3pv6uyxsdkgynld6ol3xx4zkrtrmsg7.cubin", "triton_poi_fused_add_mul_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_mul_0 = loadKernel("/cache/counter/cn2z5dlefw44f5tidk6bw7gwgcxlxv4orettwfgxcgoi4c5nlwdb/cs4b466wowhaz4knm6ybm3pv6uyxsdkgynld6ol3xx4zkrtrmsg7.cubin", "triton_poi_fused_add_mul_0", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());

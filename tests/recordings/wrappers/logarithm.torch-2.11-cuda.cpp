@@ -97,11 +97,11 @@ static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 128}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_addmm_log_mul_sigmoid_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_addmm_log_mul_sigmoid_0(in_out_ptr0, in_ptr0, in_ptr1, xnumel, XBLOCK : tl.constexpr):
@@ -125,7 +125,7 @@ static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0 == nullptr) {
-        kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/cw4pdpbtbz46pykgz3kuxkkqs5fp4z4otj3r3pwfuhteoajrakuw.cubin", "triton_poi_fused_addmm_log_mul_sigmoid_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/cw4pdpbtbz46pykgz3kuxkkqs5fp4z4otj3r3pwfuhteoajrakuw.cubin", "triton_poi_fused_addmm_log_mul_sigmoid_0", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
@@ -157,11 +157,11 @@ static inline void call_triton_poi_fused_1(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 8}, 
-        filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_1'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_1(out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -208,7 +208,7 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_1 == nullptr) {
-        kernels_.triton_poi_fused_1 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/c2zfsfigpw37nzqux6a6e7j6kc647tvoazzu7fvmc73pfeedhg3v.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_1 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/c2zfsfigpw37nzqux6a6e7j6kc647tvoazzu7fvmc73pfeedhg3v.cubin", "triton_poi_fused_1", 0, cubin_dir_);
     }
     CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_7 = xnumel;

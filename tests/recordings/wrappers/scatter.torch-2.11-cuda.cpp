@@ -64,11 +64,11 @@ static inline void call_triton_poi_fused_ones_scatter_reduce_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 16}, 
-        filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_ones_scatter_reduce_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_ones_scatter_reduce_0(out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -86,7 +86,7 @@ static inline void call_triton_poi_fused_ones_scatter_reduce_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_ones_scatter_reduce_0 == nullptr) {
-        kernels_.triton_poi_fused_ones_scatter_reduce_0 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cf5bwtuqfnyskowqtpsxqke2hnvwlycgfd7vesuqqkbprum64msv.cubin", "triton_poi_fused_ones_scatter_reduce_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_ones_scatter_reduce_0 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cf5bwtuqfnyskowqtpsxqke2hnvwlycgfd7vesuqqkbprum64msv.cubin", "triton_poi_fused_ones_scatter_reduce_0", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_1 = xnumel;
@@ -116,11 +116,11 @@ static inline void call_triton_poi_fused_zeros_1(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 16}, 
-        filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_zeros_1'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_zeros_1(out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -138,7 +138,7 @@ static inline void call_triton_poi_fused_zeros_1(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_zeros_1 == nullptr) {
-        kernels_.triton_poi_fused_zeros_1 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cg4o3nmxwuaodxr7bvqele7zjninx3646z2qcqr72uy7kvdzsx7p.cubin", "triton_poi_fused_zeros_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_zeros_1 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cg4o3nmxwuaodxr7bvqele7zjninx3646z2qcqr72uy7kvdzsx7p.cubin", "triton_poi_fused_zeros_1", 0, cubin_dir_);
     }
     CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_5 = xnumel;
@@ -170,11 +170,11 @@ static inline void call_triton_poi_fused_index_put_zeros_2(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 8}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_index_put_zeros_2'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_index_put_zeros_2(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -197,7 +197,7 @@ static inline void call_triton_poi_fused_index_put_zeros_2(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_index_put_zeros_2 == nullptr) {
-        kernels_.triton_poi_fused_index_put_zeros_2 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/c7gzxmhcuqndokb3ysbdw432vzkianh66x755rca4unqgrz4c65q.cubin", "triton_poi_fused_index_put_zeros_2", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_index_put_zeros_2 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/c7gzxmhcuqndokb3ysbdw432vzkianh66x755rca4unqgrz4c65q.cubin", "triton_poi_fused_index_put_zeros_2", 0, cubin_dir_);
     }
     CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
@@ -231,11 +231,11 @@ static inline void call_triton_poi_fused_add_3(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 16}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_3'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_add_3(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -255,7 +255,7 @@ static inline void call_triton_poi_fused_add_3(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_add_3 == nullptr) {
-        kernels_.triton_poi_fused_add_3 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cd7d2cxfmqz5pmc7qnoo5rscxbqre7w3rduz2z4lfscf3cr3rzej.cubin", "triton_poi_fused_add_3", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_3 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cd7d2cxfmqz5pmc7qnoo5rscxbqre7w3rduz2z4lfscf3cr3rzej.cubin", "triton_poi_fused_add_3", 0, cubin_dir_);
     }
     CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());

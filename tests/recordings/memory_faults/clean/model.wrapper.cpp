@@ -118,8 +118,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[1].original_fqn = "table";
 
 
-    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+
+
     outputs_info_[0].name = "output0";
 
 }
@@ -162,11 +162,11 @@ static inline void call_triton_poi_fused_add_index_sin_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 128}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_index_sin_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_add_index_sin_0(in_ptr0, in_ptr1, in_ptr2, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -194,7 +194,7 @@ static inline void call_triton_poi_fused_add_index_sin_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_add_index_sin_0 == nullptr) {
-        kernels_.triton_poi_fused_add_index_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_index_sin_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_index_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_index_sin_0", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
@@ -227,11 +227,11 @@ static inline void call_triton_poi_fused_1(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 4}, 
-        filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_1'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_1(out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -262,7 +262,7 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_1 == nullptr) {
-        kernels_.triton_poi_fused_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_1", 0, cubin_dir_);
     }
     CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_8 = xnumel;
@@ -441,16 +441,16 @@ void AOTInductorModel::run_impl(
 
     if ((reinterpret_cast<std::uintptr_t>(arg3_1.data_ptr()) & (16 -1)) != 0) {
 
-        AtenTensorHandle arg3_1_aligned;
-        aoti_torch_clone_preserve_strides(arg3_1, &arg3_1_aligned);
-        arg3_1 = std::move(RAIIAtenTensorHandle(arg3_1_aligned));
+
+
+
     }
 
     if ((reinterpret_cast<std::uintptr_t>(arg4_1.data_ptr()) & (16 -1)) != 0) {
 
-        AtenTensorHandle arg4_1_aligned;
-        aoti_torch_clone_preserve_strides(arg4_1, &arg4_1_aligned);
-        arg4_1 = std::move(RAIIAtenTensorHandle(arg4_1_aligned));
+
+
+
     }
     auto arg3_1_size = arg3_1.sizes();
     int64_t s23 = arg3_1_size[0];

@@ -37,8 +37,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     constants_info_[0].original_fqn = "head.weight";
 
 
-    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+
+
     outputs_info_[0].name = "output0";
 
 }
@@ -83,9 +83,9 @@ static inline void call_first_kernel_0(
 
     @triton_heuristics.user_autotune(
         configs=[],
-        inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'first_kernel_0'},
-        triton_meta={'signature': {'values': '*fp32', 'offsets': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'width': 16}},
-        filename=__file__,
+
+        triton_meta={'signature': {'values': '*fp32', 'offsets': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'constants': {'width': 16}},
+
         custom_kernel=True,
     )
     @triton.jit
@@ -102,7 +102,7 @@ static inline void call_first_kernel_0(
     uint32_t grid_2 = _grid_2;
 
     if (kernels_.first_kernel_0 == nullptr) {
-        kernels_.first_kernel_0 = loadKernel("/cache/kernel.cubin", "first_kernel", 0, cubin_dir_); 
+        kernels_.first_kernel_0 = loadKernel("/cache/kernel.cubin", "first_kernel", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(values.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(offsets.data_ptr());
@@ -133,11 +133,11 @@ static inline void call_triton_poi_fused_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 4}, 
-        filename=__file__,
-        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_0(out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -168,7 +168,7 @@ static inline void call_triton_poi_fused_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_0 == nullptr) {
-        kernels_.triton_poi_fused_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_0", 0, cubin_dir_);
     }
     CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_6 = xnumel;
@@ -346,16 +346,16 @@ void AOTInductorModel::run_impl(
 
     if ((reinterpret_cast<std::uintptr_t>(arg2_1.data_ptr()) & (16 -1)) != 0) {
 
-        AtenTensorHandle arg2_1_aligned;
-        aoti_torch_clone_preserve_strides(arg2_1, &arg2_1_aligned);
-        arg2_1 = std::move(RAIIAtenTensorHandle(arg2_1_aligned));
+
+
+
     }
 
     if ((reinterpret_cast<std::uintptr_t>(arg3_1.data_ptr()) & (16 -1)) != 0) {
 
-        AtenTensorHandle arg3_1_aligned;
-        aoti_torch_clone_preserve_strides(arg3_1, &arg3_1_aligned);
-        arg3_1 = std::move(RAIIAtenTensorHandle(arg3_1_aligned));
+
+
+
     }
     auto arg2_1_size = arg2_1.sizes();
     int64_t s59 = arg2_1_size[0];

@@ -105,9 +105,9 @@ static inline void call_lookup_kernel_0(
 
     @triton_heuristics.user_autotune(
         configs=[],
-        inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'lookup_kernel_0'},
-        triton_meta={'signature': {'table': '*fp32', 'ids': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'width': 16}},
-        filename=__file__,
+
+        triton_meta={'signature': {'table': '*fp32', 'ids': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'constants': {'width': 16}},
+
         custom_kernel=True,
     )
     @triton.jit
@@ -123,7 +123,7 @@ static inline void call_lookup_kernel_0(
     uint32_t grid_2 = _grid_2;
 
     if (kernels_.lookup_kernel_0 == nullptr) {
-        kernels_.lookup_kernel_0 = loadKernel("/cache/kernel.cubin", "lookup_kernel", 0, cubin_dir_); 
+        kernels_.lookup_kernel_0 = loadKernel("/cache/kernel.cubin", "lookup_kernel", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(table.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(ids.data_ptr());
@@ -156,11 +156,11 @@ static inline void call_triton_poi_fused_add_addmm_relu_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 128}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_addmm_relu_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_add_addmm_relu_0(in_out_ptr0, in_ptr0, in_ptr1, xnumel, XBLOCK : tl.constexpr):
@@ -184,7 +184,7 @@ static inline void call_triton_poi_fused_add_addmm_relu_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_add_addmm_relu_0 == nullptr) {
-        kernels_.triton_poi_fused_add_addmm_relu_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_addmm_relu_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_addmm_relu_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_addmm_relu_0", 0, cubin_dir_);
     }
     CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
     CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
@@ -366,16 +366,16 @@ void AOTInductorModel::run_impl(
 
     if ((reinterpret_cast<std::uintptr_t>(arg3_1.data_ptr()) & (16 -1)) != 0) {
 
-        AtenTensorHandle arg3_1_aligned;
-        aoti_torch_clone_preserve_strides(arg3_1, &arg3_1_aligned);
-        arg3_1 = std::move(RAIIAtenTensorHandle(arg3_1_aligned));
+
+
+
     }
 
     if ((reinterpret_cast<std::uintptr_t>(arg4_1.data_ptr()) & (16 -1)) != 0) {
 
-        AtenTensorHandle arg4_1_aligned;
-        aoti_torch_clone_preserve_strides(arg4_1, &arg4_1_aligned);
-        arg4_1 = std::move(RAIIAtenTensorHandle(arg4_1_aligned));
+
+
+
     }
     auto arg3_1_size = arg3_1.sizes();
     int64_t s23 = arg3_1_size[0];

@@ -25,8 +25,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     inputs_info_[0].name = "arg0_1";
 
 
-    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+
+
     outputs_info_[0].name = "output0";
 
 }
@@ -67,11 +67,11 @@ static inline void call_triton_poi_fused_sin_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 128}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_sin_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_sin_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -89,7 +89,7 @@ static inline void call_triton_poi_fused_sin_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_sin_0 == nullptr) {
-        kernels_.triton_poi_fused_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_sin_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_sin_0", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -125,9 +125,9 @@ static inline void call_half_kernel_0(
 
     @triton_heuristics.user_autotune(
         configs=[],
-        inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'half_kernel_0'},
-        triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'count': 'i32', 'block': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'block': 128}},
-        filename=__file__,
+
+        triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'count': 'i32', 'block': 'constexpr'}, 'constants': {'block': 128}},
+
         custom_kernel=True,
     )
     @triton.jit
@@ -141,7 +141,7 @@ static inline void call_half_kernel_0(
     uint32_t grid_2 = _grid_2;
 
     if (kernels_.half_kernel_0 == nullptr) {
-        kernels_.half_kernel_0 = loadKernel("/cache/kernel.cubin", "half_kernel", 0, cubin_dir_); 
+        kernels_.half_kernel_0 = loadKernel("/cache/kernel.cubin", "half_kernel", 0, cubin_dir_);
     }
     CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
     CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
@@ -173,11 +173,11 @@ static inline void call_triton_poi_fused_cos_1(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 128}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_cos_1'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_cos_1(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -195,7 +195,7 @@ static inline void call_triton_poi_fused_cos_1(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_cos_1 == nullptr) {
-        kernels_.triton_poi_fused_cos_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_cos_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_cos_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_cos_1", 0, cubin_dir_);
     }
     CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_11 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -317,9 +317,9 @@ void AOTInductorModel::run_impl(
 
     if ((reinterpret_cast<std::uintptr_t>(arg0_1.data_ptr()) & (16 -1)) != 0) {
 
-        AtenTensorHandle arg0_1_aligned;
-        aoti_torch_clone_preserve_strides(arg0_1, &arg0_1_aligned);
-        arg0_1 = std::move(RAIIAtenTensorHandle(arg0_1_aligned));
+
+
+
     }
     auto arg0_1_size = arg0_1.sizes();
     int64_t s77 = arg0_1_size[0];

@@ -25,8 +25,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
     inputs_info_[0].name = "arg0_1";
 
 
-    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+
+
     outputs_info_[0].name = "output0";
 
 }
@@ -67,11 +67,11 @@ static inline void call_triton_poi_fused_addresses_sin_0(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 128}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_addresses_sin_0'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_addresses_sin_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -89,7 +89,7 @@ static inline void call_triton_poi_fused_addresses_sin_0(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_addresses_sin_0 == nullptr) {
-        kernels_.triton_poi_fused_addresses_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_addresses_sin_0", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_addresses_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_addresses_sin_0", 0, cubin_dir_);
     }
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -124,9 +124,9 @@ static inline void call_chase_kernel_0(
 
     @triton_heuristics.user_autotune(
         configs=[],
-        inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'], 'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'chase_kernel_0'},
-        triton_meta={'signature': {'pointers': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {'width': 16}},
-        filename=__file__,
+
+        triton_meta={'signature': {'pointers': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'constants': {'width': 16}},
+
         custom_kernel=True,
     )
     @triton.jit
@@ -142,7 +142,7 @@ static inline void call_chase_kernel_0(
     uint32_t grid_2 = _grid_2;
 
     if (kernels_.chase_kernel_0 == nullptr) {
-        kernels_.chase_kernel_0 = loadKernel("/cache/kernel.cubin", "chase_kernel", 0, cubin_dir_); 
+        kernels_.chase_kernel_0 = loadKernel("/cache/kernel.cubin", "chase_kernel", 0, cubin_dir_);
     }
     CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(pointers.data_ptr());
     CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
@@ -174,11 +174,11 @@ static inline void call_triton_poi_fused_add_1(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 128}, 
-        filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_1'},
-        min_elem_per_thread=0
+
+
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
+
+
     )
     @triton.jit
     def triton_poi_fused_add_1(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -197,7 +197,7 @@ static inline void call_triton_poi_fused_add_1(
     uint32_t grid_2 = 1;
 
     if (kernels_.triton_poi_fused_add_1 == nullptr) {
-        kernels_.triton_poi_fused_add_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_1", 0, cubin_dir_);
     }
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
@@ -320,9 +320,9 @@ void AOTInductorModel::run_impl(
 
     if ((reinterpret_cast<std::uintptr_t>(arg0_1.data_ptr()) & (16 -1)) != 0) {
 
-        AtenTensorHandle arg0_1_aligned;
-        aoti_torch_clone_preserve_strides(arg0_1, &arg0_1_aligned);
-        arg0_1 = std::move(RAIIAtenTensorHandle(arg0_1_aligned));
+
+
+
     }
     auto arg0_1_size = arg0_1.sizes();
     int64_t s77 = arg0_1_size[0];
