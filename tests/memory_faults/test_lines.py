@@ -56,26 +56,6 @@ def test_either_pointer_of_a_choice_may_be_meant() -> None:
         assert first(source, "tl.load(p)").parameters == ("x", "table")
 
 
-@pytest.mark.parametrize(
-    ("mask", "sides"),
-    [
-        ("inside & (src < n)", {"high"}),
-        ("bounded", {"high"}),
-        ("bounded & (0 <= src)", {"low", "high"}),
-        ("inside", set()),
-        ("inside | (src < n)", set()),
-    ],
-)
-def test_the_sides_on_which_a_mask_bounds_a_loaded_index(mask: str, sides: set[str]) -> None:
-    """By tests of what is loaded, also through variables; not of a position, nor by one of two."""
-    source = (
-        "def k(x, table, out, n):\n    offs = tl.program_id(0) * 64\n    inside = offs < n\n"
-        "    src = offs + tl.load(x + offs, mask=inside)\n    bounded = inside & (src < n)\n"
-        f"    v = tl.load(table + src, mask={mask}, other=0.0)\n"
-    )
-    assert first(source, "table + ").bounded == sides
-
-
 # Reductions of a user's Triton kernel: masked lanes that take part, and sums kept in 16 bits.
 
 SOFTMAX = """

@@ -94,27 +94,6 @@ def test_an_overflow_is_found_where_one_lane_has_one(
         assert found.wrapped == int(np.int64(found.exact).astype(np.int32)) != found.exact
 
 
-@pytest.mark.parametrize(
-    ("numel", "wide", "wrong"), [(1 << 31, 0, 0), ((1 << 31) + 1, 0, 1), (1 << 33, 1, 0)]
-)
-def test_an_index_has_the_type_of_its_code(numel: int, wide: bool, wrong: bool) -> None:
-    """An index of 32 bits reaches 2**31 elements and no more; one of 64 bits all."""
-    kernel = triton("tl.store(out_ptr0 + (xindex), 0, xmask)", {"out_ptr0": "*i8", "xnumel": "i64"})
-    if wide:
-        changed = kernel.source.replace("tl.program_id(0)", "tl.program_id(0).to(tl.int64)")
-        kernel = Kernel(kernel.name, kernel.kind, kernel.symbol, (), 1, changed)
-    (access,) = read_accesses(kernel)
-    assert Spans(access, {"xnumel": numel}).may_overflow == wrong
-    last = next(iter(lanes(access, {"xnumel": numel})))
-    assert last.offset(access) == (numel - 1 if not wrong else -(1 << 31))
-    # Inductor writes no mask, or `None`, where the sizes fill the blocks: every lane makes the access.
-    for mask in ("", ", None", ", mask=None"):
-        kernel = triton(f"tl.store(out_ptr0 + (2 * xindex), 0{mask})", {"out_ptr0": "*i8", "xnumel": "i32"})
-        (access,) = read_accesses(kernel)
-        every = lanes(access, {"xnumel": 8, "XBLOCK": 8, "tl.num_programs(0)": 1})
-        assert access.test is None and max(lane.offset(access) or 0 for lane in every) == 14
-
-
 USER = """
 @triton_heuristics.user_autotune(triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'stride': 'i32',
     'n': 'i32', 'block': 'constexpr'}, 'constants': {'block': 64}})

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from mcp_server.package.kernels import Kernel, Parameter
-from mcp_server.package.terms.accesses import position_of, slice_read
+from mcp_server.package.terms.accesses import position_of
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.parts import number
-from mcp_server.package.terms.program import Check, Program, Store, read_program
-from mcp_server.package.terms.syntax import read_cpp
-from mcp_server.package.terms.term import Element, Number, Position, Range, Scalar, Size, Term
-from mcp_server.package.terms.translate import Translator
+from mcp_server.package.terms.program import Program, Store, read_program
+from mcp_server.package.terms.term import Element, Scalar, Term
 from mcp_server.package.wrapper import read_wrapper
 from tests.package.terms.made import unread
 from tests.recorded import RECORDINGS
@@ -268,26 +266,3 @@ def k(in_out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexp
         tl.store(in_out_ptr0 + ({place}), tmp0 * 2 + r0_index, r0_index < r0_numel)
 """
     assert read_program(Kernel("k", "triton", "k", (), 1, source)).is_understood is apart
-
-
-@pytest.mark.parametrize(
-    ("index", "ranges", "found"),
-    [
-        ("x0", {"x0": 81}, range(81)),
-        ("x0 + 81L", {"x0": 81}, range(81, 162)),
-        ("x0 + ks0", {"x0": 81}, range(81, 162)),
-        ("x1 + 81L*x0", {"x0": 2, "x1": 81}, range(162)),
-        ("x1 + 81L*x0", {"x0": 2, "x1": 80}, None),  # without the last column
-        ("54L*x0 + 5L", {"x0": 3}, range(5, 114, 54)),
-        ("7L", {}, range(7, 8)),
-    ],
-)
-def test_a_check_is_made_of_a_slice_or_of_none(
-    index: str, ranges: dict[str, int], found: range | None
-) -> None:
-    """The elements that are read: no others are judged by the check."""
-    names: dict[str, Term] = {"ks0": Size("ks0"), **{name: Position(name) for name in ranges}}
-    place = Translator(names.__getitem__).term(read_cpp(index))
-    loops = tuple(Range(name, Number(0, "int64"), Number(stop, "int64")) for name, stop in ranges.items())
-    check = Check(1, Element("in_ptr0", place, "int64"), None, None, loops)
-    assert slice_read(check, "in_ptr0", {"ks0": 81}) == found
