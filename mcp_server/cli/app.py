@@ -113,7 +113,7 @@ def add_command(
     """Add a command with the operation's parameters; those in `more` replace parameters of the same name."""
     replaced = {parameter.name for parameter in more}
     own = [parameter for parameter in parameters_of(operation.arguments) if parameter.name not in replaced]
-    parameters = [*more, *own, AS_JSON]
+    parameters = [*own, *more, AS_JSON]
 
     def command(**given: Any) -> None:
         raise typer.Exit(run(given))

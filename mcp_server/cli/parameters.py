@@ -50,6 +50,7 @@ REST_HELP = "Arguments of the script or program; put -- before those that start 
 # Arguments whose text for agents mentions what only agents have. All others use the same text for both.
 OPTIONS = {
     "flags": "A flag, such as TORCHINDUCTOR_NAN_ASSERTS=1. Repeat it for more.",
+    "inputs": "Inputs of the call: a file of torch.save, or JSON as in the examples of diagnose.",
     "log": "Log of a failing run.",
     "env": "An environment variable. Repeat it for more.",
 }
@@ -155,7 +156,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
         values.update(found)
     elif not any(values.get(name) for name in (*TARGETS, *WITHOUT_TARGET)) and "script" in targets_of(model):
         words = listed([TARGETS[kind] for kind in targets_of(model)], "or")
-        raise ProblemError(f"nothing to work on: give {words}")
+        raise ProblemError(f"nothing to work on: give {words}", next_call="aoti-debug diagnose serve.py")
     return validated(model, values)
 
 

@@ -115,16 +115,16 @@ class WorkloadArguments(ProgramArguments):
 class DiagnoseArguments(WorkloadArguments):
     """A workload or the log of one, and the time limit for the whole procedure."""
 
-    exported: str = Field(
-        default="", description="Exported program (.pt2), also as a package's reference; not with a script."
-    )
     inputs: Inputs = ""
+    exported: str = Field(
+        default="", description="Exported program (.pt2), alone or as the reference of a package."
+    )
     log: str = Field(default="", description="Log of a failing run, or a job to continue.")
     recording: str = Field(
         default="",
-        description="Folder of `record` or of torch's kernel captures, or a core file.",
+        description="Folder that `record` or torch's kernel capture wrote, or a core file.",
     )
-    pid: int = Field(default=0, ge=0, description="Process to look at; it keeps running.")
+    pid: int = Field(default=0, ge=0, description="Id of a process to look at; it keeps running.")
     budget_s: float = Field(
         default=300, ge=1, le=86_400, description="Limit of the whole diagnosis, 1-86400 s. Default: 300."
     )
@@ -202,7 +202,7 @@ class TraceArguments(CallArguments):
 class TryArguments(CallArguments):
     changes: list[str] = Field(
         default=[],
-        description="Changes of inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'.",
+        description="Changes of inputs, as 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'.",
     )
     kernel: str = Field(default="", description="Name of a kernel.")
     replace: list[str] = Field(
