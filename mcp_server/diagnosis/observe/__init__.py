@@ -75,8 +75,8 @@ class Limit:
         """Raise BudgetTooShort if only the budget ended the run, which then proves nothing."""
         if self.cut and finished.ending == "timeout":
             raise BudgetTooShort(
-                f"{what} did not end within the {self.seconds:.0f} s that the budget left for it, "
-                "too short to tell a slow one from one that hangs: give a larger budget_s"
+                f"{what} did not end within the {self.seconds:.0f} s that the budget left for it. "
+                "It may be slow or hang: give a larger budget_s"
             )
 
 
