@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -84,23 +85,38 @@ def tools_page() -> str:
     ]
     every: list[Declaration] = [*OPERATIONS, WAIT_JOB, STOP_JOB]
     lines += [f"| [`{one.name}`](#{one.name}) | {one.title} | {runs(one)} |" for one in every]
+    taken = Counter(pair for one in every for pair in rows_of(one).items())
+    shared = dict(pair for pair, tools in reversed(taken.most_common()) if tools >= SEVERAL)
     for one in every:
-        lines += tool_lines(one)
+        lines += tool_lines(one, shared.values())
+    lines += ["", "## Shared arguments", "", ARGUMENT_HEAD, "| --- | --- | --- |", *sorted(shared.values())]
     return "\n".join(lines) + "\n"
 
 
-def tool_lines(one: Declaration) -> Iterator[str]:
-    """The section of one tool."""
-    yield from ("", f"## {one.name}", "", one.description, "")
-    yield from ("| argument | in a shell | meaning |", "| --- | --- | --- |")
+SEVERAL = 3  # tools that take an argument with the same words: it is described once
+ARGUMENT_HEAD = "| argument | in a shell | meaning |"
+
+
+def tool_lines(one: Declaration, shared: Collection[str]) -> Iterator[str]:
+    """The section of one tool: its own arguments, and the names of those that others take as well."""
+    yield from ("", f"## {one.name}", "", one.description)
+    rows = rows_of(one)
+    if own := [row for row in rows.values() if row not in shared]:
+        yield from ("", ARGUMENT_HEAD, "| --- | --- | --- |", *own)
+    if others := [f"`{name}`" for name, row in rows.items() if row in shared]:
+        yield from ("", f"[Shared arguments](#shared-arguments): {', '.join(others)}.")
+    if examples := getattr(one, "examples", ()):
+        yield from ("", "```console", *(f"$ {example}" for example in examples), "```")
+
+
+def rows_of(one: Declaration) -> dict[str, str]:
+    """The row of each argument of a tool, by its name."""
+    rows = {}
     for name, field in fields_of(one.arguments):
         said = option_help(name, field.description or "")
-        text = " ".join(filter(None, (said, choices(field.annotation, said))))
-        text = text.replace("|", "\\|")
-        yield f"| `{name}` | {in_a_shell(name, field, one)} | {text} |"
-    examples = getattr(one, "examples", ())
-    if examples:
-        yield from ("", "```console", *(f"$ {example}" for example in examples), "```")
+        text = " ".join(filter(None, (said, choices(field.annotation, said)))).replace("|", "\\|")
+        rows[name] = f"| `{name}` | {in_a_shell(name, field, one)} | {text} |"
+    return rows
 
 
 def in_a_shell(name: str, field: FieldInfo, tool: Declaration) -> str:
