@@ -117,7 +117,7 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
         operand = operand_text(line.code, operation.op)
         if operand and operation.value:
             computes = f"{Path(line.file).name}:{line.line} computes {operation.op}({operand})"
-            found = [f"{computes}. Here {operand} is {operation.value}, and {origin.explanation}."]
+            found = [f"{computes}. Here {operand} is {operation.value}, so {origin.explanation}."]
             break
     else:
         lines = [line for line in guilty.model_locations if may_leave_domain(line.code, operation.op)]

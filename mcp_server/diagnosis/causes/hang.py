@@ -211,6 +211,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     said, advice = _AT_ITS_LIMIT[does]
     who = f"all {len(threads)} threads of the program" if threads[1:] else "the program"
     at = [f"{each.thread} was in {each.frames[-1].function}" for each in threads[:4]]
+    at = [fact.replace("<module>", "the script itself") for fact in at]
     told = said.format(quiet=quiet, who=who, place=place)
     yield _Hang(
         guilty=component("script", place, lines[:4]),
