@@ -26,7 +26,7 @@ from mcp_server.diagnosis.causes.compiler import may_be_decided, without_roundin
 from mcp_server.diagnosis.causes.invalid_package import remarks_on_file
 from mcp_server.diagnosis.kept_files import leave_proof, leave_subject
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
-from mcp_server.diagnosis.observe.program import put_back
+from mcp_server.diagnosis.observe.program import put_back, recorded_call
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -148,6 +148,8 @@ async def diagnose(
         if workload.inputs is not None:
             request.update(cast(ReplayRequest, run_request(workload)))
         case.call = CallSpec("run", request, workload.package, inputs)
+        if taken is not None:
+            case.call = recorded_call(workload, taken)
     try:
         async with context.sharing_imports():
             import_ahead(case, context)

@@ -205,7 +205,7 @@ def _only_built(case: DiagnosisState) -> bool:
 
 def not_called(case: DiagnosisState) -> bool:
     """Whether what was given compiled or loaded, but no inputs were given to call it with."""
-    return _only_built(case) or (case.only_loaded and not case.failed)
+    return _only_built(case) or (case.only_loaded and not case.failed and case.taken is None)
 
 
 def _of_process(process: ProcessSeen) -> list[NextStep]:
@@ -382,6 +382,8 @@ def open_question(case: DiagnosisState) -> str:
         return f"Nothing could be run: {case.notes[0]}."
     if case.cut_short:
         return ""
+    if case.only_loaded and case.taken is not None:
+        return case.taken.open
     if not_called(case):
         what = "program compiles, but its package" if _only_built(case) else "package loads, but its model"
         return f"The {what} was not called."

@@ -237,7 +237,8 @@ class ProgramSeen:
 
     @property
     def updates(self) -> list[CapturedUpdate]:
-        return self.captured.updates
+        given = self.taken.weights if self.taken is not None else None
+        return [*self.captured.updates, *([given] if given is not None else [])]
 
     @property
     def suspect_call(self) -> CapturedCall | None:

@@ -431,6 +431,8 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
             where = "returns, which shows where it fails, but not which value is wrong"
             return f"{last.intervention.what} {where}: change only that value with try_fix"
         return f"{last.intervention.what}: {last.reason or last.after.describe()}"
+    if case.only_loaded and case.taken is not None:
+        return "the process is gone, and no call of it can be repeated"
     if case.only_loaded:
         return f"no inputs of the failing call were given ({argument('inputs')})"
     if suspect.guilty.kind == "script" and isinstance(case.workload, ScriptWorkload):

@@ -33,12 +33,14 @@ from mcp_server.recorder.package import LoadedLibrary
 from mcp_server.recorder.remains import (
     FUTEX,
     LARGEST_READ,
+    LIBC,
     MOST_LOOKED_AT,
     NEXT,
     WAITS,
     Mapping,
     Remains,
     ThreadState,
+    library_of,
 )
 from mcp_server.recorder.ring import (
     MOST_DIM,
@@ -61,9 +63,10 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 _NOTE = struct.Struct("<III")  # Elf64_Nhdr
 _FILES = struct.Struct("<QQ")  # fill_files_note, linux/fs/binfmt_elf.c
 _FILE = struct.Struct("<QQQ")
+_ACCESS = struct.Struct("<iii4xQ")  # siginfo_t: si_signo, si_errno, si_code, si_addr
 _CORE, _X86_64, _LOAD, _NOTES, _MANY_SEGMENTS = 4, 62, 1, 4, 0xFFFF
-_PRSTATUS, _FILE_NOTE = 1, 0x46494C45
-_NAMES = {_PRSTATUS: "NT_PRSTATUS", _FILE_NOTE: "NT_FILE"}
+_PRSTATUS, _FILE_NOTE, _SIGINFO = 1, 0x46494C45, 0x53494749
+_NAMES = {_PRSTATUS: "NT_PRSTATUS", _FILE_NOTE: "NT_FILE", _SIGINFO: "NT_SIGINFO"}
 _MACHINES = {3: "x86", 8: "MIPS", 21: "PowerPC", 22: "s390", 40: "ARM", 183: "AArch64", 243: "RISC-V"}
 REGISTERS = struct.Struct("<27Q")  # user_regs_struct, sys/user.h
 RBP, RDI, CALL, RIP, RSP = 4, 14, 15, 16, 19  # CALL: the number of the system call, or -1
@@ -83,6 +86,7 @@ class _Core:
     pages: list[tuple[int, int, int]] = field(default_factory=list)  # address, bytes, offset in the file
     notes = note_bytes = 0
     is_cut = False
+    address = 0  # of the access that ended the process
 
     def read(self, place: int, count: int, what: str) -> bytes:
         """Read `count` bytes at `place`. Raise `ProblemError` if the file ends before them."""
@@ -144,6 +148,8 @@ def _remains(core: _Core) -> Remains:
         tuple(core.maps),
         lambda at, count: _dumped(core, at, count),
         is_cut=core.is_cut,
+        address=core.address,
+        said=_last_words(core),
         place=lambda at, count: _place(core, at, count),
     )
 
@@ -217,6 +223,9 @@ def _keep(core: _Core, kind: int, raw: bytes, name: str) -> None:
         core.threads.append(_thread(raw))
     elif kind == _FILE_NOTE:
         core.maps += _files(core, raw, name)
+    elif kind == _SIGINFO and len(raw) >= _ACCESS.size:
+        *_, code, core.address = _ACCESS.unpack_from(raw)
+        core.address *= code > 0  # otherwise somebody sent the signal
 
 
 def _thread(raw: bytes) -> ThreadState:
@@ -278,6 +287,23 @@ def _dumped(core: _Core, address: int, count: int) -> bytes:
         return b""
 
 
+LONGEST_SAID = 200
+
+
+def _last_words(core: _Core) -> str:
+    """The message with which glibc aborted, which it keeps for core files; empty if there is none."""
+    mapped = next((m for m in core.maps if m.offset == 0 and LIBC.match(library_of(m.path))), None)
+    found = _symbols(Path(mapped.path), [_MESSAGE]) if mapped is not None else {}
+    if mapped is None or not found:
+        return ""
+    pointer = _dumped(core, mapped.start + found[_MESSAGE], 8)
+    text = _dumped(core, int.from_bytes(pointer, "little") + 4, LONGEST_SAID) if any(pointer) else b""
+    return text.partition(b"\0")[0].decode("utf-8", "replace").strip()
+
+
+_MESSAGE = "__abort_msg"  # struct abort_msg_s: its size, then the text (glibc 2.31-2.41)
+
+
 MOST_CALLS = 8  # threads whose inputs are searched for, the one with the signal first
 MODE = "core"
 STACK = 256 << 10  # bytes of the stack to search
@@ -305,16 +331,20 @@ def calls_of_core(path: Path, package: Package, library: Path) -> Recording:
         build_id = next(iter(loaded.build_ids), "")
         reader = MemoryReader(path, remains)
         calls: list[RecordedCall] = []
+        first = remains.threads[0]
+        died = tuple(loaded.unwinder.addresses(first)) if first.signal else ()
         for thread in remains.threads[:MOST_LOOKED_AT]:
             stack = loaded.unwinder.addresses(thread) if len(calls) < MOST_CALLS else []
             inside = any(loaded.is_at(m.path) for at in stack if (m := remains.mapping(at)) is not None)
             if inside or reader.ended_with_inputs(thread, package.inputs):
                 calls.append(_call(thread, tuple(stack), package, reader))
-    first = remains.threads[0]
     maps = "".join(f"{m.start:x}-{m.end:x} r-xp {m.offset:x} 00:00 0 {m.path}\n" for m in remains.maps)
     return Recording(
         path, first.number, 0, False, MODE, 0, (RecordedModel(library.name, build_id, 0),), tuple(calls),
-        Crash(first.signal, 0, first.number) if first.signal else None, maps=maps,
+        Crash(first.signal, remains.address, first.number, first.sp, died, remains.said)
+        if first.signal
+        else None,
+        maps=maps,
     )  # fmt: skip
 
 
@@ -417,7 +447,7 @@ class MemoryReader:
         kept = Bytes(self.core, place, span) if place is not None else None
         return RecordedInput(
             DTYPES[dtype], f"{name}:{index}" if name == "cuda" else name, sizes, strides, span,
-            "no" if kept is None else "at failure", kept,
+            "no" if kept is None else "at failure", kept, address=data + offset * item,
         )  # fmt: skip
 
     def _layout(self, address: int, dim: int) -> tuple[int, ...]:

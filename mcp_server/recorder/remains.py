@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Mapping as Map
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -184,6 +185,94 @@ def _text(raw: bytes | str) -> str:
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
 
 
+Death = Literal["stack", "file", "null", "abort", "other"]
+NEAR_STACK = 1 << 16  # bytes from the stack pointer to an access that missed the stack
+NULL_PAGE = 4096
+_NAMES_INSIDE = re.compile(r"_ZN?[KL]*(?=\d)")
+
+
+@dataclass(frozen=True)
+class CrashSite:
+    """Where and how a process died: the host's lines, innermost first, and its innermost own function.
+
+    `memory` says what was at the address of the access; `said` is the last message of libc. `address` is 0
+    without an access. `inside` is the thread of the call that the crashing thread belongs to, or 0.
+    """
+
+    signal: str
+    thread: int
+    death: Death
+    memory: str
+    function: str
+    lines: tuple[SourceLine, ...]
+    address: int = 0
+    said: str = ""
+    inside: int = 0
+
+    @property
+    def words(self) -> str:
+        """The death in a sentence without its end, without the place."""
+        said = f" ({self.said})" if self.said else ""
+        return f"thread {self.thread} died of {self.signal}{said}" + (
+            f": {self.memory}" if self.memory else ""
+        )
+
+    @property
+    def place(self) -> str:
+        """The host's line and function; empty if neither is known."""
+        at = f"{PurePosixPath(self.lines[0].file).name}:{self.lines[0].line}" if self.lines else ""
+        return ", ".join(filter(None, (at, self.function)))
+
+
+def crash_site(
+    number: int, thread: int, address: int, sp: int, stack: Sequence[int], maps: Sequence[Mapping]
+) -> CrashSite:
+    """Describe how a thread died of signal `number`, from its stack and the mapped files."""
+    death, memory = _death(number, address, sp, maps)
+    return CrashSite(
+        signal_name(number), thread, death, memory, _own_function(stack, maps),
+        tuple(islice(host_lines(stack, maps), 2)), address,
+    )  # fmt: skip
+
+
+def _death(number: int, address: int, sp: int, maps: Sequence[Mapping]) -> tuple[Death, str]:
+    place = next((each for each in maps if each.start <= address < each.end), None)
+    if number == signal.SIGSEGV and sp and abs(address - sp) < NEAR_STACK:
+        return "stack", "its stack is used up"
+    if number == signal.SIGBUS and place is not None:
+        at, path = address - place.start + place.offset, Path(place.path.removesuffix(" (deleted)"))
+        now = f", which has {path.stat().st_size} bytes now" if path.is_file() else ""
+        return "file", f"it read byte {at} of {path}{now}: the file was cut while it was mapped"
+    if number in (signal.SIGSEGV, signal.SIGBUS) and 0 < address < NULL_PAGE:
+        return "null", f"it used a null pointer (address {address:#x})"
+    if number in (signal.SIGSEGV, signal.SIGBUS) and address:
+        return "other", f"it used address {address:#x}"
+    return ("abort" if number == signal.SIGABRT else "other"), ""
+
+
+def _own_function(stack: Sequence[int], maps: Sequence[Mapping]) -> str:
+    """Return the innermost function that is not of torch or the system, with its library."""
+    for address in stack:
+        place = next((each for each in maps if each.start <= address < each.end), None)
+        if place is None or FOREIGN.search(place.path):
+            continue
+        name = function_at(Path(place.path), address - place.start + place.offset - 1)
+        if name:
+            return f"{_readable(name)} of {library_of(place.path)}"
+    return ""
+
+
+def _readable(symbol: str) -> str:
+    """Return the name in a mangled C++ symbol, without its arguments: `Decoder::decode`."""
+    start = _NAMES_INSIDE.match(symbol)
+    at, names = start.end() if start is not None else 0, []
+    while at and (digits := re.match(r"\d+", symbol[at:])):
+        end = at + digits.end() + int(digits[0])
+        names.append(symbol[at + digits.end() : end])
+        at = end
+    return "::".join(names) or symbol
+
+
 LARGEST_READ = 1 << 20  # bytes of memory at a time
 NEXT = "gcore PID for a core file of a process that runs; `ulimit -c unlimited` before it starts"
 WAITS = {
@@ -224,6 +313,7 @@ class Remains:
     """The threads, starting with the one that got the signal. `read` returns fewer bytes at memory gaps.
 
     `unknown` are threads of a live process that compute and could not be stopped to read their position.
+    `address` is that of the access that the first thread died of, `said` the last message of libc.
     `is_cut` is True if the core file ends before its last page. `place` returns the offset of memory in the
     core file. None for a live process, and for memory that is not in the file.
     """
@@ -233,6 +323,8 @@ class Remains:
     read: Callable[[int, int], bytes]
     unknown: tuple[int, ...] = ()
     is_cut: bool = False
+    address: int = 0
+    said: str = ""
     place: Callable[[int, int], int | None] = lambda _address, _count: None
 
     def mapping(self, address: int) -> Mapping | None:

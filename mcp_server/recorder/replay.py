@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import gt
 from pathlib import Path
@@ -15,16 +15,26 @@ import anyio.to_thread
 
 from mcp_server.errors import ProblemError, argument
 from mcp_server.jobs.child import Finished
+from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.plurals import counted
 from mcp_server.recorder.core_file import MODE, calls_of_core, is_core
 from mcp_server.recorder.package import build_id_of, library_in
-from mcp_server.recorder.remains import host_lines, read_maps, signal_name
-from mcp_server.recorder.ring import RecordedCall, RecordedModel, Recording, read_recording, recordings_in
-from mcp_server.runtime.context import Context, gpus_of
-from mcp_server.worker.protocol import RebuildRequest, RecordedTensor
+from mcp_server.recorder.remains import CrashSite, crash_site, host_lines, read_maps, signal_name
+from mcp_server.recorder.ring import (
+    RecordedCall,
+    RecordedInput,
+    RecordedModel,
+    RecordedWeights,
+    Recording,
+    read_recording,
+    recordings_in,
+)
+from mcp_server.runtime.context import Context, WorkerRun, gpus_of
+from mcp_server.worker.events import Called, Inputs
+from mcp_server.worker.protocol import RebuildRequest, RecordedTensor, ReplayRequest, Step
 
 KNOWN_DTYPES = frozenset(DTYPES.values())
 MOST_LAST = 32  # calls on a device, which return before their kernels have run
@@ -69,10 +79,19 @@ class Candidate:
 
     @property
     def number(self) -> str:
-        """The call's number. Sequences count per slot, and one thread at a time uses a slot."""
-        if not self.call.sequence:
-            return f"the call of thread {self.call.thread}, process {self.recording.pid}"
-        return f"call {self.call.sequence} of thread {self.call.thread}, process {self.recording.pid}"
+        """The call's number among those of the package in its process, and among those of its thread.
+
+        Sequences count per slot, and one thread at a time uses a slot. A core file has no numbers.
+        """
+        if not self.call.number:
+            return f"the call of thread {self.call.thread}"
+        own = f"number {self.call.sequence} of thread {self.call.thread}"
+        return f"call {self.call.number} of process {self.recording.pid} ({own})"
+
+    @property
+    def weights(self) -> RecordedWeights:
+        """The constants that the host had given to the package before the call."""
+        return self.model.weights_at(self.call.generation)
 
     @property
     def updates(self) -> int:
@@ -96,6 +115,9 @@ class Candidate:
         return ", ".join(gone)
 
 
+LAST_OF_CRASHED = "it is the last call of the thread that got the fatal signal"
+
+
 def candidates(recording: Recording) -> Iterator[Candidate]:
     """Yield the crashing thread's call, other calls in flight and calls with an error; else the last ones.
 
@@ -109,6 +131,9 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
     failed = [call for call in reversed(recording.calls) if call.end_ns is not None and call.code != 0]
     for call in crashed:
         yield Candidate(recording, call, "its thread got the fatal signal")
+    if crash is not None and not crashed:  # the host may have looked at what its last call returned
+        own = [call for call in recording.calls if call.thread == crash.thread and not call.code]
+        yield from (Candidate(recording, call, LAST_OF_CRASHED, False) for call in own[-1:])
     for call in failed if recording.ended or recording.alive else ():
         yield Candidate(recording, call, f"it returned error code {call.code}")
     for call in reversed(rest):
@@ -138,32 +163,47 @@ class Replayed:
     candidate: Candidate
     inputs: Path
     finished: Finished
+    weights: CapturedUpdate | None  # those of the host, with which the call was made
+    nonfinite: bool
+
+    @property
+    def failed(self) -> bool:
+        return not self.finished.ok or self.nonfinite
 
 
 @dataclass(frozen=True)
 class TakenCall:
-    """A call from a recording: the file of its inputs, its number, and the host's lines that make it."""
+    """A call from a recording: the file of its inputs, its number, and the host's lines that make it.
 
-    inputs: Path
+    `inputs` is None if no call could be repeated. `site` is where the host died, if that was not in a call.
+    `input_at_fault` is the input in whose memory it died.
+    """
+
+    inputs: Path | None
     number: CallNumber | None  # None if the recording does not number its calls
     lines: list[ModelLocation]
     facts: list[str]
     updates: int = 0  # of the weights, before the call or while it ran
+    weights: CapturedUpdate | None = None  # that the updates gave, if all values were kept
     open: str = ""  # why it proves little that the call returns when it is repeated alone
+    site: CrashSite | None = None
+    input_at_fault: int | None = None
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
     """Return the first candidate that fails when replayed, or the first that can be replayed.
 
-    `workload` is the package. If no candidate can be replayed, raise `ProblemError` that says what was not
-    kept.
+    `workload` is the package. If no candidate can be replayed, and nothing says how the host died, raise
+    `ProblemError` that says what was not kept.
     """
     found = await candidates_in(folder, workload, context)
     replayed: list[Replayed] = []
     for candidate in [each for each in found if not each.missing][:MOST_REPLAYED]:
         replayed.append(await _replay(candidate, len(replayed), workload, context))
-        if not replayed[-1].finished.ok:
+        if replayed[-1].failed:
             break
+    if not replayed and (died := await anyio.to_thread.run_sync(_died, found)) is not None:
+        return died
     if not replayed:
         first = found[0]
         raise ProblemError(
@@ -172,11 +212,12 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
             allowed="a recording with mode full, a larger --ring-mb, or a core file with these inputs",
             next_call="aoti-debug record model.pt2 --mode full",
         )
-    chosen = replayed[-1] if not replayed[-1].finished.ok else replayed[0]
+    chosen = replayed[-1] if replayed[-1].failed else replayed[0]
     call, recording = chosen.candidate.call, chosen.candidate.recording
-    last = max(each.sequence for each in recording.calls if each.slot == call.slot)
-    maps = read_maps(recording.maps)
-    found_lines = await anyio.to_thread.run_sync(lambda: list(host_lines(call.stack, maps)))
+    maps, calls = read_maps(recording.maps), chosen.candidate.model.calls
+    crash = recording.crash
+    fatal = crash.stack if crash is not None and crash.thread == call.thread else ()
+    found_lines = await anyio.to_thread.run_sync(lambda: list(host_lines(call.stack or fatal, maps)))
     lines = [ModelLocation(file=e.file, line=e.line, code=_code(e.file, e.line)) for e in found_lines]
     facts = list(_told(chosen, replayed, found, workload.package.name))
     if lines:
@@ -185,17 +226,61 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         )
     return TakenCall(
         chosen.inputs,
-        CallNumber(number=call.sequence, of=last) if call.sequence else None,
+        CallNumber(number=call.number, of=max(call.number, calls)) if call.number else None,
         lines,
         facts,
         chosen.candidate.updates,
-        _open(chosen.candidate, found) if chosen.finished.ok else "",
+        chosen.weights,
+        _open(chosen.candidate, found) if not chosen.failed else "",
+        *_where_it_died(recording, [chosen.candidate, *found]),
     )
 
 
+def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[CrashSite | None, int | None]:
+    """Where the host died, and the input with the address of the access; None for a call that died itself."""
+    crash = recording.crash
+    if crash is None:
+        return None, None
+    maps = read_maps(recording.maps)
+    site = crash_site(crash.signal, crash.thread, crash.address, crash.sp, crash.stack, maps)
+    for each in found:
+        for number, given in enumerate(each.call.inputs if each.call.end_ns is None else ()):
+            if given.address and 0 <= crash.address - given.address < given.span:
+                return replace(site, said=crash.said, inside=each.call.thread), number
+    inside = any(each.call.end_ns is None and each.call.thread == crash.thread for each in found)
+    return (None if inside else replace(site, said=crash.said)), None
+
+
+KILLED = (
+    "the process left no fatal signal: if it did not end by itself, it was killed from outside "
+    "(SIGKILL: an operator, a supervisor, or the kernel when memory runs out)"
+)
+
+
+def _was_killed(recording: Recording) -> bool:
+    """Whether no signal was handled: only a crash file that is there and empty shows it."""
+    watched = recording.path.with_suffix(".crash").is_file() and recording.crash is None
+    return watched and not (recording.ended or recording.alive)
+
+
+def _died(found: Sequence[Candidate]) -> TakenCall | None:
+    """What is known of a host none of whose calls can be repeated; None if not even how it died."""
+    recording = found[0].recording
+    site, number = _where_it_died(recording, found)
+    suspect = next((each for each in found if each.suspect), None)
+    if site is None and (suspect is not None or not _was_killed(recording)):
+        return None
+    first = found[0]
+    lost = f"{first.number} could not be repeated: {first.missing} was not kept"
+    facts = [lost] if first.call.inputs else []
+    text = f"{KILLED[:1].upper()}{KILLED[1:]}. No call of the package had failed or was open."
+    text += first.model.memory
+    return TakenCall(None, None, [], facts, open="" if site else text, site=site, input_at_fault=number)
+
+
 DIED_ELSEWHERE = (
-    "The host died of {}, but the recorded call returns when it is repeated alone, with the package's "
-    "weights. Look at the core file, or diagnose the host itself: other threads or weights may matter."
+    "The host died of {}, but the recorded call returns when it is repeated alone. "
+    "Look at the core file, or diagnose the host itself: other threads or weights may matter."
 )
 
 
@@ -258,6 +343,8 @@ async def candidates_in(folder: Path, workload: PackageWorkload, context: Contex
                 others.add(f"{Path(candidate.model.path).name} (build {known[:12]})")
             else:
                 found.append(candidate)
+        if not found and recording.crash is not None and not recording.calls:
+            found.append(_no_call(recording))
     if found:
         return found
     if unreadable and not others:
@@ -271,8 +358,70 @@ async def candidates_in(folder: Path, workload: PackageWorkload, context: Contex
     )
 
 
+def _no_call(recording: Recording) -> Candidate:
+    """A placeholder for a host that died while no call was open."""
+    thread = recording.crash.thread if recording.crash is not None else 0
+    call = RecordedCall(0, 0, thread, 0, 0, 0, 0, 0, None, False, 1, ())
+    return Candidate(recording, call, "no call was open", False)
+
+
 async def _replay(candidate: Candidate, number: int, workload: PackageWorkload, context: Context) -> Replayed:
     inputs = context.directory / f"recorded-call-{number}.pt"
+    await _rebuild(candidate, candidate.call.inputs, inputs, workload, context)
+    weights = await _weights(candidate, number, workload, context)
+    asked: ReplayRequest = {
+        "package": str(workload.package),
+        "model_name": workload.model_name,
+        "device_index": workload.device_index,
+        "extra_imports": workload.extra_imports,
+        "steps": steps_of(inputs, weights),
+    }
+    gpus = gpus_of("cuda" if candidate.call.on_device else "cpu", workload.device_index)
+    limited = workload.model_copy(update={"timeout_s": min(workload.timeout_s, REPLAY_S)})
+    done = await context.worker("replay", asked, name="replay", workload=limited, gpus=gpus)
+    called = done.last(Called)
+    nonfinite = called is not None and any(each.not_finite for each in called.outputs)
+    return Replayed(candidate, inputs, done.finished, weights, nonfinite)
+
+
+def steps_of(inputs: Path, weights: CapturedUpdate | None) -> list[Step]:
+    """The steps that make a recorded call again: the host's weights put in use, and the call."""
+    call: Step = {"do": "call", "file": str(inputs)}
+    if weights is None:
+        return [call]
+    update: Step = {"do": "constants", "file": str(weights.file), "how": weights.how}
+    return [{**update, "arguments": [False, False, False]}, call]
+
+
+async def _weights(
+    candidate: Candidate, number: int, workload: PackageWorkload, context: Context
+) -> CapturedUpdate | None:
+    """Write the host's weights to a file, as one update; None if it gave none, or values are missing."""
+    given = candidate.weights
+    package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
+    named = {each.name: each.fqn for each in package.constants}
+    found = {named.get(name, name): value for name, value in given.constants.items()}
+    if not found or not all(each.bytes or not each.span for each in found.values()):
+        return None
+    file = context.directory / f"recorded-weights-{number}.pt"
+    made = await _rebuild(candidate, list(found.values()), file, workload, context, list(found))
+    event = made.last(Inputs)
+    leaves = [Leaf(**vars(each)) for each in (event.leaves if event is not None else [])]
+    return CapturedUpdate(
+        pid=candidate.recording.pid, n=0, number=0, load=0, outcome="ok", file=file, how="load_constants",
+        arguments=[given.inactive, False, False], compiled=list(named.values()),
+        constants=dict(zip(found, leaves, strict=False)),
+    )  # fmt: skip
+
+
+async def _rebuild(
+    candidate: Candidate,
+    recorded: Sequence[RecordedInput],
+    out: Path,
+    workload: PackageWorkload,
+    context: Context,
+    names: Sequence[str] = (),
+) -> WorkerRun:
     tensors: list[RecordedTensor] = [
         {
             "file": str(each.bytes.file) if each.bytes else "",
@@ -283,23 +432,15 @@ async def _replay(candidate: Candidate, number: int, workload: PackageWorkload, 
             "sizes": list(each.sizes),
             "strides": list(each.strides),
         }
-        for each in candidate.call.inputs
+        for each in recorded
     ]
-    request: RebuildRequest = {"operation": "rebuild", "tensors": tensors, "out": str(inputs)}
+    request: RebuildRequest = {
+        "operation": "rebuild", "tensors": tensors, "names": list(names), "out": str(out)
+    }  # fmt: skip
     made = await context.worker("rebuild", request, name="rebuild-inputs", workload=workload)
     if not made.finished.ok:
-        raise ProblemError(f"the recorded inputs could not be rebuilt: {made.why}", value=candidate.number)
-    asked = {
-        "package": str(workload.package),
-        "model_name": workload.model_name,
-        "device_index": workload.device_index,
-        "inputs": str(inputs),
-        "extra_imports": workload.extra_imports,
-    }
-    gpus = gpus_of("cuda" if candidate.call.on_device else "cpu", workload.device_index)
-    limited = workload.model_copy(update={"timeout_s": min(workload.timeout_s, REPLAY_S)})
-    done = await context.worker("run", asked, name="replay", workload=limited, gpus=gpus)
-    return Replayed(candidate, inputs, done.finished)
+        raise ProblemError(f"the recorded values could not be rebuilt: {made.why}", value=candidate.number)
+    return made
 
 
 def _code(file: str, line: int) -> str:
@@ -325,13 +466,8 @@ def _told(
         yield "the call was made with the package's own weights: a core file does not record new weights"
     after = candidate.updates
     recording = candidate.recording
-    # Only a crash file that is there and empty shows that no signal was handled.
-    watched = recording.path.with_suffix(".crash").is_file() and recording.crash is None
-    if watched and not (recording.ended or recording.alive):
-        yield (
-            "the process left no fatal signal: if it did not end by itself, it was killed from outside "
-            "(SIGKILL: an operator, a supervisor, or the kernel when memory runs out)"
-        )
+    if _was_killed(recording):
+        yield KILLED
     if after:
         before = f"the host had updated the weights {counted(call.generation, 'time')} before the call"
         during = counted(after - call.generation, "time")
@@ -339,7 +475,8 @@ def _told(
             then = "while it ran" if candidate.suspect else "while it ran or later"
             alone = f"the host updated the weights {during} after the call began"
             before = f"{before}, and {during} {then}" if call.generation else alone
-        yield f"{before}; it was repeated with those of the package"
+        those = "these weights" if chosen.weights is not None else "those of the package"
+        yield f"{before}; it was repeated with {those}"
     passed = [each for each in replayed if each.finished.ok and each is not chosen]
     if passed:
         yield f"{len(passed)} other recorded calls return when they are repeated"

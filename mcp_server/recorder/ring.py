@@ -12,30 +12,32 @@ import os
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from mcp_server.errors import ProblemError
 from mcp_server.logs.journal import DEVICES, DTYPES
 
-MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 2, 1 << 16, 64, 64
+MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 3, 1 << 16, 64, 64
 MOST_RING, MOST_CRASH = 64 << 30, 16 << 30  # bytes; both files are mapped, not read
 MOST_INPUTS, MOST_DIM, MOST_FRAMES, MOST_ENTRIES = 4096, 32, 64, 100_000
+MOST_CONSTANTS, LONGEST_NAME = 1 << 16, 4096
+LOOK = 64  # calls between two looks of the recorder at the memory of the process
 
 _HEADER = struct.Struct("<8sIIIIQQQIIII")
 _SLOT = struct.Struct("<IIQQ40x")
-_MODEL = struct.Struct("<512s64sII56x")
-_RECORD = struct.Struct("<IIQQQIIiIIIIIQQII")
-_INPUT = struct.Struct("<BBhhhIIQQQdd")
+_MODEL = struct.Struct("<512s64sIIQQQ32x")
+_RECORD = struct.Struct("<IIQQQIIiIIIIIQQIIQ")
+_INPUT = struct.Struct("<BBhhhIIQQ")
 _ENTRY = struct.Struct("<IIQQQIIIIQ")
 _RECORD_MAGIC, _ENTRY_MAGIC = 0xA0710CA2, 0xA0710CE2
 _LINE = 64
 
 MODES = ("adaptive", "ints", "full", "redact")
-Kept = Literal["no", "before the call", "statistics", "at failure"]
+Kept = Literal["no", "before the call", "at failure"]
 
-_FATAL, _PAYLOAD, _MAPS, _STACK, _FAILED = range(1, 6)
+_FATAL, _PAYLOAD, _MAPS, _STACK, _FAILED, _WEIGHTS = range(1, 7)
 _PATTERN = b"\xa5"  # the filler that a copy from the device overwrites
 
 
@@ -62,9 +64,7 @@ class RecordedInput:
     span: int
     kept: Kept
     bytes: Bytes | None = None
-    low: float | None = None
-    high: float | None = None
-    nan: bool = False
+    address: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class RecordedCall:
     total_inputs: int
     inputs: tuple[RecordedInput, ...]
     stack: tuple[int, ...] = ()  # return addresses, innermost first
+    number: int = 0  # among all calls of the model in its process; 0 if unknown
 
     @property
     def complete(self) -> bool:
@@ -96,19 +97,60 @@ class RecordedCall:
 
 
 @dataclass(frozen=True)
+class RecordedWeights:
+    """One update of a model's weights. `effect` numbers the update or swap that put it in use; 0 for none.
+
+    `inactive` says that it went to the buffer that was not in use, for a later swap.
+    """
+
+    effect: int
+    inactive: bool
+    constants: dict[str, RecordedInput]
+
+
+@dataclass(frozen=True)
 class RecordedModel:
     path: str
     build_id: str
     updates: int  # of its weights, also those that were not complete at the end
+    calls: int = 0
+    weights: tuple[RecordedWeights, ...] = ()
+
+    memory_before: int = 0  # resident bytes of the process at its first look
+    memory_last: int = 0
+
+    @property
+    def memory(self) -> str:
+        """A sentence on how much the memory of the process grew; empty if it was not seen to grow."""
+        if self.memory_last < 1.5 * self.memory_before or not self.memory_before:
+            return ""
+        first, last = (f"{each / 2**20:.0f} MiB" for each in (self.memory_before, self.memory_last))
+        return (
+            f" Between call {LOOK} and one of the last of {self.calls} calls, the memory of the process grew "
+            f"from {first} to {last}: look for tensors that the host keeps."
+        )
+
+    def weights_at(self, generation: int) -> RecordedWeights:
+        """What the updates in use after so many updates and swaps gave together; the newest value counts."""
+        used = [each for each in self.weights if 0 < each.effect <= generation]
+        used.sort(key=lambda each: each.effect)
+        constants = {name: value for each in used for name, value in each.constants.items()}
+        return RecordedWeights(generation, bool(used) and used[-1].inactive, constants)
 
 
 @dataclass(frozen=True)
 class Crash:
-    """What the handler of a fatal signal recorded: the signal's number, the address, the thread."""
+    """What the handler of a fatal signal recorded: the signal's number, the address, the thread.
+
+    `stack` has the return addresses of the thread, innermost first, and `sp` its stack pointer.
+    """
 
     signal: int
     address: int
     thread: int
+    sp: int = 0
+    stack: tuple[int, ...] = ()
+    said: str = ""  # the last message of libc
 
 
 @dataclass(frozen=True)
@@ -174,7 +216,7 @@ def read_recording(path: Path) -> Recording:
         if HEADER_BYTES + slots * slot_bytes > len(memory):
             raise refused(f"it is cut: {slots} slots of {slot_bytes} bytes do not fit", path)
         calls = [c for s in range(slots) for c in _calls(memory, path, s, slot_bytes, entries)]
-        found = tuple(_model(memory, number) for number in range(min(models, MOST_MODELS)))
+        found = tuple(_model(memory, n, entries) for n in range(min(models, MOST_MODELS)))
     calls += _overwritten(crash_path, entries, {(call.slot, call.sequence) for call in calls})
     calls = [call for call in calls if call.model < len(found)]
     return Recording(
@@ -197,11 +239,12 @@ def _overwritten(path: Path, crash: CrashFile, known: Collection[tuple[int, int]
                 yield from [call] if call is not None else []
 
 
-def _model(memory: mmap.mmap, number: int) -> RecordedModel:
+def _model(memory: mmap.mmap, number: int, crash: CrashFile) -> RecordedModel:
     at = _HEADER.size + MOST_SLOTS * _SLOT.size + number * _MODEL.size
-    path, build_id, generation, begun = _MODEL.unpack_from(memory, at)
+    path, build_id, generation, begun, calls, before, last = _MODEL.unpack_from(memory, at)
     text, digest = (raw.split(b"\0")[0].decode("utf-8", "replace") for raw in (path, build_id))
-    return RecordedModel("".join(c for c in text if c.isprintable()), digest[:62], max(generation, begun))
+    name, weights = "".join(c for c in text if c.isprintable()), tuple(crash.weights.get(number, ()))
+    return RecordedModel(name, digest[:62], max(generation, begun), calls, weights, before, last)
 
 
 def _calls(
@@ -229,7 +272,7 @@ def _call(
     memory: mmap.mmap, path: Path, slot: int, start: int, head: tuple[int, ...], crash: CrashFile
 ) -> RecordedCall | None:
     length, sequence, begin, end, thread, model, code, total, written, before, after = head[1:12]
-    stack, frames = head[-2:]
+    stack, frames, place_in_process = head[-3:]
     if not written <= total <= MOST_INPUTS:
         return None
     inputs: list[RecordedInput] = []
@@ -249,14 +292,14 @@ def _call(
     addresses = addresses or crash.stacks.get((slot, sequence), ())
     return RecordedCall(
         slot, sequence, thread, model, begin, done, code if done else None, before, after if done else None,
-        any(i.device.startswith("cuda") for i in inputs), total, tuple(inputs), addresses,
+        any(i.device.startswith("cuda") for i in inputs), total, tuple(inputs), addresses, place_in_process,
     )  # fmt: skip
 
 
 def _input(
     memory: mmap.mmap, path: Path, at: int, start: int, length: int, left_at_failure: Bytes | None
 ) -> RecordedInput:
-    dim, kept, dtype, device, index, nan, payload, _, span, _, low, high = _INPUT.unpack_from(memory, at)
+    dim, kept, dtype, device, index, _, payload, address, span = _INPUT.unpack_from(memory, at)
     layout = struct.unpack_from(f"<{2 * dim}q", memory, at + _INPUT.size)
     place = DEVICES.get(device, f"device type {device}")
     name = DTYPES.get(dtype, f"dtype {dtype}")
@@ -268,12 +311,9 @@ def _input(
             when, where = "before the call", Bytes(path, start + payload, span)
     elif left_at_failure is not None and left_at_failure.length == span:
         when, where = "at failure", left_at_failure
-    elif kept == 2:
-        when = "statistics"
-    measured = kept == 2 and dtype == 6
     return RecordedInput(
         name, f"{place}:{index}" if place == "cuda" else place, layout[:dim], layout[dim:], span, when, where,
-        low if measured else None, high if measured else None, bool(nan) and measured,
+        address,
     )  # fmt: skip
 
 
@@ -289,6 +329,7 @@ class CrashFile:
     failed: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     stacks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     maps: str = ""
+    weights: dict[int, list[RecordedWeights]] = field(default_factory=dict)  # by the number of the model
 
 
 MOST_MAPS = 4 << 20  # characters
@@ -309,16 +350,43 @@ def read_crash(path: Path) -> CrashFile:
             if magic != _ENTRY_MAGIC or done > length or start + done > len(memory):
                 break
             if kind == _FATAL:
-                found.crash = Crash(signal, address, thread)
+                found.crash = Crash(signal, address, thread, sequence)
             elif kind == _PAYLOAD and done == length:
                 found.payloads[slot, sequence, number] = Bytes(path, start, length)
             elif kind == _FAILED and done == length >= _RECORD.size:
                 found.failed[slot, sequence] = (start, length, address)
             elif kind == _STACK and length <= 8 * 64:
                 found.stacks[slot, sequence] = struct.unpack_from(f"<{done // 8}Q", memory, start)
+            elif kind == _WEIGHTS and done:
+                held = _constants(memory, path, start, done, number)
+                found.weights.setdefault(slot, []).append(RecordedWeights(address, bool(signal), held))
             elif kind == _MAPS and len(found.maps) < MOST_MAPS:
                 found.maps += memory[start : start + min(done, MOST_MAPS)].decode("utf-8", "replace")
             at = start + -(-length // 8) * 8
+    if found.crash is not None:
+        found.crash = replace(found.crash, stack=found.stacks.get((0, 0), ()))
+    return found
+
+
+def _constants(
+    memory: mmap.mmap, path: Path, start: int, length: int, count: int
+) -> dict[str, RecordedInput]:
+    """Read the constants that an update gave, up to the first that does not fit."""
+    found: dict[str, RecordedInput] = {}
+    at, last = start, start + length
+    for _ in range(min(count, MOST_CONSTANTS)):
+        if at + _INPUT.size > last or memory[at] > MOST_DIM:
+            break
+        dim, kept, *_, named, _, _, span = _INPUT.unpack_from(memory, at)
+        begin = at + _INPUT.size + 16 * dim
+        values = begin + -(-named // 8) * 8
+        size = span if kept == 1 else 0
+        if named > LONGEST_NAME or values + size > last:
+            break
+        name = memory[begin : begin + named].decode("utf-8", "replace")
+        place = Bytes(path, values, span) if kept == 1 and span else None
+        found[name] = _input(memory, path, at, at, 0, place)
+        at = values + -(-size // 8) * 8
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
@@ -23,11 +23,13 @@ from mcp_server.recorder.remains import (
     NAMED,
     OPENMP,
     Awaited,
+    CrashSite,
     Frame,
     Remains,
     SourceLine,
     ThreadState,
     awaited,
+    crash_site,
     function_at,
     holder,
     host_lines,
@@ -126,6 +128,12 @@ class Reader:
         wanted = _reached(roots, {each.state.number: each for each in every})
         self.outside = [self._seen(each) for each in every if each.state.number in wanted and not each.inside]
         return [self._seen(stack) for stack in found]
+
+    def site_of(self, thread: ThreadState) -> CrashSite:
+        """Where and how a thread died."""
+        stack, maps = self._library.unwinder.addresses(thread), self.remains.maps
+        site = crash_site(thread.signal, thread.number, self.remains.address, thread.sp, stack, maps)
+        return replace(site, said=self.remains.said)
 
     @cached_property
     def _library(self) -> LoadedLibrary:

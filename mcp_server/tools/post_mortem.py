@@ -128,7 +128,7 @@ def read_core(
         ended = signal_name(remains.threads[0].signal) if remains.threads else ""
         others = len(looked_at) - len(inside)
         found = PostMortem(
-            summary=_summary(remains, ended, inside, others),
+            summary=_summary(remains, ended, inside, others, reader),
             signal=ended,
             threads=inside[:MOST_THREADS],
             crashed_inside=bool(ended and inside) and inside[0].thread == remains.threads[0].number,
@@ -158,7 +158,7 @@ def _inputs(core: Path, view: PackageView, remains: Remains, inside: Sequence[Th
     return [f"{each.dtype}{list(each.sizes)}" for each in found] if whole else []
 
 
-def _summary(remains: Remains, ended: str, inside: Sequence[ThreadSeen], others: int) -> str:
+def _summary(remains: Remains, ended: str, inside: Sequence[ThreadSeen], others: int, reader: Reader) -> str:
     first = remains.threads[0].number if remains.threads else 0
     crashed = next((each for each in inside if each.thread == first), None) if ended else None
     if crashed is not None:
@@ -171,7 +171,13 @@ def _summary(remains: Remains, ended: str, inside: Sequence[ThreadSeen], others:
     if ended and remains.is_cut:
         return f"{ended} in thread {first}. The core file is cut off, and its stack was not found."
     if ended:
-        told = f"{ended} in thread {first}, outside the package. {counted(len(inside), 'thread')} in it"
-        return f"{told}, {others} elsewhere."
+        site = reader.site_of(remains.threads[0])
+        served = next((each for each in inside if first in each.held_by), None)
+        what = (
+            f"computes for {f'thread {served.thread}, {served.state}'}" if served else "outside the package"
+        )
+        what = f"at {site.place}, {what}" if site.place else what
+        told = f"{site.words[:1].upper()}{site.words[1:]}; {what}. {counted(len(inside), 'thread')}"
+        return f"{told} in the package, {others} elsewhere."
     told = "; ".join(states_in_words(inside))
     return f"{told or 'No thread is in the package'}. {counted(others, 'thread')} {is_(others)} elsewhere."

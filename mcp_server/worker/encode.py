@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from torch.utils import _pytree
 
 from .report import Refused, Report
-from .tensors import cut_out, span, storage_bytes
+from .tensors import cut_out, describe, span, storage_bytes
 
 if TYPE_CHECKING:  # the hook imports this file into every program
     from .protocol import CallRecord, RebuildRequest, RecordedTensor
@@ -214,7 +214,13 @@ def _recorded(asked: RecordedTensor) -> torch.Tensor:
 
 
 def operate_rebuild(request: RebuildRequest, report: Report) -> None:
-    """Write the recorded call to `out`, as the file of a captured call."""
+    """Write a call to `out`, as the file of a captured call; or weights, and report their facts."""
     report.phase("rebuilding")
     leaves = [_recorded(each) for each in request["tensors"]]
-    torch.save({"format": CALL_FORMAT, "leaves": leaves, "spec": ""}, request["out"])
+    if request["names"]:
+        from .events import Inputs  # the hook does not need it
+
+        report.event(Inputs([describe(leaf) for leaf in leaves]))
+        torch.save(dict(zip(request["names"], leaves)), request["out"])
+    else:
+        torch.save({"format": CALL_FORMAT, "leaves": leaves, "spec": ""}, request["out"])

@@ -467,9 +467,10 @@ class RecordedTensor(TypedDict):
 
 
 class RebuildRequest(Request):
-    """The inputs of a recorded call, to be written to the file `out`."""
+    """The inputs of a recorded call, or weights with these `names`, to be written to the file `out`."""
 
     tensors: list[RecordedTensor]
+    names: list[str]
     out: str
 
 

@@ -144,12 +144,12 @@ def call(
     sequence: int, at: int, *, end: int = 9, code: int = 0, payload: bytes = b"\1" * 16, thread: int = 7
 ) -> bytes:
     """One record with an int64 input of two elements, kept whole."""
-    inputs = struct.pack("<BBhhhIIQQQdd2q", 1, 1, 4, 0, 0, 0, 88 + 72, 1, len(payload), 0, 0, 0, 2, 1)
+    inputs = struct.pack("<BBhhhIIQQ2q", 1, 1, 4, 0, 0, 0, 96 + 48, 1, len(payload), 2, 1)
     check = (sequence * 2654435761 & 0xFFFFFFFF) ^ at
     head = struct.pack(
-        "<IIQQQIIiIIIIIQQII",
+        "<IIQQQIIiIIIIIQQIIQ",
         0xA0710CA2,
-        88 + 72 + len(payload),
+        96 + 48 + len(payload),
         sequence,
         5,
         end,
@@ -161,10 +161,8 @@ def call(
         0,
         0,
         check,
-        0,
-        0,
-        0,
-        0,
+        *(0, 0, 0, 0),
+        sequence,
     )
     body = head + inputs + payload
     return body + b"\0" * (-len(body) % 64)
@@ -172,7 +170,7 @@ def call(
 
 def recording(*calls: bytes, pid: int = 1 << 22, newest: int = 9) -> bytes:
     """A ring with one slot and one model."""
-    head = struct.pack("<8sIIIIQQQIIII", b"AOTIREC2", 2, ring.HEADER_BYTES, pid, 1, SLOT, 3, 0, 1, 0, 0, 0)
+    head = struct.pack("<8sIIIIQQQIIII", b"AOTIREC2", 3, ring.HEADER_BYTES, pid, 1, SLOT, 3, 0, 1, 0, 0, 0)
     slots = struct.pack("<IIQQ40x", 7, 1, 0, newest) + b"\0" * (63 * 64)
     models = struct.pack("<512s64sI60x", b"/tmp/model.so", b"ab12", 0)
     body = b"".join(calls)

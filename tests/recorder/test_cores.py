@@ -290,7 +290,7 @@ def test_the_call_in_flight_comes_before_one_that_failed(tmp_path: Path) -> None
         (b"\0" * ring.HEADER_BYTES, "first bytes"),
         (recording()[:-1], "is cut"),
         (recording().replace(struct.pack("<Q", SLOT), struct.pack("<Q", 1 << 60), 1), "is cut"),
-        (recording().replace(b"AOTIREC2\2", b"AOTIREC2\3"), "version 3"),
+        (recording().replace(b"AOTIREC2\3", b"AOTIREC2\2"), "version 2"),
     ],
 )
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes, says: str) -> None:

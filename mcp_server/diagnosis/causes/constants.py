@@ -41,7 +41,7 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
                 yield replace(suspect, harmful=case.failed or suspect.harmful)
     if case.package is not None:
         yield from _own_values(case)
-    if case.taken is not None and case.taken.updates:
+    if case.taken is not None and case.taken.updates and case.taken.weights is None:
         yield replace(_of_host(case.taken), harmful=case.failed or case.script_run is None)
 
 
@@ -125,13 +125,13 @@ def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
 
 
 def _of_host(taken: TakenCall) -> Suspect:
-    """Weights that a recorded host updated: a recording counts updates, but does not hold their values."""
+    """Weights that a recorded host updated, if the recording does not have all of their values."""
     times = counted(taken.updates, "time")
     return Suspect(
         category="constants",
         guilty=Component(kind="constant", name="the host's weights", model_locations=taken.lines),
-        summary=f"The host updated the weights {times}. The recording does not hold their values, and the "
-        "call was repeated with those of the package.",
+        summary=f"The host updated the weights {times}. The recording does not have all of their values, and "
+        "the call was repeated with those of the package.",
         level=CausalLevel.STATE,
         evidence=(seen("note", f"the host updated the weights {times}"),),
         fix=Fix(
@@ -430,10 +430,23 @@ def _oddity_in_words(leaf: Leaf) -> str:
     return f"values up to {largest:.3g}" if largest > LARGE else ""
 
 
-def _partial(update: CapturedUpdate, _case: DiagnosisState) -> Iterator[Suspect]:
+def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     if not update.missing or not update.constants or update.outcome != "ok":
         return
     shown = ", ".join(update.missing[:4])
+    parameters = {each.fqn for each in _compiled(case).values() if each.kind == "Parameter"}
+    unset = [name for name in update.missing if name in parameters] if update.arguments[:1] == [True] else []
+    if unset:  # _is_tensor_constant_or_buffer_type in model_container.h, 2.8-2.15
+        told = f"{update.how} gave {len(update.constants)} of {len(update.compiled)} constants to the buffer"
+        yield _OfUpdate(
+            guilty=_updated(unset[0], update, "not given"),
+            summary=f"{told} that was not in use. There, {', '.join(unset[:4])} never got values, and a call "
+            "after the swap reads them.",
+            evidence=(seen("note", f"parameters that the update does not name: {', '.join(unset[:4])}"),),
+            fix=Fix(text="pass every constant to the buffer that is not in use, or update the one in use"),
+            harmful=case.taken is not None and bool(case.taken.open),  # the host died
+        )
+        return
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
     yield _OfUpdate(
         guilty=_updated(update.missing[0], update, "not given"),

@@ -19,6 +19,7 @@ from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspec
 from mcp_server.logs.facts import ErrorFact, Frame
 from mcp_server.model import Fix, ModelLocation
 from mcp_server.plurals import quoted
+from mcp_server.recorder.remains import Death
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
@@ -182,6 +183,48 @@ def _is_own(root: ErrorFact, raised: str, frames: Sequence[Frame]) -> bool:
         return not any(_NOT_THE_PROGRAM.search(frame.file) for frame in frames)
     own = "script_error" in root.candidates and "environment" not in root.candidates
     return own and not any(_OF_TORCH.search(frame.file) for frame in frames)
+
+
+_FIXES: dict[Death, str] = {
+    "stack": "limit the depth of the recursion, or give the thread a larger stack",
+    "file": "write the new file beside the old one and rename it, so that a mapping keeps the old contents",
+    "null": "check the pointer before that line",
+    "abort": "find out why that line ends the process; for a message about the heap, run the host under "
+    "AddressSanitizer",
+    "other": "run the host under AddressSanitizer: memory there was freed, or never belonged to it",
+}
+
+
+def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
+    """A host that died outside of a call, or in the memory of an input that others own."""
+    site = case.taken.site if case.taken is not None else None
+    if case.taken is None or site is None:
+        return
+    lines = [ModelLocation(file=each.file, line=each.line) for each in site.lines]
+    words = f"{site.words[:1].upper()}{site.words[1:]}"
+    number = case.taken.input_at_fault
+    if number is not None:
+        yield Suspect(
+            category="concurrency",
+            guilty=component("input", f"args[{number}]", lines, index=number),
+            summary=f"{words}. That is the memory of input {number} (args[{number}]) of a call in thread "
+            f"{site.inside}.",
+            level=CausalLevel.STATE,
+            evidence=(seen("note", words),),
+            fix=Fix(text=f"keep the memory of args[{number}] until the call returns; {_FIXES[site.death]}"),
+        )
+        return
+    place = f", at {site.place}" if site.place else ""
+    yield Suspect(
+        category="script_error",
+        guilty=component("script", site.place or "the host", lines),
+        summary=f"{words}{place}. No call of the package was in that thread.",
+        level=CausalLevel.SYMPTOM,
+        evidence=(seen("note", f"{words}{place}"),),
+        fix=Fix(text=_FIXES[site.death]),
+        weak=not site.place,
+        settle="give a core file of the host, built with -g",
+    )
 
 
 _REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # argparse, which ends with 2

@@ -25,11 +25,11 @@ from mcp_server.logs.captured import CapturedAttempts, CapturedCall, CapturedCom
 from mcp_server.logs.text import short_message
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.recorder.package import recording_environment, recordings_of
-from mcp_server.recorder.replay import Candidate, candidates_in, take_call
+from mcp_server.recorder.replay import Candidate, TakenCall, candidates_in, steps_of, take_call
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture, workload_argv
-from mcp_server.tools.requests import failing_phase, plan_replay, run_request
+from mcp_server.tools.requests import failing_phase, package_request, plan_replay, run_request
 from mcp_server.tools.running_process import look_at_process
 from mcp_server.worker.events import SizeCompared
 from mcp_server.worker.protocol import ReplayRequest
@@ -134,8 +134,18 @@ async def _take_from_host(case: DiagnosisState, context: Context, package: Path)
         case.notes.append(str(problem))
         return
     case.taken = taken
-    request = cast(ReplayRequest, run_request(call.model_copy(update={"inputs": taken.inputs})))
-    case.call = CallSpec("run", request, package, taken.inputs)
+    case.call = recorded_call(call, taken)
+
+
+def recorded_call(package: PackageWorkload, taken: TakenCall) -> CallSpec:
+    """The call of a recording, with the weights that the host had given to the package."""
+    if taken.inputs is None:
+        return CallSpec("run", cast(ReplayRequest, package_request(package)), package.package)
+    request = cast(ReplayRequest, run_request(package.model_copy(update={"inputs": taken.inputs})))
+    if taken.weights is None:
+        return CallSpec("run", request, package.package, taken.inputs)
+    steps = steps_of(taken.inputs, taken.weights)
+    return CallSpec("replay", {**request, "steps": steps}, package.package, taken.inputs)
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:

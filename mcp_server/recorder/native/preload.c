@@ -10,7 +10,9 @@ typedef struct {
 } Wrapped;
 typedef struct {
   AnyFunction function;
+  const Shim *shim;
   Known *known;
+  const char *name;
 } Counted;
 
 static Wrapped wrapped[LIBRARIES];
@@ -23,9 +25,10 @@ static void *(*real)(void *, const char *);
     return recorded(&wrapped[k].shim, &wrapped[k].known, wrapped[k].run, c, i, n, o, m, s, p);                 \
   }                                                                                                            \
   static Code count##k(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {               \
-    count_update(counted[k].known, 0);                                                                         \
+    uint64_t given[] = {a, b, c, d, e, f};                                                                     \
+    count_update(counted[k].shim, counted[k].known, counted[k].name, given);                                   \
     Code code = counted[k].function(a, b, c, d, e, f);                                                         \
-    count_update(counted[k].known, 1);                                                                         \
+    end_update(counted[k].known);                                                                              \
     return code;                                                                                               \
   }
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) \
@@ -76,10 +79,10 @@ static void *wrap_run(void *library, void *function) {
   return (void *)RUNS[k];
 }
 
-static void *wrap_update(void *library, void *function) { // a loader may look these up before it looks up Run
+static void *wrap_update(void *library, void *function, const char *name) { // a loader may look these up before it looks up Run
   int of = entry_of(library), k = of < LIBRARIES ? __atomic_fetch_add(&counted_count, 1, __ATOMIC_SEQ_CST) : LIBRARIES;
   if (k >= LIBRARIES) return function;
-  counted[k] = (Counted){(AnyFunction)function, &wrapped[of].known};
+  counted[k] = (Counted){(AnyFunction)function, &wrapped[of].shim, &wrapped[of].known, strdup(name)};
   return (void *)COUNTS[k];
 }
 
@@ -90,6 +93,6 @@ __attribute__((visibility("default"))) void *dlsym(void *library, const char *na
   void *function = real(library, name);
   const char *rest = name + 25;
   if (function && (!strcmp(rest, "Run") || !strcmp(rest, "RunSingleThreaded"))) return wrap_run(library, function);
-  if (function && (!strncmp(rest, "Update", 6) || !strncmp(rest, "Swap", 4))) return wrap_update(library, function);
+  if (function && (!strncmp(rest, "Update", 6) || !strncmp(rest, "Swap", 4))) return wrap_update(library, function, name);
   return function;
 }

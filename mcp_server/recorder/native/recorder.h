@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 typedef void *Handle;
@@ -39,10 +40,10 @@ typedef struct {
   int (*is_capturing)(void *, int *);
 } Shim;
 
-enum { VERSION = 2, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 64, LINE = 64 };
+enum { VERSION = 3, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 64, LINE = 64 };
 enum { RECORD_MAGIC = 0xA0710CA2, ENTRY_MAGIC = 0xA0710CE2 };
-enum { NOT_KEPT, WHOLE, DIGEST, ON_DEVICE };            // Input.kept; ON_DEVICE: copied when the stream came to it
-enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED };       // Entry.kind
+enum { NOT_KEPT, WHOLE, ON_DEVICE = 3 };                // Input.kept; ON_DEVICE: copied when the stream came to it
+enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED, WEIGHTS }; // Entry.kind
 enum { ADAPTIVE, INTEGERS, FULL, REDACTED };            // mode
 
 typedef struct {
@@ -53,7 +54,9 @@ typedef struct {
 
 typedef struct {
   char path[512], build_id[64];
-  uint32_t generation, begun, pad[14]; // updates of the weights that ended, and that began
+  uint32_t generation, begun; // updates of the weights that ended, and that began
+  uint64_t calls, memory_before, memory_last; // resident bytes, at the first LOOK calls and at the last
+  uint32_t pad[8];
 } Model;
 
 typedef struct {
@@ -74,14 +77,14 @@ typedef struct {
   uint32_t generation, generation_after, check;
   uint64_t container, stream;
   uint32_t stack, frames; // return addresses: bytes from the start of the record, and how many
+  uint64_t number;        // among all calls of the model in this process
 } Record;
 
 typedef struct {
   uint8_t dim, kept;
   int16_t dtype, device_type, device_index;
-  uint32_t nan, payload; // payload: bytes from the start of the record
-  uint64_t data, span, hash;
-  double low, high;
+  uint32_t name, payload; // bytes of the name, of a constant; payload: bytes from the start of the record
+  uint64_t data, span;
   int64_t layout[]; // sizes, strides
 } Input;
 
@@ -115,6 +118,8 @@ static pthread_key_t thread_end;
 static __thread int my_slot = -1;
 static __thread uint32_t my_epoch, my_tid;
 static char *alternate_stacks;
+static pthread_mutex_t weights_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t area_count; // of updates of the weights
 enum { STACK_BYTES = 1 << 16, SMALL = 1 << 14 };
 
 static inline Header *header(void) { return (Header *)ring; }
@@ -182,9 +187,16 @@ static void leave_stack(uint32_t slot, uint64_t sequence) {
   leave_maps();
 }
 
+static uint64_t stack_pointer(void *context) {
+#ifdef __x86_64__
+  return ((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];
+#else
+  return ((ucontext_t *)context)->uc_mcontext.sp;
+#endif
+}
+
 static void on_fatal(int number, siginfo_t *about, void *context) {
   static int first, done;
-  (void)context;
   if (number == SIGBUS && ring && (char *)about->si_addr >= ring && (char *)about->si_addr < ring + ring_bytes) {
     // Somebody cut our own file short: the host reads and writes plain memory from now on.
     closing = 1;
@@ -194,7 +206,8 @@ static void on_fatal(int number, siginfo_t *about, void *context) {
   if (!__atomic_exchange_n(&first, 1, __ATOMIC_SEQ_CST)) {
     if (ring && !header()->ended) {
       header()->failures++;
-      leave((Entry){.kind = FATAL, .tid = thread_id(), .signal = number, .address = (uint64_t)about->si_addr}, 0);
+      leave((Entry){.kind = FATAL, .sequence = stack_pointer(context), .tid = thread_id(), .signal = number,
+                    .address = about->si_code > 0 ? (uint64_t)about->si_addr : 0}, 0);
       for (int pass = 0; pass < 2; pass++) // the thread that crashed first
         for (int slot = 0; slot < MOST_SLOTS; slot++) {
           Record *record = in_flight[slot];
@@ -278,7 +291,8 @@ static void release_slot(void *epoch_of_slot) {
 
 static void in_child(void) { // a forked process opens a ring of its own at its first call
   epoch++;
-  ring = 0, active = 0, pinned = 0;
+  ring = 0, active = 0, pinned = 0, area_count = 0;
+  weights_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   if (crash_file >= 0) close(crash_file);
   crash_file = -1;
   for (int i = 0; i < MOST_SLOTS; i++) in_flight[i] = 0;
@@ -399,30 +413,6 @@ static int take_slot(void) {
   return 0;
 }
 
-static inline uint64_t mixed(uint64_t a, uint64_t b) {
-  unsigned __int128 product = (unsigned __int128)(a ^ 0x9E3779B97F4A7C15ull) * (b ^ 0xD6E8FEB86659FD93ull);
-  return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-enum { FLOAT32 = 6, BLOCKS = 16, DIGEST_COST = 512 };
-
-static void digest(Input *input) { // 16 blocks of 64 bytes, spread over the tensor
-  const char *bytes = (const char *)input->data;
-  uint64_t hash = input->span, step = (input->span / BLOCKS & ~63ull) + 64;
-  float low = 3.4e38f, high = -3.4e38f;
-  for (uint64_t at = 0; at + 64 <= input->span; at += step) {
-    uint64_t words[8];
-    float floats[16];
-    memcpy(words, bytes + at, 64), memcpy(floats, words, 64);
-    for (int k = 0; k < 8; k += 2) hash = mixed(hash ^ words[k], words[k + 1]);
-    for (int k = 0; k < 16 && input->dtype == FLOAT32; k++) {
-      input->nan |= floats[k] != floats[k];
-      low = floats[k] < low ? floats[k] : low, high = floats[k] > high ? floats[k] : high;
-    }
-  }
-  input->hash = hash, input->low = low, input->high = high, input->kept = DIGEST;
-}
-
 static inline int is_integer(int dtype) { return dtype <= 4 || dtype == 11 || (dtype >= 27 && dtype <= 29); }
 
 static size_t describe(const Shim *shim, Handle tensor, Input *input) {
@@ -481,8 +471,6 @@ static void keep_inputs(const Shim *shim, Record *record, size_t *used, size_t r
       Input *input = (Input *)at;
       if (is_integer(input->dtype) == integers) {
         keep(shim, record, input, used, room, &left);
-        if (!input->kept && input->device_type == 0 && input->data && input->span >= 64 && left >= DIGEST_COST)
-          digest(input), left -= DIGEST_COST;
       }
       at = (char *)(input->layout + 2 * input->dim);
     }
@@ -490,6 +478,18 @@ static void keep_inputs(const Shim *shim, Record *record, size_t *used, size_t r
 }
 
 static inline uint32_t check_of(uint64_t sequence, size_t at) { return (uint32_t)(sequence * 2654435761u) ^ (uint32_t)at; }
+
+enum { LOOK = 64 };
+
+static void note_memory(Model *model) {
+  char text[64] = {0};
+  unsigned long pages = 0;
+  int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file >= 0 && read(file, text, sizeof text - 1) > 0 && sscanf(text, "%*u %lu", &pages) == 1)
+    model->memory_last = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+  if (file >= 0) close(file);
+  if (!model->memory_before) model->memory_before = model->memory_last;
+}
 
 static Call begin(const Shim *shim, Known *known, Handle container, Handle *inputs, size_t count, Handle stream) {
   Call call = {.epoch = epoch};
@@ -517,6 +517,8 @@ static Call begin(const Shim *shim, Known *known, Handle container, Handle *inpu
   record->sequence = ++slot->sequence, record->begin_ns = begun, record->tid = my_tid, record->model = model;
   record->inputs = count, record->written = written, record->container = (uint64_t)container;
   record->stream = (uint64_t)stream, record->generation = h->model[model].generation;
+  record->number = __atomic_add_fetch(&h->model[model].calls, 1, __ATOMIC_RELAXED);
+  if (!(record->number % LOOK)) note_memory(&h->model[model]);
   size_t used = sizeof *record;
   for (size_t i = 0; i < written; i++) used += describe(shim, inputs[i], (Input *)((char *)record + used));
   if (stacks && used + MOST_FRAMES * sizeof(void *) < slot_bytes - at) { // for a diagnosis: it takes microseconds
@@ -575,16 +577,137 @@ static Code recorded(const Shim *shim, Known *known, RunFunction run, Handle con
   return code;
 }
 
-// Counts an update of the weights when it begins, and again when it ends: a call may see half of it.
-static void count_update(Known *known, int ended) {
-  Model *model = ring && known->epoch == epoch ? &header()->model[known->number] : 0;
-  __atomic_fetch_add(ended ? &known->generation : &known->begun, 1, __ATOMIC_RELAXED);
-  if (model) __atomic_fetch_add(ended ? &model->generation : &model->begun, 1, __ATOMIC_RELAXED);
-}
-
 static int complete(const Shim *shim) {
   return shim->data && shim->sizes && shim->strides && shim->dim && shim->dtype && shim->device_type &&
          shim->device_index && shim->element_size && shim->new_handle && shim->delete_handle;
+}
+
+// --- updates of the weights ------------------------------------------------------------------------------
+
+// Where the values of an update are: an entry of the crash file, written again for later updates of the same
+// constants. The newest two of them are kept, since the buffer that is not in use may get the newer one.
+typedef struct {
+  Entry entry;
+  uint64_t at, names;
+} Area;
+enum { MOST_AREAS = 64, MOST_CONSTANTS = 1 << 16, LONGEST_NAME = 4096, MOST_WEIGHTS = 16 << 20 };
+static Area areas[MOST_AREAS];
+
+typedef struct {
+  const char *name;
+  size_t length;
+  Handle tensor;
+} Constant;
+
+// What an update gives: an array of pairs, or a std::unordered_map<std::string, Handle> of libstdc++.
+static size_t constants_of(int pairs, uint64_t given, uint64_t count, Constant *found) {
+  typedef struct {
+    const char *name;
+    Handle tensor;
+  } Pair;
+  typedef struct Node {
+    struct Node *next;
+    const char *name;
+    size_t length;
+    char inside[16];
+    Handle tensor;
+  } Node;
+  size_t n = 0;
+  if (pairs)
+    for (Pair *pair = (Pair *)given; n < count && n < MOST_CONSTANTS; n++, pair++)
+      found[n] = (Constant){pair->name, strlen(pair->name), pair->tensor};
+  else
+    for (Node *node = ((Node **)given)[2]; node && n < MOST_CONSTANTS && node->length < LONGEST_NAME; node = node->next)
+      found[n++] = (Constant){node->name, node->length, node->tensor};
+  return n;
+}
+
+// The area for an update of these names: the older of two that have them, else a new one; null if there is no room.
+static Area *area_for(uint32_t model, uint64_t names, uint64_t length) {
+  Area *older = 0;
+  int same = 0;
+  for (uint32_t i = 0; i < area_count; i++)
+    if (areas[i].entry.slot == model && areas[i].names == names && areas[i].entry.length >= length) {
+      same++;
+      if (!older || areas[i].entry.sequence < older->entry.sequence) older = &areas[i];
+    }
+  if (same >= 2) return older;
+  uint64_t whole = sizeof(Entry) + length, at = area_count < MOST_AREAS ? crash_at : crash_budget;
+  if (at + whole > crash_budget) return older;
+  Area *area = &areas[area_count++];
+  *area = (Area){.at = __atomic_fetch_add(&crash_at, whole, __ATOMIC_RELAXED), .names = names};
+  area->entry = (Entry){.magic = ENTRY_MAGIC, .kind = WEIGHTS, .length = length, .slot = model};
+  return area;
+}
+
+static int put(uint64_t *at, const void *bytes, uint64_t length) {
+  int whole = !length || pwrite(crash_file, bytes, length, *at) == (ssize_t)length;
+  *at += (length + 7) & ~7ull;
+  return whole;
+}
+
+// Keeps names, layouts and values of an update. Its `address` is its number once it is in use, and 0 before.
+static void keep_weights(const Shim *shim, const Known *known, const Constant *all, size_t count, int inactive) {
+  uint64_t most = mode == FULL ? crash_budget / 4 : MOST_WEIGHTS, length = 0, values = 0, names = count;
+  uint64_t space[(sizeof(Input) + 16 * 32) / 8];
+  Input *input = (Input *)space;
+  for (size_t i = 0; i < count; i++) {
+    uint64_t described = describe(shim, all[i].tensor, input) + ((all[i].length + 7) & ~7ull);
+    uint64_t bytes = input->device_type || mode == REDACTED || !hold ? 0 : (input->span + 7) & ~7ull;
+    length += described, values += values + bytes <= most ? bytes : 0;
+    for (size_t k = 0; k < all[i].length; k++) names = (names ^ (unsigned char)all[i].name[k]) * 0x100000001b3; // FNV-1a
+  }
+  Area *area = area_for(known->number, names, length + values);
+  if (!area) return;
+  uint64_t at = area->at + sizeof(Entry), left = area->entry.length - length;
+  area->entry.sequence = known->begun, area->entry.input = count, area->entry.done = 0;
+  area->entry.signal = inactive, area->entry.address = inactive ? 0 : known->begun;
+  if (pwrite(crash_file, &area->entry, sizeof(Entry), area->at) != sizeof(Entry)) return;
+  for (size_t i = 0; i < count; i++) {
+    size_t described = describe(shim, all[i].tensor, input);
+    uint64_t bytes = (input->span + 7) & ~7ull;
+    int fits = !input->device_type && mode != REDACTED && hold && input->data && bytes <= left;
+    input->kept = fits ? WHOLE : NOT_KEPT, input->name = all[i].length;
+    if (!put(&at, space, described) || !put(&at, all[i].name, all[i].length)) return;
+    if (fits && !put(&at, (void *)input->data, input->span)) return;
+    if (fits) left -= bytes;
+  }
+  area->entry.done = at - area->at - sizeof(Entry);
+  if (pwrite(crash_file, &area->entry, sizeof(Entry), area->at) < 0) return;
+}
+
+// The buffer that was not in use is now: so are the updates of it.
+static void put_in_use(const Known *known) {
+  for (uint32_t i = 0; i < area_count; i++)
+    if (areas[i].entry.slot == known->number && !areas[i].entry.address) {
+      areas[i].entry.address = known->begun;
+      if (pwrite(crash_file, &areas[i].entry, sizeof(Entry), areas[i].at) < 0) return;
+    }
+}
+
+// Counts an update of the weights when it begins, and again when it ends: a call may see half of it.
+static void count_update(const Shim *shim, Known *known, const char *name, const uint64_t *given) {
+  int pairs = strstr(name, "Pairs") != 0, flag = 2 + pairs;
+  __atomic_fetch_add(&active, 1, __ATOMIC_SEQ_CST);
+  if (!closing && !__atomic_load_n(&ring, __ATOMIC_ACQUIRE)) start();
+  pthread_mutex_lock(&weights_lock);
+  known->begun++;
+  uint32_t number = ring ? number_of(known) : 0;
+  if (ring) header()->model[number].begun = known->begun;
+  Constant *all = ring && crash_file >= 0 && complete(shim) ? malloc(MOST_CONSTANTS * sizeof *all) : 0;
+  if (all && strstr(name, "Swap")) put_in_use(known);
+  else if (all && given[1])
+    keep_weights(shim, known, all, constants_of(pairs, given[1], given[2], all),
+                 strstr(name, "Inactive") || (given[flag] & 1));
+  free(all);
+  pthread_mutex_unlock(&weights_lock);
+  __atomic_fetch_sub(&active, 1, __ATOMIC_SEQ_CST);
+}
+
+static void end_update(Known *known) {
+  Model *model = ring && known->epoch == epoch ? &header()->model[known->number] : 0;
+  __atomic_fetch_add(&known->generation, 1, __ATOMIC_RELAXED);
+  if (model) __atomic_fetch_add(&model->generation, 1, __ATOMIC_RELAXED);
 }
 
 static void find_shim(Shim *shim, void *library, void *(*find)(void *, const char *)) {

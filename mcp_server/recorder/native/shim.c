@@ -64,9 +64,10 @@ RUN(AOTInductorModelContainerRunSingleThreaded, run_single)
 // Functions that replace weights have at most six integer arguments.
 #define X(name)                                                                                                \
   EXPORTED Code name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {                 \
-    count_update(&known, 0);                                                                                   \
+    uint64_t given[] = {a, b, c, d, e, f};                                                                     \
+    count_update(&shim, &known, #name, given);                                                                 \
     Code code = ((AnyFunction)recorder_jumps[INDEX_##name])(a, b, c, d, e, f);                                 \
-    count_update(&known, 1);                                                                                   \
+    end_update(&known);                                                                                        \
     return code;                                                                                               \
   }
 COUNTED(X)
