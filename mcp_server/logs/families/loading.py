@@ -162,6 +162,7 @@ TABLE.error(
     "This build of torch does not support the device type that the program asks for.",
     "AssertionError: Torch not compiled with CUDA enabled",
     advice="check_machine",
+    fix="install a build of torch for that device, or run the program on the CPU",
     guide=BUILD_GUIDE,
 )
 TABLE.error(
