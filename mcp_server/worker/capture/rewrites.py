@@ -658,6 +658,15 @@ class Copied(ast.NodeTransformer):
 
 BOTH = "both sides are computed; torch.cond computes one"
 ANY = f"{VALUE}|{SIZE}"
+
+
+def as_tuple(statement: Node, context: Context) -> Optional[List[Node]]:
+    """Return a plain tuple: torch cannot save the type of `torch.topk` and its kind in a package."""
+    if not isinstance(statement, ast.Return) or statement.value is None:
+        return None
+    return [ast.Return(parsed("tuple(X)", X=statement.value)), *context.after]
+
+
 REWRITES = [
     Rewrite("padding", SIZE, of_padding, "pad without the test", "longer inputs are padded and cut, too"),
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
@@ -692,6 +701,14 @@ REWRITES = [
     Rewrite("least squares", "linalg_lstsq", least_squares, "multiply by the pseudo-inverse"),
     Rewrite("open slice", "None. was not declared", with_start, "write the start", "", "compile"),
     Rewrite("number in a loop", "FakeTensorUpdater", tensor_state, "carry a tensor", "", "compile"),
+    Rewrite(
+        "named result",
+        r"serialization name for .*torch\.return_types",
+        as_tuple,
+        "return a tuple",
+        "",
+        "compile",
+    ),
     Rewrite(
         "quantized and back",
         r"torch\.qint8|torch\.quint8",
