@@ -314,7 +314,8 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
         # The program's own line below which an exception or a crash came, perhaps with C++ in between.
         lines.insert(0, ModelLocation(file=fields["at_file"], line=int(fields["at_line"])))
     if category == "compile_failure":
-        lines = [*(line for tried in case.captured.attempts for line in tried.stack), *lines]
+        told = [line for tried in case.captured.attempts for line in tried.stack]
+        lines = [*told, *_changed(case), *lines]
     lines = lines or case.failing_locations or case.exit_locations
     at = _stopped_at(root, case) if category == "compile_failure" and not who.name else None
     if at is not None:
@@ -328,6 +329,13 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     number = fields.get("input", "")
     index = int(number) if number.isdigit() and who.kind == "input" else None
     return component(who.kind, who.name or by_line, [*of_kernel, *lines], value=who.value, index=index)
+
+
+def _changed(case: DiagnosisState) -> list[ModelLocation]:
+    """The line with whose change the export or compile passed: an error may name only the call of torch."""
+    every = (each for tried in case.captured.attempts for each in tried.attempts)
+    passed = (each for each in every if each.outcome == "passes" and each.line)
+    return [ModelLocation(file=each.file, line=each.line, code=each.before) for each in passed][:1]
 
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
