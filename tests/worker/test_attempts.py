@@ -139,10 +139,17 @@ def test_a_rewrite_with_other_numbers_is_no_fix(tmp_path: Path) -> None:
     assert all(each.outcome != "passes" or each.name == "branch" for each in found)
 
 
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("quantized and back", "return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8).dequantize()"),
+        ("named result", "return torch.topk(x, 2)"),
+    ],
+)
 @thorough
-def test_a_quantized_value_is_rounded_in_floating_point(tmp_path: Path) -> None:
-    """The compile knows no quantized dtype; the change compiles and gives eager's outputs."""
-    model = model_of("return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8).dequantize()", tmp_path)
+def test_what_the_compile_does_not_know_is_rewritten(name: str, body: str, tmp_path: Path) -> None:
+    """A quantized dtype, or a type that no package can hold: the change compiles and gives eager's outputs."""
+    model = model_of(body, tmp_path)
 
     def build(program: Any) -> Any:
         return torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2"))
@@ -150,7 +157,7 @@ def test_a_quantized_value_is_rounded_in_floating_point(tmp_path: Path) -> None:
     with pytest.raises(Exception) as raised:
         build(torch.export.export(model, (X,), strict=False))
     found = attempts(Failing(model, (X,), {}, {"strict": False}, raised.value, build))
-    assert [(each.name, each.outcome) for each in found] == [("quantized and back", "passes")]
+    assert [(each.name, each.outcome) for each in found] == [(name, "passes")]
     assert found[0].again
 
 
