@@ -148,7 +148,7 @@ def test_a_rewrite_with_other_numbers_is_no_fix(tmp_path: Path) -> None:
 )
 @thorough
 def test_what_the_compile_does_not_know_is_rewritten(name: str, body: str, tmp_path: Path) -> None:
-    """A quantized dtype, or a type that no package can hold: the change compiles and gives eager's outputs."""
+    """A quantized dtype, or a type that no package can hold: the change compiles, with eager's outputs."""
     model = model_of(body, tmp_path)
 
     def build(program: Any) -> Any:
