@@ -13,7 +13,6 @@ import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -242,7 +241,8 @@ def choose(
     open_ones = [each for each in observations if each.name not in case.done]
     possible = [each for each in open_ones if whatever_it_takes or each.seconds < case.seconds_left]
     gains = [(each.gain(case, case.suspects) / (each.seconds + 1), each) for each in possible]
-    best = [each for gain, each in sorted(gains, key=itemgetter(0), reverse=True) if gain > 0][:2]
+    gains = [(gain, each) for gain, each in gains if gain > 0]
+    best = [each for _, each in sorted(gains, key=lambda pair: (-pair[1].decisive, -pair[0]))][:2]
     if not best and not case.runs and not whatever_it_takes:
         return choose(observations, case, whatever_it_takes=True)
     return best[:1] if any(each.alone for each in best) else best

@@ -46,7 +46,7 @@ class Observation(ABC):
 
     `seconds` is the approximate cost. `alone`: it must not share the machine with another run. `extra`: the
     verdict does not need it, and it runs only if the budget has room. `best` is the most that it answers
-    (`REASONS`).
+    (`REASONS`). `decisive`: it settles the case, so it comes before cheaper ones that may not.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Observation(ABC):
     best: float
     alone: bool = False
     extra: bool = False
+    decisive: bool = False
 
     @abstractmethod
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:

@@ -172,6 +172,7 @@ class TrySizes(Observation):
     seconds = 40.0
     best = DECIDES
     alone = True
+    decisive = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if _fixed_size(case) is not None else 0.0

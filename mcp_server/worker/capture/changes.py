@@ -519,7 +519,13 @@ def _transformed(failing: Failing, kind: Any) -> List[Any]:
             continue
         texts = list(map(str.strip, ast.unparse(tree).splitlines()))
         made = ast.fix_missing_locations(kind().visit(tree))
-        changed = [(a, b) for a, b in zip(texts, map(str.strip, ast.unparse(made).splitlines())) if a != b]
+        new_texts = list(map(str.strip, ast.unparse(made).splitlines()))
+        parts = difflib.SequenceMatcher(None, texts, new_texts, autojunk=False).get_opcodes()
+        changed = [
+            ("\n".join(texts[a:b]), "\n".join(new_texts[c:d]))
+            for same, a, b, c, d in parts
+            if same != "equal"
+        ]
         new = compiled_function(made, function) if changed else None
         found += [(owner, name, function, new, changed)] if new is not None else []
     return found
@@ -663,7 +669,7 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
     block, number = place
     statement, after = block[number], block[number + 1 :]
     before = block[:number]
-    told = Attempt(row.name, row.action, row.changes, before=ast.unparse(statement))
+    told = Attempt(row.name, row.action, row.changes)
     code = function.__code__
     parameters = list(code.co_varnames[1 : code.co_argcount])
     made = row.made(statement, Context(failing.module, before, after, parameters))
@@ -673,7 +679,11 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
     for node in (each for new in made for each in ast.walk(new)):
         if getattr(node, "lineno", 0) < tree.body[0].lineno and "lineno" in node._attributes:
             ast.copy_location(node, statement)  # a node of a template
-    told.after = "\n".join(ast.unparse(each) for each in made[: max(len(made) - len(after), 1)])
+    same = next(
+        (n for n, pair in enumerate(zip(after[::-1], made[:0:-1])) if pair[0] is not pair[1]), len(after)
+    )
+    parts = [statement, *after][: len(after) + 1 - same], made[: max(len(made) - same, 1)]
+    told.before, told.after = ("\n".join(map(ast.unparse, each)) for each in parts)
     new = compiled_function(tree, function)
     lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
     return Change(told, failing.options, function=new, tree=tree, lines=lines) if new is not None else None

@@ -133,6 +133,9 @@ def is_size(node: Node) -> bool:
 
 
 def chosen(test: Node, first: Node, second: Node) -> Node:
+    """Choose one of two values, or of the elements of two tuples, with torch.where."""
+    if isinstance(first, ast.Tuple) and isinstance(second, ast.Tuple):
+        return ast.Tuple([chosen(test, *each) for each in zip(first.elts, second.elts)], ast.Load())
     return parsed("torch.where(C, A, B)", C=Unconverted().visit(copy.deepcopy(test)), A=first, B=second)
 
 
@@ -145,10 +148,23 @@ def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
     """Rewrite an `if` whose sides both return, or both set one variable."""
     if not isinstance(node, ast.If):
         return None
-    first, second = only(node.body, ast.Return), only(node.orelse or after[:1], ast.Return)
+    first, second = only(node.body, ast.Return), only(node.orelse or after[-1:], ast.Return)
     if first is not None and second is not None and first.value and second.value:
-        made = ast.Return(chosen(node.test, first.value, second.value))
-        return [made] if node.orelse else [made, *after[1:]]
+        between = [] if node.orelse else after[:-1]
+        if any(isinstance(each, ast.Return) for part in between for each in ast.walk(part)):
+            return None
+        test, early = Unconverted().visit(copy.deepcopy(node.test)), first.value
+        made: List[Node] = []
+        if between:  # they may assign what the test and the early result use
+            made = [ast.Assign([ast.Name("is_early", ast.Store())], test)]
+            made.append(ast.Assign([ast.Name("early", ast.Store())], early))
+            test, late = ast.Name("is_early", ast.Load()), ast.Name("early", ast.Load())
+            count = len(early.elts) if isinstance(early, ast.Tuple) else 0
+            early = (
+                ast.Tuple([parsed(f"E[{n}]", E=late) for n in range(count)], ast.Load()) if count else late
+            )
+        made = [*made, *between, ast.Return(chosen(test, early, second.value))]
+        return [*made, *after] if node.orelse else made
     first = only(node.body, (ast.Assign, ast.AugAssign))
     second = only(node.orelse, (ast.Assign, ast.AugAssign)) if node.orelse else None
     if first is None or (node.orelse and second is None):
@@ -563,6 +579,29 @@ class Padded(ast.NodeTransformer):
     def __init__(self) -> None:
         self.lengths: Node = None
         self.batch = 1  # the dimension of the batch
+        self.packed: List[str] = []
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        """Take the last state from the outputs: the layer's own is that after the padding."""
+        packs = "pack_padded_sequence" in ast.unparse(node.value)
+        given = [ast.unparse(each) for each in getattr(node.value, "args", ())]
+        self.generic_visit(node)
+        target: Any = node.targets[0]
+        if packs and isinstance(target, ast.Name):
+            self.packed.append(target.id)
+        if not set(given) & set(self.packed) or len(getattr(target, "elts", ())) != 2:
+            return node
+        outputs, state = target.elts
+        state = state.elts[0] if isinstance(state, ast.Tuple) else state
+        if not isinstance(state, ast.Name) or state.id == "_":
+            return node
+        target.elts[0] = outputs = ast.Name("outputs" if outputs.id == "_" else outputs.id, ast.Store())
+        at = f"torch.arange(O.shape[{self.batch}], device=O.device)"
+        places = [at, "L.to(O.device) - 1"] if self.batch == 0 else ["L.to(O.device) - 1", at]
+        last = parsed(
+            f"O[{', '.join(places)}].unsqueeze(0)", O=ast.Name(outputs.id, ast.Load()), L=self.lengths
+        )
+        return [node, ast.Assign([ast.Name(state.id, ast.Store())], last)]
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
@@ -728,7 +767,7 @@ WHOLE = [
         r"argument 'size' failed to unpack|pack_padded_sequence|pad_packed_sequence",
         Padded,  # type: ignore[arg-type]
         "run the layer on the padded tensor, and mask its outputs with the lengths",
-        "the state that the layer returns is then that after the padding",
+        "the last state is that of the last layer",
     ),
 ]
 
