@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.plant.faults.models import replace_bytes
-from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict
+from mcp_server.model import PackageWorkload, ScriptWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.pytorch.text import read_constants
 from tests.conftest import ZooPackage, torch_environment
@@ -102,89 +100,3 @@ def test_a_log_alone_starts_nothing_and_proves_nothing(tmp_path: Path) -> None:
     assert found.confidence != "proven" and found.cost.runs == 0
     assert "index_out_of_bounds" in (found.category or found.summary)
     assert [step.tool for step in found.next_steps] == ["diagnose"]
-
-
-SWAPPED = """
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def forward(self, features):
-        return features["user"] * 2 - features["item"]
-
-def batch():
-    return {"user": torch.ones(4, 8), "item": torch.full((4, 8), 5.0)}
-
-model = Model()
-exported = torch.export.export(model, (batch(),))
-package = torch._inductor.aoti_compile_and_package(exported, package_path="model.pt2")
-compiled = torch._inductor.aoti_load_package(package)
-torch.testing.assert_close(compiled(batch()), model(batch()))
-swapped = dict(reversed(batch().items()))
-torch.testing.assert_close(compiled(swapped), model(swapped))
-"""
-
-
-@thorough
-def test_a_script_that_passes_keys_in_another_order(tmp_path: Path) -> None:
-    """The captured call is compared with the package, and made again in the exported order to prove it."""
-    script = tmp_path / "serve.py"
-    script.write_text(SWAPPED)
-    env = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
-    found = verdict(tmp_path, ScriptWorkload(script=script, cwd=tmp_path, env=env))
-    assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.model_dump_json(indent=1)
-    assert found.guilty is not None
-    assert any("compiled(swapped)" in place.code for place in found.guilty.model_locations)
-
-
-OPERATORS = """
-import torch
-
-@torch.library.custom_op("aotisilent::op", mutates_args=())
-def op(x: torch.Tensor) -> torch.Tensor:
-    return (x + 1).{layout}
-
-@op.register_fake
-def _(x):
-    return torch.empty_like(x)
-"""
-COMPILE = """
-import torch
-import kept
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(torch.ops.aotisilent.op(x * 2)) - x
-
-x = torch.randn(6, 8)
-torch.save((x,), "inputs.pt")
-exported = torch.export.export(Model(), (x,))
-torch._inductor.aoti_compile_and_package(exported, package_path="model.pt2")
-"""
-
-
-def with_operators(directory: Path, layout: str) -> Verdict:
-    """The package of `directory`, with an operator that returns its result in this layout."""
-    operators = directory / f"{layout[:4]}.py"
-    operators.write_text(OPERATORS.format(layout=layout))
-    package, inputs = directory / "model.pt2", directory / "inputs.pt"
-    workload = PackageWorkload(package=package, inputs=inputs, extra_imports=[str(operators)])
-    (directory / layout[:4]).mkdir()
-    return verdict(directory / layout[:4], workload)
-
-
-@thorough
-def test_a_silent_fake_function_is_found_from_the_package_alone(tmp_path: Path) -> None:
-    """Other strides than promised raise nothing; keeping the promise changes the result, which proves it.
-
-    An operator that keeps its promise is not accused, and the verdict says that nothing was compared.
-    """
-    (tmp_path / "kept.py").write_text(OPERATORS.format(layout="clone()"))
-    environment = {**torch_environment(), "PYTHONPATH": str(tmp_path)}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILE], cwd=tmp_path, env=environment, check=True)
-    found = with_operators(tmp_path, "t().contiguous().t()")
-    assert (found.category, found.confidence) == ("custom_op", "proven"), found.summary
-    assert found.guilty is not None and found.guilty.name == "torch.ops.aotisilent.op.default"
-    assert any("returns different values" in evidence.fact for evidence in found.evidence)
-    found = with_operators(tmp_path, "clone()")
-    assert found.outcome == "no_fault" and "To check the numbers" in found.summary

@@ -64,6 +64,7 @@ def test_a_fake_function_that_disagrees() -> None:
     (found,) = by("custom_op.detect_fake_results", case)
     assert found.guilty.name == "torch.ops.mine.op.default" and found.category == "custom_op"
     assert "stride [8, 1]" in found.summary and "stride [1, 4]" in found.summary
+    assert found.intervention is not None, "the promise kept in one run decides"
 
 
 @pytest.mark.parametrize("refused", [False, True])
