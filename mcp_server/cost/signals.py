@@ -114,6 +114,7 @@ MANY = 48  # launches of one operator, whose work one launch can do
 _NO_VECTORS = "INVALID_VEC_ISA"
 _SORTS = re.compile(r"_(?:sort|argsort|sort_stable|topk|kthvalue)(?:_|$)")
 _PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")
+_ONE_HOT = re.compile(r"_(?:one_hot|arange_eq|scatter)(?:_|$)")
 _FUSED = re.compile(r"(?<=_)[a-z]+(?=_)")  # the operators in the name of a kernel, cpp_fused_clone_permute_0
 _MOVES = frozenset({"clone", "permute", "transpose", "view", "unsafe", "copy", "contiguous", "t"})
 
@@ -228,6 +229,12 @@ def _without_vectors(view: PackageView) -> list[Launch]:
     return [each for each in view.wrapper.launches if each.kind == "cpp"] if is_plain else []
 
 
+def _one_hot_products(view: PackageView) -> list[Launch]:
+    """Products, if a kernel before them may make a one-hot matrix."""
+    made = any(_ONE_HOT.search(each.kernel) for each in view.wrapper.launches if each.kind == "cpp")
+    return _called(_PRODUCTS)(view) if made else []
+
+
 def _called(pattern: re.Pattern[str], least: int = 1) -> Callable[[PackageView], list[Launch]]:
     """Return a function that finds launches of matching operators, if there are at least `least`."""
 
@@ -305,6 +312,15 @@ SIGNALS = (
         "if only the largest or smallest values are used, ask for those alone",
         "x.topk(k, dim)  # or x.amax(dim)",
         change="topk",
+        certain=False,
+    ),
+    Signal(
+        "rows looked up",
+        "a product with a one-hot matrix",
+        _one_hot_products,
+        "take the rows by their numbers: the product multiplies almost only zeros",
+        "torch.nn.functional.embedding(index, weight)  # weight[index]",
+        change="looked_up",
         certain=False,
     ),
     Signal(

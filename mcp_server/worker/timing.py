@@ -533,11 +533,52 @@ def _taken(use: Any, dim: int) -> int:
     return max(args[2], 0) if from_start and isinstance(args[2], int) else 0
 
 
+def looked_up(program: Any) -> tuple[Any, list[Any]]:
+    """Replace the product of a one-hot matrix and a matrix with rows of the latter."""
+    changed = []
+    for node in list(program.graph.nodes):
+        is_product = getattr(node.target, "_opname", "") in ("matmul", "mm")
+        index = _chosen_rows(node.args[0]) if is_product and node.args[1].meta["val"].dim() == 2 else None
+        if index is None:
+            continue
+        for each in [each for each in program.graph.nodes if each.args[:1] == (_before_casts(node.args[0]),)]:
+            if getattr(each.target, "_opname", "") == "_assert_tensor_metadata":
+                program.graph.erase_node(each)
+        with program.graph.inserting_before(node):
+            if _before_casts(node.args[0]).target._opname == "scatter":
+                index = program.graph.call_function(torch.ops.aten.squeeze.dim, (index, -1))
+            new = program.graph.call_function(torch.ops.aten.embedding.default, (node.args[1], index))
+        new.meta.update(node.meta)
+        node.replace_all_uses_with(new)
+        changed.append(node)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program, changed
+
+
+def _before_casts(node: Any) -> Any:
+    while getattr(node.target, "_opname", "") in ("to", "_to_copy"):
+        node = node.args[0]
+    return node
+
+
+def _chosen_rows(node: Any) -> Any:
+    """Return the numbers of the rows that a one-hot matrix chooses. None if it is no such matrix."""
+    node = _before_casts(node)
+    name, rank = getattr(node.target, "_opname", ""), len(node.meta["val"].shape)
+    if name == "one_hot":
+        return node.args[0]
+    zeros = name == "scatter" and getattr(node.args[0].target, "_opname", "") == "zeros"
+    last = zeros and node.args[1] % rank == rank - 1 and node.args[2].meta["val"].shape[-1] == 1
+    return node.args[2] if last and node.args[3] == 1 else None
+
+
 CHANGES: dict[str, Callable[[Any], tuple[Any, list[Any]]]] = {
     "precomputed": precomputed,
     "float32": in_float32,
     "inlined": inlined,
     "topk": ranked,
+    "looked_up": looked_up,
 }
 
 

@@ -58,6 +58,14 @@ class Rows(torch.nn.Module):  # type: ignore[misc]
         return result
 
 
+class Chosen(Rows):
+    """Multiplies a one-hot matrix with a table."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        ones = torch.nn.functional.one_hot(rows, 4000).to(self.table.dtype)
+        return ones @ self.table.t()
+
+
 class Ranked(torch.nn.Module):  # type: ignore[misc]
     """Sorts rows, and uses the first values or all."""
 
@@ -106,6 +114,7 @@ WORK = "the same work in every call, from weights alone"
     [
         (Table, TABLE, WORK, "self.weights.cos()"),
         (Rows, ROWS, WORK, "table.norm"),
+        (Chosen, (torch.randint(0, 4000, (200,)),), "a product with a one-hot matrix", "ones @"),
         (lambda: Ranked(3), (torch.randn(64, 8192),), "a sort takes most of the call", "x.sort"),
         (Halved, (torch.randn(2048, 512),), "kernels compute in double precision", "torch.sigmoid"),
     ],
