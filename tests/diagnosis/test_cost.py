@@ -128,7 +128,7 @@ def test_a_loss_is_proven_by_a_build_without_it(
     assert (proven["category"], proven["confidence"]) == ("cost", "proven"), proven["summary"]
     assert proven["headline"] == headline
     assert any(line in each["code"] for each in proven["guilty"]["model_locations"])
-    assert "gave the same outputs" in proven["confirmed"]["after"]
+    assert "returned the same outputs" in proven["confirmed"]["after"]
 
 
 @thorough
