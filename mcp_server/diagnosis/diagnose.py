@@ -208,10 +208,10 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
             case.suspects = detect(case)
             best = next(iter(ranked(case.suspects, case)), None)
             proven = best is not None and best.harmful and confidence(best, case) == "proven"
-            if proven and best is not None and not may_be_decided(best):
-                return
+            left = [each for each in available if not proven or each.after_proof(case)]
             # If time is left, search for the compiler pass behind a launch that computes wrong numbers.
-            left = [each for each in available if each.extra or not proven]
+            if best is not None and all(each.extra for each in left) and not may_be_decided(best):
+                return
             chosen = choose(left, case)
             if not chosen and not proven:
                 longer = choose(available, case, whatever_it_takes=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -142,6 +143,17 @@ def test_the_last_comparison_that_failed_tells_what_was_expected(
         sides = torch.load(str(failed[0].file))
         assert torch.equal(sides["actual"][0], GOT) and torch.equal(sides["expected"][0], OTHER)
     assert returned or len(list(tmp_path.glob("*.pt"))) == len(failed)
+
+
+def test_checks_by_numpy_and_before_an_exit_are_told(compiles: Compiles, tmp_path: Path) -> None:
+    """NumPy sees the memory of an output; `raise SystemExit` reaches no hook but the one at the exit."""
+    own, journal = compiles.comparisons, compiles.calls.journal
+    compiles.calls.outputs.add(1, [GOT])
+    with pytest.raises(AssertionError):
+        around(journal, np.testing.assert_allclose, own.asserting)(GOT.numpy(), OTHER.numpy())
+    around(journal, torch.allclose, own.comparing)(GOT, OTHER)
+    own.left()
+    assert [each.calls for each in read_capture(tmp_path).assertions] == [[1], [1]]
 
 
 def test_an_exit_with_a_status_of_failure_is_told(compiles: Compiles, tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ ROWS = (
         summary="Calls {earlier} and {call}, of two threads, were given the same tensor as input {place} "
         "({name}), with the same values: what one thread put there was lost when the other filled it.",
         fact="calls {earlier} and {call} of two threads have the same tensors, which were not written "
-        "between them; alone, the call returns the same wrong numbers",
+        "between them",
         fix="give each thread a buffer of its own; [torch.empty(shape)] * n is one tensor n times",
         value="the same tensor in two threads",
         holds=lambda event, case: _kept(event, case) and case.equals_eager is not False,

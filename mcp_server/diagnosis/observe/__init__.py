@@ -60,6 +60,10 @@ class Observation(ABC):
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:
         """Return how much of the open question it would answer (0-1). 0 if it cannot run or shows nothing."""
 
+    def after_proof(self, _case: DiagnosisState) -> bool:
+        """Whether it may add something once a cause is proven."""
+        return self.extra
+
     @abstractmethod
     async def act(self, case: DiagnosisState, context: Context, /) -> None:
         """Observe, and write what was seen into the state."""

@@ -53,6 +53,10 @@ class TryInterventions(Observation):
             return 0.0
         return self.best if _wanted(case, open_suspects) else 0.0
 
+    def after_proof(self, case: DiagnosisState) -> bool:
+        """Whether a failure remains that changes may remove together, none of which did alone."""
+        return bool(combined(case.suspects, case))
+
     async def act(self, case: DiagnosisState, context: Context) -> None:
         self._next_round(self.rounds + 1)
         wanted = _wanted(case, case.suspects)

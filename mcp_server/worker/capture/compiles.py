@@ -77,10 +77,18 @@ class Comparisons:
         """Journal the last comparison if it failed in a function that this error ends."""
         if self.failed is not None and self.failed.code in [place.f_code for place, _ in raised_in(error)]:
             self._tell(error)
+        self.failed = None
+
+    def left(self) -> None:
+        """Journal the last comparison if it failed: a `raise SystemExit` for it reaches no hook."""
+        self._tell(SystemExit())
 
     def _kept(self, actual: Any, expected: Any) -> Comparison:
         """Keep both sides in the order of `assert_close`: the actual side is what a call returned."""
-        sides = [[leaf.detach() for leaf in only_tensors(side)] for side in (actual, expected)]
+        arrays = (
+            s if not hasattr(s, "__array_interface__") else torch.as_tensor(s) for s in (actual, expected)
+        )
+        sides = [[leaf.detach() for leaf in only_tensors(side)] for side in arrays]
         calls_of = self.calls.outputs.calls_of
         if calls_of(sides[1]) and not calls_of(sides[0]):
             sides.reverse()

@@ -23,6 +23,7 @@ from .streams import waits
 
 DEVICES = ("Cpu", "Cuda", "Xpu", "Mps")
 RUNNERS = ("AOTIModelPackageLoader", *("AOTIModelContainerRunner" + device for device in DEVICES))
+NUMPY = ("assert_allclose", "assert_array_almost_equal", "assert_array_equal")
 COMPILES = ("aoti_compile_and_package", "aot_compile")
 CONSTANT_METHODS = ("load_constants", "update_constant_buffer", "update_constant_buffer_from_cpu")
 
@@ -45,6 +46,7 @@ class Hook:
             "torch._inductor": [("", name, partial(compiles.compiling, name)) for name in COMPILES],
             "torch.export": [("", "export", compiles.exporting)],
             "torch.testing": [("", "assert_close", compiles.comparisons.asserting)],
+            "numpy.testing": [("", name, compiles.comparisons.asserting) for name in NUMPY],
             "torch.export.pt2_archive._package": [model],
             "torch._inductor.package.package": [
                 *(model, ("", "package_aoti", compiles.packaging), ("", "load_package", calls.opening)),
@@ -71,6 +73,7 @@ class Hook:
         """Journal an orderly end, to tell it from a crash, in processes that did something."""
         if self.journal.pid == os.getpid():
             safely(self.journal, self.compiles.drifted)  # `raise SystemExit` reaches no other hook
+            safely(self.journal, self.compiles.comparisons.left)
             self.journal.event("exit")
             safely(self.journal, self.compiles.widen)  # last, since eager mode may not survive that size
 

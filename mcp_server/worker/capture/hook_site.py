@@ -21,6 +21,7 @@ WATCHED = frozenset(
         "torch._inductor",
         "torch.export",
         "torch.testing",
+        "numpy.testing",
         "torch.export.pt2_archive._package",
         "torch._inductor.package.package",
     }
