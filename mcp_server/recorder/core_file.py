@@ -36,6 +36,7 @@ from mcp_server.recorder.remains import (
     LIBC,
     MOST_LOOKED_AT,
     NEXT,
+    NO_ACCESS,
     WAITS,
     Mapping,
     Remains,
@@ -86,7 +87,7 @@ class _Core:
     pages: list[tuple[int, int, int]] = field(default_factory=list)  # address, bytes, offset in the file
     notes = note_bytes = 0
     is_cut = False
-    address = 0  # of the access that ended the process
+    address = NO_ACCESS
 
     def read(self, place: int, count: int, what: str) -> bytes:
         """Read `count` bytes at `place`. Raise `ProblemError` if the file ends before them."""
@@ -225,7 +226,7 @@ def _keep(core: _Core, kind: int, raw: bytes, name: str) -> None:
         core.maps += _files(core, raw, name)
     elif kind == _SIGINFO and len(raw) >= _ACCESS.size:
         *_, code, core.address = _ACCESS.unpack_from(raw)
-        core.address *= code > 0  # otherwise somebody sent the signal
+        core.address = core.address if code > 0 else NO_ACCESS
 
 
 def _thread(raw: bytes) -> ThreadState:

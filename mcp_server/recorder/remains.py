@@ -188,15 +188,16 @@ def _text(raw: bytes | str) -> str:
 Death = Literal["stack", "file", "null", "abort", "other"]
 NEAR_STACK = 1 << 16  # bytes from the stack pointer to an access that missed the stack
 NULL_PAGE = 4096
-_NAMES_INSIDE = re.compile(r"_ZN?[KL]*(?=\d)")
+_NAMES_INSIDE = re.compile(r"_Z+N?[KL]*(?=\d)")
+NO_ACCESS = (1 << 64) - 1  # the address for a signal that somebody sent
 
 
 @dataclass(frozen=True)
 class CrashSite:
     """Where and how a process died: the host's lines, innermost first, and its innermost own function.
 
-    `memory` says what was at the address of the access; `said` is the last message of libc. `address` is 0
-    without an access. `inside` is the thread of the call that the crashing thread belongs to, or 0.
+    `memory` says what was at the address of the access; `said` is the last message of libc. `inside` is the
+    thread of the call that the crashing thread belongs to, or 0.
     """
 
     signal: str
@@ -205,7 +206,6 @@ class CrashSite:
     memory: str
     function: str
     lines: tuple[SourceLine, ...]
-    address: int = 0
     said: str = ""
     inside: int = 0
 
@@ -231,21 +231,21 @@ def crash_site(
     death, memory = _death(number, address, sp, maps)
     return CrashSite(
         signal_name(number), thread, death, memory, _own_function(stack, maps),
-        tuple(islice(host_lines(stack, maps), 2)), address,
+        tuple(islice(host_lines(stack, maps), 2)),
     )  # fmt: skip
 
 
 def _death(number: int, address: int, sp: int, maps: Sequence[Mapping]) -> tuple[Death, str]:
     place = next((each for each in maps if each.start <= address < each.end), None)
+    if number in (signal.SIGSEGV, signal.SIGBUS) and address < NULL_PAGE:
+        return "null", f"it used a null pointer (address {address:#x})"
     if number == signal.SIGSEGV and sp and abs(address - sp) < NEAR_STACK:
         return "stack", "its stack is used up"
     if number == signal.SIGBUS and place is not None:
         at, path = address - place.start + place.offset, Path(place.path.removesuffix(" (deleted)"))
         now = f", which has {path.stat().st_size} bytes now" if path.is_file() else ""
         return "file", f"it read byte {at} of {path}{now}: the file was cut while it was mapped"
-    if number in (signal.SIGSEGV, signal.SIGBUS) and 0 < address < NULL_PAGE:
-        return "null", f"it used a null pointer (address {address:#x})"
-    if number in (signal.SIGSEGV, signal.SIGBUS) and address:
+    if number in (signal.SIGSEGV, signal.SIGBUS) and address != NO_ACCESS:
         return "other", f"it used address {address:#x}"
     return ("abort" if number == signal.SIGABRT else "other"), ""
 
@@ -323,7 +323,7 @@ class Remains:
     read: Callable[[int, int], bytes]
     unknown: tuple[int, ...] = ()
     is_cut: bool = False
-    address: int = 0
+    address: int = NO_ACCESS
     said: str = ""
     place: Callable[[int, int], int | None] = lambda _address, _count: None
 

@@ -216,7 +216,8 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
     call, recording = chosen.candidate.call, chosen.candidate.recording
     maps, calls = read_maps(recording.maps), chosen.candidate.model.calls
     crash = recording.crash
-    fatal = crash.stack if crash is not None and crash.thread == call.thread else ()
+    inside = crash is not None and crash.thread == call.thread and call.end_ns is None
+    fatal = crash.stack if crash is not None and inside else ()
     found_lines = await anyio.to_thread.run_sync(lambda: list(host_lines(call.stack or fatal, maps)))
     lines = [ModelLocation(file=e.file, line=e.line, code=_code(e.file, e.line)) for e in found_lines]
     facts = list(_told(chosen, replayed, found, workload.package.name))
@@ -224,15 +225,18 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         facts.append(
             f"the host calls the package at {lines[0].file}:{lines[0].line}  {lines[0].code}".rstrip()
         )
+    site, input_at_fault = _where_it_died(recording, [chosen.candidate, *found])
+    numbered = call.number and (site is None or chosen.failed)  # otherwise the verdict is not about this call
     return TakenCall(
         chosen.inputs,
-        CallNumber(number=call.number, of=max(call.number, calls)) if call.number else None,
+        CallNumber(number=call.number, of=max(call.number, calls)) if numbered else None,
         lines,
         facts,
         chosen.candidate.updates,
         chosen.weights,
         _open(chosen.candidate, found) if not chosen.failed else "",
-        *_where_it_died(recording, [chosen.candidate, *found]),
+        site,
+        input_at_fault,
     )
 
 

@@ -118,13 +118,15 @@ class Reader:
     def threads(self, states: Sequence[ThreadState]) -> list[ThreadSeen]:
         """Describe the threads that are in the package. `outside` gets those that these wait for.
 
-        If no thread is in the package, `outside` gets the threads that wait for a lock, and its holders.
+        If no thread is in the package, `outside` gets the threads that wait for a lock, and its holders; if
+        there are none, the threads that wait in the host's own code.
         """
         every = [self._stack(state) for state in states]
         for stack in every:
             stack.holders = self._holders(stack, every)
         found = [stack for stack in every if stack.inside]
         roots = found or [stack for stack in every if stack.waits and stack.waits[0] in LOCKS]
+        roots = roots or [stack for stack in every if not stack.state.computes and self._host(stack)]
         wanted = _reached(roots, {each.state.number: each for each in every})
         self.outside = [self._seen(each) for each in every if each.state.number in wanted and not each.inside]
         return [self._seen(stack) for stack in found]

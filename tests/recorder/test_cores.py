@@ -38,10 +38,10 @@ def note(kind: int, data: bytes, *, says: int | None = None, named: int = 0) -> 
     return head + name.ljust(-(-len(name) // 4) * 4, b"\0") + data.ljust(-(-len(data) // 4) * 4, b"\0")
 
 
-def status(thread: int, pc: int = CODE, sp: int = 0x7000) -> bytes:
-    """NT_PRSTATUS of a thread that got SIGABRT."""
+def status(thread: int, pc: int = CODE, sp: int = 0x7000, received: int = 6) -> bytes:
+    """NT_PRSTATUS of a thread that got SIGABRT, or the signal `received`."""
     raw = bytearray(336)
-    struct.pack_into("<h", raw, 12, 6)
+    struct.pack_into("<h", raw, 12, received)
     struct.pack_into("<i", raw, 32, thread)
     struct.pack_into("<Q", raw, 112 + 8 * 16, pc)
     struct.pack_into("<Q", raw, 112 + 8 * 19, sp)
@@ -257,6 +257,21 @@ def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: ZooPackage, tmp_
     assert run.returncode == 0, run.stderr
     assert "44 threads of 300 were not examined" in run.stdout and "build" not in run.stdout
     assert "256 elsewhere" in run.stdout and "300 elsewhere" not in run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "address", "says"), [(1, 0x6FF8, "its stack is used up"), (1, 8, "a null pointer"), (0, 8, "")]
+)
+def test_how_a_process_died_is_told(
+    zoo: ZooPackage, tmp_path: Path, code: int, address: int, says: str
+) -> None:
+    """A used-up stack and a null pointer are named; of a signal that somebody sent, only the signal."""
+    access = note(0x53494749, struct.pack("<iii4xQ", 11, 0, code, address))
+    (tmp_path / "core").write_bytes(core_of(zoo("ranker"), status(7, 0x999, received=11) + access))
+    told = post_mortem(tmp_path / "core", zoo("ranker")).stdout
+    assert "died of SIGSEGV" in told and says in told
+    assert says or "SIGSEGV;" in told
 
 
 def written(folder: Path, content: bytes) -> Path:

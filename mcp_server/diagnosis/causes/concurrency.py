@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import PurePath
@@ -265,6 +266,9 @@ def _moving(process: ProcessSeen) -> Suspect:
     summary = f"The process serves calls: {served} while the process was observed ({BETWEEN_S:g} s)."
     if not process.threads:
         summary = "No thread of the process is in the package. The process waits or computes elsewhere."
+        where = Counter(_told(each).partition(" is ")[2] for each in process.outside).most_common(1)
+        if where and where[0][1] > 1:
+            summary += f" Of its threads, {where[0][1]} are in the same place: {where[0][0]}."
     return _Stuck(
         guilty=component("script", "outside of the package", []),
         summary=summary,

@@ -149,7 +149,7 @@ def _by_input(
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
         fix=Fix(
             text=indexed.advice(all_read, part, facts),
-            after=outside(all_read, low, high),
+            after=None if _overwritten(facts) else outside(all_read, low, high),
         ),
         intervention=_replaced([each for each in parts if each.input == part.input], part, indexed, case),
     )
@@ -162,6 +162,16 @@ def _row(part: InputSlice, case: DiagnosisState) -> int | None:
     end = part.end if part.end is not None else prod(shape)
     whole = part.stride == 1 and len(shape) > 1 and end - part.offset == size and part.offset % size == 0
     return part.offset // size if whole else None
+
+
+NO_ROW = 1 << 40  # no table has as many rows
+_FREED = " An allocator writes addresses into the first 16 bytes of memory that was freed."
+_KEEP = "keep the memory of {} alive until the call returns (in C++, at::from_blob copies nothing)"
+
+
+def _overwritten(facts: events.IndexValues) -> bool:
+    """Whether only the first two elements are bad, and one is an address: so glibc leaves a freed block."""
+    return facts.outside <= 2 and not any(facts.index) and abs(facts.value) >= NO_ROW
 
 
 @dataclass(frozen=True)
@@ -187,6 +197,8 @@ class _Indexed:
 
     def doubt(self, part: InputSlice, facts: events.IndexValues, case: DiagnosisState) -> str:
         """Say what else may be wrong than the value: the inputs together, or a position one past the end."""
+        if _overwritten(facts):
+            return _FREED
         if self.is_table:
             return ""  # the fix says that the table may be too short
         sizes = _as_long(part, case)
@@ -196,9 +208,13 @@ class _Indexed:
     def advice(self, read: str, part: InputSlice, facts: events.IndexValues) -> str:
         """Say what to change: the ids or the table, or what computes the positions."""
         low, high, rows = part.low, part.high, (facts.max or 0) + 1
+        if _overwritten(facts):
+            return _KEEP.format(read)
         if self.is_table:
             text = f"before the call, reject values of {read} outside {low}..{high}, or map them to a"
             larger = f"; if they are real ids, {self.name} needs at least {rows} rows"
+            if rows > NO_ROW:
+                larger = "; a hash must be reduced to the number of rows"
             return f"{text} row reserved for unknown ids{larger if rows > high + 1 else ''}"
         text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"
         return f"{text}; if it is a length, or counts from 1, subtract 1" if self.past(part, facts) else text

@@ -207,7 +207,7 @@ static void on_fatal(int number, siginfo_t *about, void *context) {
     if (ring && !header()->ended) {
       header()->failures++;
       leave((Entry){.kind = FATAL, .sequence = stack_pointer(context), .tid = thread_id(), .signal = number,
-                    .address = about->si_code > 0 ? (uint64_t)about->si_addr : 0}, 0);
+                    .address = about->si_code > 0 ? (uint64_t)about->si_addr : UINT64_MAX}, 0);
       for (int pass = 0; pass < 2; pass++) // the thread that crashed first
         for (int slot = 0; slot < MOST_SLOTS; slot++) {
           Record *record = in_flight[slot];
