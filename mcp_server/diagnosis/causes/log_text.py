@@ -335,7 +335,8 @@ def _changed(case: DiagnosisState) -> list[ModelLocation]:
     """The line with whose change the export or compile passed: an error may name only the call of torch."""
     every = (each for tried in case.captured.attempts for each in tried.attempts)
     passed = (each for each in every if each.outcome == "passes" and each.line)
-    return [ModelLocation(file=each.file, line=each.line, code=each.before) for each in passed][:1]
+    lines = ((each.file, each.line, each.before.partition("\n")[0]) for each in passed)
+    return [ModelLocation(file=file, line=line, code=code) for file, line, code in lines][:1]
 
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
