@@ -79,6 +79,8 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
     """The failure in a few words, such as `NaN in output 0`; without a `known` cause only what was seen."""
     if not known:
         return _non_finite(case) or "cause not known"
+    if category == "script_error" and case.taken is not None:
+        return "the host died outside of the package"
     if category == "cost":
         of = (guilty.value or "").rpartition(" ")[2]
         return {"bytes": "too much memory", "memory": "too much memory"}.get(of, HEADLINES[category])
