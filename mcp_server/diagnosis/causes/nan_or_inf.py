@@ -342,7 +342,10 @@ def making(event: events.NodeNonFinite) -> Evidence:
 
 # Operators that make an infinity from ordinary numbers; others overflow in half precision.
 _POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
-_GUARD = "keep the operands of that operation in its domain, for example with an epsilon under a root"
+_GUARD = (
+    "find which of its operands leaves the range of its type or the domain of an operation, and compute that "
+    "operand in a wider type, or keep it in the domain"
+)
 _GUARDS = (
     (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor away from 0, for example with an epsilon"),
     (r"aten\.log(?!_softmax|ical|sumexp)", "keep the argument of log above 0: clamp_min before the log"),

@@ -125,12 +125,16 @@ class FindOutputOrigin(FindOrigin):
 
 
 def _last_bad(launches: Sequence[LaunchValues]) -> Fault | None:
-    """Return the last value of a call that is not finite, NaN first; None if its element is unknown."""
+    """Return the last value of a call that is not finite, NaN first; None if its element is unknown.
+
+    Minus infinity may be a mask.
+    """
     written = (
         (argument.non_finite.value == "nan", launch.sequence, launch.launch, argument)
         for launch in launches
         for argument in launch.arguments
         if argument.when == "after" and argument.non_finite is not None and argument.non_finite.index
+        if not argument.perhaps_intended
     )
     last = max(written, key=lambda each: each[:2], default=None)
     if last is None or last[2] is None or last[3].non_finite is None:
