@@ -44,7 +44,7 @@ def packages(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, str], l
     torch.manual_seed(0)
     inputs = [torch.randint(1000, (64, 16)), torch.randint(1000, (64, 16)), torch.rand(64, 1)]
     inputs = [one.to(asked.device) for one in inputs]
-    program = torch.export.export(Ranker(asked.layers).to(asked.device).eval(), tuple(inputs))
+    program = torch.export.export(Ranker(asked.layers).to(asked.device).train(mode=False), tuple(inputs))
     plain, recorded = str(folder / "plain.pt2"), str(folder / "recorded.pt2")
     torch._inductor.aoti_compile_and_package(program, package_path=plain)
     command = "from mcp_server.cli.main import main; main()"
