@@ -533,16 +533,16 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
     if inlined:
         of_code = (
             f"{_shown(small)} is not in the package, since weights of up to {MOST_INLINED} elements are "
+            "written into the code, where no update reaches them"
         )
-        of_code += "written into the code, where no update reaches them"
     if folded or inlined:
         return Fix(text=f"{KEEP_ALL}: {of_code}")
     return Fix(text=f"give exactly the package's constants: {_shown(update.compiled)}")
 
 
-MOST_INLINED = (
-    8  # of one dimension, which Inductor writes as numbers (graph.py, can_inline_constant, 2.8-2.15)
-)
+# Elements of a tensor of one dimension that Inductor writes as numbers (graph.py, can_inline_constant,
+# 2.8-2.15).
+MOST_INLINED = 8
 
 
 def _is_small(given: Leaf | None) -> bool:

@@ -183,8 +183,9 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
 
 # As explained by an origin.
 EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is (?:inf|\S+, too large for (?P<dtype>\w+))")
-LARGEST = 80  # largest remaining argument after the shift: the exponential of 88.7 is the largest of float32,
-OF_HALF = 4  # and that of 11.1 the largest of float16, in which sums of them must fit as well
+# The largest argument that is left after the shift. exp(88.7) is the largest of float32, exp(11.1) that of
+# float16, in which sums must fit as well.
+LARGEST, OF_HALF = 80, 4
 
 
 async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> Intervention:
