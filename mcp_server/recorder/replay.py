@@ -289,7 +289,7 @@ DIED_ELSEWHERE = (
 
 
 def _open(chosen: Candidate, found: Sequence[Candidate]) -> str:
-    """What remains open if the chosen call returns: another call that is more suspect, or a signal."""
+    """Name a call that is more suspect than the chosen one, or the signal that killed the host."""
     lost = "" if chosen.suspect else _lost(found, chosen.recording)
     crash = chosen.recording.crash
     return lost or (DIED_ELSEWHERE.format(signal_name(crash.signal)) if crash is not None else "")

@@ -223,8 +223,8 @@ class OutputChange:
 
     `layout` says how shape or dtype differ; nothing else is known in that case. `changed` counts elements
     that differ by more than rounding, and `innocent` those among them that were not at fault before. `rows`
-    are indices of dimension 0 with such elements, at most `MOST_ROWS`; `innocent_rows` are the rows in which
-    no element was at fault.
+    are the indices of dimension 0 with a changed element, at most `MOST_ROWS`; `innocent_rows` are those of
+    them with an `innocent` element and none that was at fault before.
     """
 
     output: int

@@ -437,7 +437,10 @@ MOST_EXACT = 1 << 22  # elements of an operator's inputs; larger operators are n
 
 
 def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-    """Return the result of an integer operator in int64, of a conversion in float64. None for others."""
+    """Compute an integer operator again in int64, or in float64 if it converts to a narrower float.
+
+    None for other operators.
+    """
     schema = getattr(target, "_schema", None)
     name = schema.name if schema is not None else ""
     if name not in OPERATORS and name[:-1] not in OPERATORS:

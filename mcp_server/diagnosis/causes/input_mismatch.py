@@ -274,7 +274,7 @@ def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:
 
 
 def _in_that_line(mismatch: Mismatch, line: ModelLocation) -> Fix:
-    """Say what to do if the model itself cannot take a size: a wider `Dim` would not export, or raise."""
+    """Say what to do if a line of the model rejects a size, since a wider `Dim` then fails as well."""
     where = f"{Path(line.file).name}:{line.line}"
     text = f"split or pad the batch to {mismatch.expected}, or change {where}, which rejects {mismatch.got}"
     return Fix(text=f"{text}. A wider Dim alone does not help", before=line.code)

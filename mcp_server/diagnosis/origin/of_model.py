@@ -264,7 +264,7 @@ _READS = 1 << 17  # of elements, for all values that are tried
 
 @dataclass(frozen=True)
 class Outlier:
-    """An element that stands out, and when the value is not finite as the element varies."""
+    """One input element that alone makes a reduction not finite, and the values for which it does."""
 
     element: OffendingElement
     condition: Condition

@@ -236,7 +236,11 @@ class _Writer:
 
 
 def say(term: Term, name_of: NameOf = attrgetter("parameter"), atens: Collection[str] = ()) -> str:
-    """Write the term as text. `atens`, the launch's operators, decide between `log1p(64)` and `log(65)`."""
+    """Write the term as text.
+
+    `atens` are the launch's operators: a constant is written `log1p(64)` if `log1p` is among them, `log(65)`
+    if only `log` is.
+    """
     text = _Writer(name_of, atens).text(term)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 

@@ -81,7 +81,7 @@ def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
 class Translator:
     """Turns expressions into terms. A subclass defines names, loads and the calls of its language.
 
-    With `masks_hold`, a name that is a mask of the iteration space counts as true, however it is defined.
+    With `masks_hold`, a name such as `xmask` or `r0_mask` is read as True, and its definition is not used.
     """
 
     def __init__(self, look: Lookup, *, masks_hold: bool = True) -> None:
