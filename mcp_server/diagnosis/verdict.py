@@ -436,17 +436,19 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if case.only_loaded:
         return f"no inputs of the failing call were given ({argument('inputs')})"
     if suspect.guilty.kind == "script" and isinstance(case.workload, ScriptWorkload):
-        return "to test this, the script itself would have to be changed"
+        return "to test this, your script would have to be edited"
     if case.plain_run is not None and not case.call_fails:
         return "the call does not fail when it is repeated alone, so there is no failure to remove"
     if suspect.fix is None and suspect.category == "hang":
         return (
-            "it is not known where the call waits. To confirm a cause, change it: the call must then return"
+            "it is not known where the call waits. A cause is confirmed if the call returns once it is "
+            "removed"
         )
     if suspect.fix is None:
         return "no change was tested that removes the failure"
     return (
-        "the fix was not tested. It confirms the cause if the failure disappears, and returns without the fix"
+        "the fix was not tested. It confirms the cause if the failure goes away with it and comes back "
+        "without it"
     )
 
 

@@ -34,7 +34,7 @@ HEADLINES: dict[Category, str] = {
     "out_of_memory": "out of memory",
     "hang": "hang",
     "concurrency": "unsafe sharing between calls",
-    "environment": "problem of the machine or environment",
+    "environment": "machine or environment problem",
     "script_error": "error in the script",
     "cost": "too slow or too large",
 }
@@ -141,8 +141,8 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
 
 # Why a change that only confirms must not be shipped, by how the worker makes it.
 NOT_SHIPPED = {
-    "elements": "Do not ship this change: its values are arbitrary.",
-    "resize": "Do not ship this change: it leaves out or repeats rows, only to show the cause.",
+    "elements": "Do not ship this change: its values only test the cause.",
+    "resize": "Do not ship this change: it drops or repeats rows, and only shows the cause.",
     "pad": "Do not ship this change: its added rows are arbitrary.",
     "drop_rows": "Do not ship this change: it leaves out rows, only to show the cause.",
 }

@@ -147,7 +147,8 @@ class DiagnoseArguments(WorkloadArguments):
         default=[], description="Command that gets a file of outputs, and exits with 0 if they are correct."
     )
     in_place: bool = Field(
-        default=False, description="Keep packages that the script overwrites; by default they are restored."
+        default=False,
+        description="Keep what the script overwrites; by default its packages are restored.",
     )
 
 
@@ -175,8 +176,8 @@ class InspectArguments(Arguments):
 
     package: PackagePath
     model_name: ModelName = "model"
-    launch: int = Field(default=-1, ge=-1, description="Number of a launch.")
-    kernel: str = Field(default="", description="Name of a kernel.")
+    launch: int = Field(default=-1, ge=-1, description="Number of the launch.")
+    kernel: str = Field(default="", description="Name of the kernel.")
     buffer: str = Field(default="", description="Name of a buffer, such as buf3.")
     symbol: str = Field(default="", description="Name of a size symbol, such as ks0.")
     input: str = Field(default="", description="Name or number of an input.")
@@ -204,11 +205,11 @@ class TryArguments(CallArguments):
         default=[],
         description="Changes of inputs, as 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'.",
     )
-    kernel: str = Field(default="", description="Name of a kernel.")
+    kernel: str = Field(default="", description="Name of the kernel.")
     replace: list[str] = Field(
         default=[], max_length=2, description="Text of the kernel to replace, and its replacement."
     )
-    launch: int = Field(default=-1, ge=-1, description="Number of a launch.")
+    launch: int = Field(default=-1, ge=-1, description="Number of the launch.")
     how: ChangeOfLaunch = Field(
         default="guard",
         description="How to change the launch. Default: guard, which keeps indices in bounds.",
@@ -418,7 +419,7 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
         return ProblemError(f"{spelled} is out of range", value=value, allowed=range_of(field) or allowed)
     if field and get_origin(field.annotation) is Literal:
         choices = [str(choice) for choice in get_args(field.annotation) if choice != ""]
-        what = f"{spelled} has no such choice{closest(str(value), choices)}"
+        what = f"no such choice for {spelled}{closest(str(value), choices)}"
         return ProblemError(what, value=value, allowed=listed(choices, "or"))
     messages = [error["msg"] for error in here or errors]
     message = " or ".join(dict.fromkeys(text[:1].lower() + text[1:] for text in messages))

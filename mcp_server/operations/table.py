@@ -51,7 +51,7 @@ def operation(
     title="Find the cause of a failure",
     description="Runs a failing script, package, exported program or command, and finds the cause. Returns "
     "a verdict: the part at fault (input, kernel, constant, package, toolchain, ...), confidence, evidence "
-    "and the fix. Start here. Takes seconds to minutes. Then do its next steps.",
+    "and the fix. Start here. Takes seconds to minutes. Unless proven, do its next steps.",
     examples=(
         "aoti-debug diagnose serve.py -- --batch 8",
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
@@ -322,10 +322,10 @@ async def trace_launches(context: args.Context, given: args.TraceArguments) -> R
 @operation(
     args.TryArguments,
     title="Test a change on the failing call",
-    description="Makes a package's failing call unchanged, with a change (of an input element, constant, "
-    "launch or generated expression), and unchanged again. Says whether the failure is gone, changed or "
-    "the same, and which elements that were not at fault changed. Needs no model source. Use it to "
-    "verify a fix. 3-30 s. Next: apply the fix, or diagnose.",
+    description="Makes a package's failing call three times: as it is, with a change (of an input element, "
+    "constant, launch or generated expression), and as it is again. Says whether the failure is gone, "
+    "changed or the same, and which elements that were not at fault changed. Needs no model source. Use it "
+    "to verify a fix. 3-30 s. Next: apply the fix, or diagnose.",
     examples=(
         "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",
         "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 --replace 'tmp3 - tmp5' 'tmp5 - tmp3'",

@@ -246,7 +246,7 @@ def absolute(text: str, base: Path) -> Path:
 def file(name: str, text: str, base: Path) -> Path:
     """Return the absolute path of an existing, readable file."""
     path = absolute(text, base)
-    kind = stat.S_IFMT(_mode(name, path, f"an existing file; relative paths start at {base}"))
+    kind = stat.S_IFMT(_mode(name, path, _existing(text, base)))
     if kind != stat.S_IFREG:
         what = _KINDS_OF_FILE.get(kind, "something else")
         raise ProblemError(f"{_said(name)} is {what}, not a file", value=str(path), allowed="path of a file")
@@ -255,6 +255,10 @@ def file(name: str, text: str, base: Path) -> Path:
             f"{_said(name)} cannot be read", value=str(path), allowed="a file this user may read"
         )
     return path
+
+
+def _existing(text: str, base: Path) -> str:
+    return "an existing file" + ("" if Path(text).is_absolute() else f"; relative paths start at {base}")
 
 
 def _said(name: str) -> str:
@@ -271,7 +275,8 @@ def _mode(name: str, path: Path, allowed: str) -> int:
     try:
         return path.stat().st_mode
     except FileNotFoundError:
-        what = f"{_said(name)} does not exist{_like(path)}"
+        said = _said(name)
+        what = f"no such {'file for ' if said.startswith('-') else ''}{said}{_like(path)}"
         raise ProblemError(what, value=str(path), allowed=allowed) from None
     except (OSError, ValueError) as error:  # the name is too long, or a part of the path is a file
         why = cause(error) if isinstance(error, OSError) else str(error)
@@ -295,7 +300,7 @@ def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
         path = file("command", name, cwd)
         if not os.access(path, os.X_OK):
             allowed = "a program, a script (.py) or a package (.pt2)"
-            raise ProblemError("command is not executable", value=str(path), allowed=allowed)
+            raise ProblemError("not executable, and no script or package", value=str(path), allowed=allowed)
         return
     search_path = env.get("PATH") or os.environ.get("PATH", os.defpath)
     if not name or not shutil.which(name, path=search_path):

@@ -396,7 +396,10 @@ def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bo
 
 
 WIDER = "or export again with a range that includes {got}, if the model allows this size"
-BRANCH = ". If no Dim sets this bound, a branch of the model on this size or the compiler set it"
+BRANCH = (
+    ". If you set no such bound with Dim, it comes from a branch of the model on this size, or from the "
+    "compiler"
+)
 
 
 def _within(dim: CompiledDim, below: bool) -> str:

@@ -14,7 +14,7 @@ from string import Formatter
 import anyio.to_thread
 from pydantic import Field
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.logs.families import Advice, Rank, closest_family
 from mcp_server.logs.families.kinds import HANG_GUIDE, MAIN_GUIDE, guide_path
@@ -190,7 +190,7 @@ async def explain_error(
     """
     if bool(text.strip()) == (log is not None):
         raise ProblemError(
-            "give the error either as text or as a log file",
+            f"give the error either as {argument('text')} or as {argument('log')}",
             allowed="the text of one error, or the path of one log",
         )
     if log is not None:

@@ -75,7 +75,7 @@ def test_verdicts_are_taken_up_again(tmp_path: Path) -> None:
     assert [case.ended for case in first.cases] == ["verdict", "refused"]
     assert (first.reused, second.reused) == (0, 1)
     assert second.cases[0] == first.cases[0]
-    assert "does not exist" in second.cases[1].attempts[0].why
+    assert "no such" in second.cases[1].attempts[0].why
     assert exit_of(second) == Exit.PROBLEM
 
 

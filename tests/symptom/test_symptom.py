@@ -166,7 +166,7 @@ def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) 
     ("given", "what"),
     [
         ({"check": ["no-such-program"]}, "the check command cannot be started: no such program"),
-        ({"expect": "nowhere.pt"}, "expect does not exist"),
+        ({"expect": "nowhere.pt"}, "no such expect"),
         ({"rtol": 0.1}, "tolerances are given without an expectation"),
         ({"expect": "scaled.right.pt", "inputs": ""}, "expect is given without inputs"),
     ],

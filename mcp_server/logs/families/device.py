@@ -158,7 +158,7 @@ TABLE.symptom(
         r"CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED)",
     ),
     (*_ACCESS, "custom_op", "index_out_of_bounds"),
-    "A kernel accessed memory outside its buffers. CUDA reports this late, so the call that raises is rarely the one at fault.",
+    "A kernel accessed memory outside its buffers. CUDA reports this late, so the call that raises is often not the one at fault.",
     "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
     not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or "
     "a bad index from an earlier kernel produce the same error.",
