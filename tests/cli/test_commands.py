@@ -113,7 +113,7 @@ WRONG = [
     ("diagnose", "nothing to work on: give a script (.py)", "try: aoti-debug diagnose serve.py"),
     ("diagnose bad.pt", "a file of tensors is not a workload: bad.pt", "--inputs bad.pt"),
     ("diagnose bad.pt reco.pt2", "a file of tensors", "try: aoti-debug diagnose reco.pt2 --inputs bad.pt"),
-    ("diagnose reco.py --symptom odd", "no such choice for --symptom: odd", "hang, memory, slow, slow-load or slow-build"),
+    ("diagnose reco.py --symptom odd", "no such choice for --symptom: odd", "hang, memory, slow, slow-load"),
     ("diagnose reco.py --budget-s 0", "--budget-s is out of range: 0.0", "expected: 1 to 86400"),
     ("diagnose reco.pt2 -i nofile.pt", "no such file for --inputs", "nofile.pt"),
     ("diagnose none.py", "no such script", "none.py"),
