@@ -75,10 +75,15 @@ def read_maps(text: str) -> tuple[Mapping, ...]:
     )
 
 
+def mapping_at(address: int, maps: Sequence[Mapping]) -> Mapping | None:
+    """Return the mapped file with an address. None if no file is mapped there."""
+    return next((each for each in maps if each.start <= address < each.end), None)
+
+
 def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[SourceLine]:
     """Yield the host's source lines on the way to the package, innermost first. Needs debug information."""
     for address in stack:
-        place = next((each for each in maps if each.start <= address < each.end), None)
+        place = mapping_at(address, maps)
         if place is None or FOREIGN.search(place.path) or place.path.endswith(" (deleted)"):
             continue
         found = line_at(
@@ -225,18 +230,18 @@ class CrashSite:
 
 
 def crash_site(
-    number: int, thread: int, address: int, sp: int, stack: Sequence[int], maps: Sequence[Mapping]
+    number: int, thread: int, address: int, sp: int, stack: Sequence[int], maps: Sequence[Mapping], said: str
 ) -> CrashSite:
     """Describe how a thread died of signal `number`, from its stack and the mapped files."""
     death, memory = _death(number, address, sp, maps)
     return CrashSite(
         signal_name(number), thread, death, memory, _own_function(stack, maps),
-        tuple(islice(host_lines(stack, maps), 2)),
+        tuple(islice(host_lines(stack, maps), 2)), said,
     )  # fmt: skip
 
 
 def _death(number: int, address: int, sp: int, maps: Sequence[Mapping]) -> tuple[Death, str]:
-    place = next((each for each in maps if each.start <= address < each.end), None)
+    place = mapping_at(address, maps)
     if number in (signal.SIGSEGV, signal.SIGBUS) and address < NULL_PAGE:
         return "null", f"it used a null pointer (address {address:#x})"
     if number == signal.SIGSEGV and sp and abs(address - sp) < NEAR_STACK:
@@ -253,7 +258,7 @@ def _death(number: int, address: int, sp: int, maps: Sequence[Mapping]) -> tuple
 def _own_function(stack: Sequence[int], maps: Sequence[Mapping]) -> str:
     """Return the innermost function that is not of torch or the system, with its library."""
     for address in stack:
-        place = next((each for each in maps if each.start <= address < each.end), None)
+        place = mapping_at(address, maps)
         if place is None or FOREIGN.search(place.path):
             continue
         name = function_at(Path(place.path), address - place.start + place.offset - 1)

@@ -246,13 +246,13 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
     if crash is None:
         return None, None
     maps = read_maps(recording.maps)
-    site = crash_site(crash.signal, crash.thread, crash.address, crash.sp, crash.stack, maps)
+    site = crash_site(crash.signal, crash.thread, crash.address, crash.sp, crash.stack, maps, crash.said)
     for each in found:
         for number, given in enumerate(each.call.inputs if each.call.end_ns is None else ()):
             if given.address and 0 <= crash.address - given.address < given.span:
-                return replace(site, said=crash.said, inside=each.call.thread), number
+                return replace(site, inside=each.call.thread), number
     inside = any(each.call.end_ns is None and each.call.thread == crash.thread for each in found)
-    return (None if inside else replace(site, said=crash.said)), None
+    return (None if inside else site), None
 
 
 KILLED = (
@@ -393,8 +393,8 @@ def steps_of(inputs: Path, weights: CapturedUpdate | None) -> list[Step]:
     call: Step = {"do": "call", "file": str(inputs)}
     if weights is None:
         return [call]
-    update: Step = {"do": "constants", "file": str(weights.file), "how": weights.how}
-    return [{**update, "arguments": [False, False, False]}, call]
+    arguments = [False, False, False]
+    return [{"do": "constants", "file": str(weights.file), "how": weights.how, "arguments": arguments}, call]
 
 
 async def _weights(

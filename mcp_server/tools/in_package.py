@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
@@ -133,9 +133,8 @@ class Reader:
 
     def site_of(self, thread: ThreadState) -> CrashSite:
         """Where and how a thread died."""
-        stack, maps = self._library.unwinder.addresses(thread), self.remains.maps
-        site = crash_site(thread.signal, thread.number, self.remains.address, thread.sp, stack, maps)
-        return replace(site, said=self.remains.said)
+        stack, seen = self._library.unwinder.addresses(thread), self.remains
+        return crash_site(thread.signal, thread.number, seen.address, thread.sp, stack, seen.maps, seen.said)
 
     @cached_property
     def _library(self) -> LoadedLibrary:

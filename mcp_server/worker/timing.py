@@ -381,9 +381,7 @@ def precomputed(program: Any) -> tuple[Any, list[Any]]:
         program.graph.erase_node(node)
     for number, node in enumerate(kept):
         keep(program, node, values[node].clone(), "precomputed_{}".format(number))
-    program.graph.eliminate_dead_code()
-    program.graph_module.recompile()
-    return program, kept
+    return _cleaned(program), kept
 
 
 def weights_of(program: Any) -> dict[str, torch.Tensor]:
@@ -499,7 +497,7 @@ def inlined(program: Any) -> tuple[Any, list[Any]]:
 
 def ranked(program: Any) -> tuple[Any, list[Any]]:
     """Replace a sort with `topk` where the program uses only its first or last values."""
-    changed = []
+    changed: list[Any] = []
     for node in list(program.graph.nodes):
         if getattr(node.target, "_opname", "") != "sort" or len(node.meta["val"][0].shape) == 0:
             continue
@@ -513,12 +511,22 @@ def ranked(program: Any) -> tuple[Any, list[Any]]:
             with program.graph.inserting_before(node):
                 args = (given["self"], most, given["dim"], largest, True)
                 new = program.graph.call_function(torch.ops.aten.topk.default, args)
-            new.meta.update(node.meta)
-            node.replace_all_uses_with(new)
-            changed.append(node)
+            _put_in_place(node, new, changed)
+    return _cleaned(program), changed
+
+
+def _put_in_place(node: Any, new: Any, changed: list[Any]) -> None:
+    """Let a new node take the place of an old one, which is listed."""
+    new.meta.update(node.meta)
+    node.replace_all_uses_with(new)
+    changed.append(node)
+
+
+def _cleaned(program: Any) -> Any:
+    """Return a changed program without the nodes that nothing uses now."""
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
-    return program, changed
+    return program
 
 
 def _taken(use: Any, dim: int) -> int:
@@ -535,7 +543,7 @@ def _taken(use: Any, dim: int) -> int:
 
 def looked_up(program: Any) -> tuple[Any, list[Any]]:
     """Replace the product of a one-hot matrix and a matrix with rows of the latter."""
-    changed = []
+    changed: list[Any] = []
     for node in list(program.graph.nodes):
         is_product = getattr(node.target, "_opname", "") in ("matmul", "mm")
         index = _chosen_rows(node.args[0]) if is_product and node.args[1].meta["val"].dim() == 2 else None
@@ -548,12 +556,8 @@ def looked_up(program: Any) -> tuple[Any, list[Any]]:
             if _before_casts(node.args[0]).target._opname == "scatter":
                 index = program.graph.call_function(torch.ops.aten.squeeze.dim, (index, -1))
             new = program.graph.call_function(torch.ops.aten.embedding.default, (node.args[1], index))
-        new.meta.update(node.meta)
-        node.replace_all_uses_with(new)
-        changed.append(node)
-    program.graph.eliminate_dead_code()
-    program.graph_module.recompile()
-    return program, changed
+        _put_in_place(node, new, changed)
+    return _cleaned(program), changed
 
 
 def _before_casts(node: Any) -> Any:

@@ -104,15 +104,12 @@ class FindOutputOrigin(FindOrigin):
     async def act(self, case: DiagnosisState, context: Context) -> None:
         view, before = case.view, case.kernel_io
         assert view is not None and before is not None
-        every = [each.index for each in view.wrapper.launches][-MOST_OF_CALL:]
-        seen = await dump_kernel_io(
-            context, case.package_call, launches=every, save=True, shown=len(every) * ARGUMENTS
-        )
-        fault, values = _last_bad(seen.launches), ProbedValues(seen.launches)
+        seen = await _kept([each.index for each in view.wrapper.launches][-MOST_OF_CALL:], case, context)
+        fault, values = _last_bad(seen or ()), ProbedValues(seen)
         origin = find_origin(view, fault, values) if fault is not None else None
-        if origin is None or origin.launch_index is None:
+        if seen is None or origin is None or origin.launch_index is None:
             return
-        launch = next(each for each in seen.launches if each.launch == origin.launch_index)
+        launch = next(each for each in seen if each.launch == origin.launch_index)
         made = launch.model_copy(update={"arguments": [a for a in launch.arguments if a.when == "after"]})
         first = find_first_bad([made], view)
         if first is None:
@@ -179,8 +176,16 @@ def _missed(case: DiagnosisState) -> list[Fault]:
 async def _values(
     sought: Sequence[Fault], view: PackageView, case: DiagnosisState, context: Context
 ) -> tuple[ProbedValues, set[int]]:
-    """Return what the launches behind the faults read and wrote, and which began. Empty without probes."""
+    """Return what the launches behind the faults read and wrote, and which began; empty without probes."""
     launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
+    seen = await _kept(launches, case, context)
+    return ProbedValues(seen), {each.launch for each in seen or () if each.launch is not None}
+
+
+async def _kept(
+    launches: Sequence[int], case: DiagnosisState, context: Context
+) -> Sequence[LaunchValues] | None:
+    """Make the call once and keep the values of these launches. None without probes."""
     try:
         seen = await dump_kernel_io(
             context,
@@ -191,8 +196,8 @@ async def _values(
         )
     except ProblemError as problem:
         case.notes.append(f"the origin follows from the code alone: {problem}")
-        return ProbedValues(), set()
-    return ProbedValues(seen.launches), {each.launch for each in seen.launches if each.launch is not None}
+        return None
+    return seen.launches
 
 
 def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:

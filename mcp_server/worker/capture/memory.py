@@ -131,11 +131,10 @@ class Aliases:
         """
         thread, same = threading.get_ident(), []
         for place, now in enumerate(inputs):
-            number, by, before = (
-                self.given.get(now.address, (0, 0, None)) if now is not None else (0, 0, None)
-            )
-            if now is None or before is None or before.owner() is not now.owner():
+            last = self.given.get(now.address) if now is not None else None
+            if now is None or last is None or last[2].owner() is not now.owner():
                 continue
+            number, by, before = last
             if now.version == before.version and by != thread:
                 same.append(("given", place, number))
             elif now.version != before.version and self.told < MOST_GIVEN:

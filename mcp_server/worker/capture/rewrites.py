@@ -699,11 +699,12 @@ BOTH = "both sides are computed; torch.cond computes one"
 ANY = f"{VALUE}|{SIZE}"
 
 
-def as_tuple(statement: Node, context: Context) -> Optional[List[Node]]:
+@on_statement
+def as_tuple(node: Node, after: List[Node]) -> Optional[List[Node]]:
     """Return a plain tuple: torch cannot save the type of `torch.topk` and its kind in a package."""
-    if not isinstance(statement, ast.Return) or statement.value is None:
+    if not isinstance(node, ast.Return) or node.value is None:
         return None
-    return [ast.Return(parsed("tuple(X)", X=statement.value)), *context.after]
+    return [ast.Return(parsed("tuple(X)", X=node.value)), *after]
 
 
 REWRITES = [
