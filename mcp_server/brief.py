@@ -24,7 +24,7 @@ from mcp_server.model import (
     Verdict,
 )
 from mcp_server.operations.table import CORE, command_line, command_name, in_shell_words
-from mcp_server.plurals import counted, ended_again
+from mcp_server.plurals import capitalized, counted, ended_again
 
 MOST_TEXT = 500  # characters in one line
 MOST_REMOVED, MOST_ADDED = 3, 24  # lines of code before and after a fix: what is added must be complete
@@ -181,7 +181,7 @@ def _place(party: Component) -> str:
 
 def _fix(fix: Fix) -> Iterator[Line]:
     text = _bounded(fix.text)
-    yield Line("label", f"{text[:1].upper()}{text[1:]}", "Fix")
+    yield Line("label", capitalized(text), "Fix")
     before = fix.before if fix.after else None  # the line itself is shown before, as the location
     lines = (before or "").splitlines()
     for line in [*lines[:MOST_REMOVED], *(["..."] if len(lines) > MOST_REMOVED else [])]:
@@ -195,8 +195,8 @@ def confirmation(run: Confirmed) -> list[str]:
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
     counted_runs = run.again.startswith("failed ")  # `failed 3 of 10 times (died with SIGABRT)`
     again = f"Without this change, it {run.again if counted_runs else ended_again(run.again)}."
-    effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
-    found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}.{effects} {again}"
+    effects = f" {capitalized(run.side_effects)}." if run.side_effects else ""
+    found = f"{capitalized(what)}, the {run.subject} {run.after}.{effects} {again}"
     return [found, run.not_for_shipping] if run.not_for_shipping else [found]
 
 
@@ -206,7 +206,7 @@ def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
         as_command = not proven if in_shell else step.tool not in CORE
         name = command_name(step.tool) if in_shell else step.tool
         label, how = "Next" if number == 0 else "", "" if as_command else f" ({name})"
-        yield Line("label", f"{step.why[:1].upper()}{step.why[1:]}{how}", label)
+        yield Line("label", f"{capitalized(step.why)}{how}", label)
         if as_command:
             yield Line("command", command_line(step))
 

@@ -27,6 +27,11 @@ def share(number: int, total: int, noun: str, verb: str = "") -> str:
     return f"{number} of {total} {plural} {said}"
 
 
+def capitalized(text: str) -> str:
+    """Return the text with a capital first letter; the others stay as they are."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def listed(words: Sequence[str], last: str = "and") -> str:
     """Return `a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -29,7 +29,7 @@ from mcp_server.operations.arguments import (
 )
 from mcp_server.operations.table import command_name, in_shell_words
 from mcp_server.operations.workload import is_exported_program
-from mcp_server.plurals import listed
+from mcp_server.plurals import capitalized, listed
 
 # The command waits for the end, so these arguments do not apply to it.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
@@ -83,7 +83,7 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
     kinds = targets_of(model)
     if kinds:
         words = listed([TARGETS[kind] for kind in kinds], "or")
-        target = typer.Argument(help=f"{words[:1].upper()}{words[1:]}.", metavar="TARGET")
+        target = typer.Argument(help=f"{capitalized(words)}.", metavar="TARGET")
         positional = [parameter("target", Annotated[str, target], "")]
     if "script" in kinds:
         rest = typer.Argument(help=REST_HELP, metavar="ARGS")

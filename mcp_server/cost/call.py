@@ -31,7 +31,7 @@ from mcp_server.logs.text import short_message
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, PackageWorkload, Verdict
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.plurals import counted
+from mcp_server.plurals import capitalized, counted
 from mcp_server.probes.commands import choose_compiler
 from mcp_server.runtime.context import Context
 from mcp_server.tools.requests import run_request
@@ -275,7 +275,7 @@ def _verdict(context: Context, timed: Timed, built: Built) -> Verdict:
         verdict = no_loss(summary, cost, timed.evidence)
     further = {each.signal.headline: each.signal.fix for each, _ in left}
     further.pop(verdict.headline, None)
-    more = [f"Also: {headline}. {fix[:1].upper()}{fix[1:]}." for headline, fix in further.items()]
+    more = [f"Also: {headline}. {capitalized(fix)}." for headline, fix in further.items()]
     return verdict.model_copy(update={"remarks": [*verdict.remarks, *timed.remarks, *more]})
 
 

@@ -32,7 +32,7 @@ from mcp_server.model import (
     Workload,
     WorkloadBase,
 )
-from mcp_server.plurals import counted
+from mcp_server.plurals import capitalized, counted
 from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.worker.events import BuildTimed, LinesTraced, LoadedIn, TracedLine
@@ -72,7 +72,7 @@ async def diagnose_build(
         if win is not None:
             party = Component(kind="environment", name=change.name)
             what = win.lever.what
-            then = f"{what[:1].upper()}{what[1:]}, it takes {told(win.after)}{win.unit}."
+            then = f"{capitalized(what)}, it takes {told(win.after)}{win.unit}."
             summary = f"{_told(first)} {change.why} {then}"
             return loss(change.headline, summary, party, win, cost(), evidence)
     if loops:
@@ -511,7 +511,7 @@ def _of_loads(context: Context, times: list[list[LoadedIn]], loads: Sequence[Cap
     found.sort(key=lambda each: -each[0])
     best, others = found[0][1], [each for _, each in found[1:]]
     fixes = [(each.headline, each.fix.text) for each in others if each.fix is not None]
-    more = [f"Also: {headline}. {fix[:1].upper()}{fix[1:]}." for headline, fix in fixes]
+    more = [f"Also: {headline}. {capitalized(fix)}." for headline, fix in fixes]
     return best.model_copy(update={"remarks": [*best.remarks, *more]})
 
 

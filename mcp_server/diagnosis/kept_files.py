@@ -20,6 +20,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import child_environment, looks_secret
 from mcp_server.jobs.store import storing
 from mcp_server.model import PROOF_FILE, SUBJECT_FILE, Artifact, PackageWorkload, Record, Verdict, Workload
+from mcp_server.plurals import capitalized
 from mcp_server.runtime.context import Context
 from mcp_server.worker.events import Torch
 
@@ -179,7 +180,7 @@ def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) 
         return ""
     unpack = _SAVED if job in call.inputs.parents else _USERS
     text = _TEXT.format(
-        claim=_quoted(verdict.headline[:1].upper() + verdict.headline[1:]),
+        claim=_quoted(capitalized(verdict.headline)),
         what=_quoted(verdict.confirmed.what if verdict.confirmed else "the change"),
         inputs=str(call.inputs),
         unpack=unpack.format(package=str(call.package)),

@@ -31,7 +31,7 @@ from mcp_server.model import PackageWorkload, Record
 from mcp_server.operations.arguments import TryArguments, option_words
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
-from mcp_server.plurals import counted, ended_again, listed
+from mcp_server.plurals import capitalized, counted, ended_again, listed
 from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ElementChange, NeededElement, OutputChange
 
@@ -275,7 +275,7 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     as_is = f"As is, the call {trial.before.describe()}."
     model = trial.intervention.kind is Kind.SOURCE and outcome in ("passes", "fixed")
     ship = f" The fix: {trial.intervention.action}." if model else ""
-    reason = f"{ship} {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ship
+    reason = f"{ship} {capitalized(trial.reason)}." if trial.reason else ship
     rows = ", ".join(map(str, effects.rows[:SHOWN])) + (" and others" if len(effects.rows) > SHOWN else "")
     harm = f"{counted(effects.elements, 'element')} not at fault changed as well"
     harm += f" (dimension 0: {rows})" if rows else ""

@@ -19,7 +19,7 @@ from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.plurals import counted
+from mcp_server.plurals import capitalized, counted
 from mcp_server.recorder.core_file import MODE, calls_of_core, is_core
 from mcp_server.recorder.package import build_id_of, library_in
 from mcp_server.recorder.remains import CrashSite, crash_site, host_lines, read_maps, signal_name
@@ -277,7 +277,7 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
     first = found[0]
     lost = f"{first.number} could not be repeated: {first.missing} was not kept"
     facts = [lost] if first.call.inputs else []
-    text = f"{KILLED[:1].upper()}{KILLED[1:]}. No call of the package had failed or was open."
+    text = f"{capitalized(KILLED)}. No call of the package had failed or was open."
     text += first.model.memory
     return TakenCall(None, None, [], facts, open="" if site else text, site=site, input_at_fault=number)
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.model import Record
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.plurals import counted, is_
+from mcp_server.plurals import capitalized, counted, is_
 from mcp_server.recorder.core_file import MemoryReader, is_core, open_core
 from mcp_server.recorder.package import library_in
 from mcp_server.recorder.remains import MOST_LOOKED_AT, NEXT, Remains, signal_name
@@ -177,7 +177,7 @@ def _summary(remains: Remains, ended: str, inside: Sequence[ThreadSeen], others:
             f"computes for {f'thread {served.thread}, {served.state}'}" if served else "outside the package"
         )
         what = f"at {site.place}, {what}" if site.place else what
-        told = f"{site.words[:1].upper()}{site.words[1:]}; {what}. {counted(len(inside), 'thread')}"
+        told = f"{capitalized(site.words)}; {what}. {counted(len(inside), 'thread')}"
         return f"{told} in the package, {others} elsewhere."
     told = "; ".join(states_in_words(inside))
     return f"{told or 'No thread is in the package'}. {counted(others, 'thread')} {is_(others)} elsewhere."

@@ -14,6 +14,7 @@ from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, read_journal_file
 from mcp_server.model import Artifact, ModelLocation, PackageWorkload, Record
 from mcp_server.package.view import view_package
+from mcp_server.plurals import capitalized
 from mcp_server.probes.build import with_probes
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Skipped
@@ -152,7 +153,7 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
     sentences = {
         "returned": f"All {len(journal.launches)} launches of {len(journal.calls)} calls returned.",
         "fault": f"The device reported {fault} after {where}; launches before it had been waited for.",
-        "threw": f"{where[:1].upper()}{where[1:]} raised an exception.",
+        "threw": f"{capitalized(where)} raised an exception.",
         "between": f"The process ended with {end} after {where} had returned and before the next launch.",
     }
     return sentences.get(journal.ending.how, f"The process ended with {end} during {where}.{later}")

@@ -24,7 +24,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad
 from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.signature import copied_when_misaligned
-from mcp_server.plurals import counted, listed
+from mcp_server.plurals import capitalized, counted, listed
 from mcp_server.tools.in_package import OUTSIDE, ThreadSeen, states_in_words
 from mcp_server.tools.running_process import BETWEEN_S, ProcessSeen
 from mcp_server.worker.protocol import Change
@@ -45,7 +45,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.STATE,
             only_in_program=True,
             guilty=component("call", "run_single_threaded=True, called from several threads", lines),
-            summary=f"{loaded[:1].upper()}{loaded[1:]}, which disables its synchronisation, but {fact}.",
+            summary=f"{capitalized(loaded)}, which disables its synchronisation, but {fact}.",
             evidence=tuple(seen("capture", each) for each in (fact, loaded)),
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
             # another one waits for its runner (torch 2.13). Only a lock is right for every model.
@@ -201,7 +201,7 @@ def _deadlock(stuck: Sequence[ThreadSeen], process: ProcessSeen, case: Diagnosis
     lines = [line for each in shown for line in each.model]
     return _Stuck(
         guilty=component("call", f"{counted(len(stuck), 'thread')} that wait for each other", lines),
-        summary=f"{summary} {told[:1].upper()}{told[1:]}.",
+        summary=f"{summary} {capitalized(told)}.",
         evidence=_evidence(process),
         crashing=next((party for each in stuck if (party := _party(each, case)) is not None), None),
         fix=Fix(text=action),
@@ -217,7 +217,7 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
     waiting = _waiters(thread, process)
     op = operator_of(thread.launch, case) if thread.launch is not None else ""
     told = _told(thread)
-    summary = f"{told[:1].upper()}{told[1:]}{_since(thread, process)}.{waiting}"
+    summary = f"{capitalized(told)}{_since(thread, process)}.{waiting}"
     action = end_of(op)
     if thread.waits_for.endswith("OpenMP team") and not process.pool:
         summary, action = FORKED

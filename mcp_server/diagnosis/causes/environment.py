@@ -18,7 +18,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact, Frame
 from mcp_server.model import Fix, ModelLocation
-from mcp_server.plurals import quoted
+from mcp_server.plurals import capitalized, quoted
 from mcp_server.recorder.remains import Death
 
 
@@ -40,7 +40,7 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         yield Suspect(
             category=problem.category,
             guilty=component(kind, name, case.failing_locations, value=value),
-            summary=f"{problem.what[:1].upper()}{problem.what[1:]}.",
+            summary=f"{capitalized(problem.what)}.",
             level=level,
             evidence=(seen("check_devices", problem.what), *words),
             fix=problem.fix,
@@ -166,8 +166,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     yield Suspect(
         category="script_error",
         guilty=component("script", place, lines),
-        summary=f"Your script stopped{short}: {quoted(root.text, 200).rstrip('.')}. "
-        f"{before[:1].upper()}{before[1:]}.",
+        summary=f"Your script stopped{short}: {quoted(root.text, 200).rstrip('.')}. {capitalized(before)}.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), seen("capture", before)),
         fix=Fix(
@@ -201,7 +200,7 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
     if case.taken is None or site is None:
         return
     lines = [ModelLocation(file=each.file, line=each.line) for each in site.lines]
-    words = f"{site.words[:1].upper()}{site.words[1:]}"
+    words = capitalized(site.words)
     number = case.taken.input_at_fault
     if number is not None:
         yield Suspect(

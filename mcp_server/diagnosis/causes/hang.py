@@ -15,6 +15,7 @@ from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
 from mcp_server.model import Fix, ModelLocation
+from mcp_server.plurals import capitalized
 
 _Hang = partial(Suspect, category="hang", level=CausalLevel.STATE)
 
@@ -87,7 +88,7 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
     fact = f"the call had not returned after {plain.finished.wall_s:.0f} s"
     yield _Hang(
         guilty=component("op" if op else "call", op or "call of the package", lines),
-        summary=f"{fact[:1].upper()}{fact[1:]}, its time limit{f', and is inside {op}' if op else ''}.",
+        summary=f"{capitalized(fact)}, its time limit{f', and is inside {op}' if op else ''}.",
         evidence=(seen("run", fact),),
         fix=fix_if(end_of(op)),
         observed=bool(op),

@@ -52,7 +52,7 @@ from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, outside, rejecting
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.terms.sizes import in_words
-from mcp_server.plurals import counted, share
+from mcp_server.plurals import capitalized, counted, share
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
 
@@ -139,7 +139,7 @@ def _by_input(
     elements = [f"{name}{place} = {value}" for place, value in facts.first]
     return _Index(
         guilty=guilty.model_copy(update={"elements": elements}),
-        summary=f"{where[:1].upper()}{where[1:]}. This value indexes {indexed.label}, where {low} to {high} "
+        summary=f"{capitalized(where)}. This value indexes {indexed.label}, where {low} to {high} "
         f"are allowed.{indexed.doubt(part, facts, case)}",
         evidence=(
             *([said(error)] if error is not None else []),
@@ -270,7 +270,7 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
         fact = f"{item.label} holds {values}, and the out-of-bounds index is computed from it"
         yield _Index(
             guilty=input_component(item, raising_lines(case) or case.call_locations, values),
-            summary=f"{fact[:1].upper()}{fact[1:]}.",
+            summary=f"{capitalized(fact)}.",
             level=CausalLevel.CALL,
             evidence=(said(error), seen("check_devices", fact)),
             fix=Fix(

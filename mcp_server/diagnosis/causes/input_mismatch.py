@@ -42,7 +42,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.package.mismatch import Mismatch, order_of, without_doubt
-from mcp_server.plurals import listed, quoted
+from mcp_server.plurals import capitalized, listed, quoted
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
 from mcp_server.worker.report import TensorFacts
@@ -255,7 +255,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
             model_locations=[*case.call_locations, *(refusing or lines_reading(index, case))],
         ),
         summary=" ".join(
-            f"{each[:1].upper()}{each[1:]}." for each in (sentence, *(each.sentence for each in besides[:1]))
+            f"{capitalized(each)}." for each in (sentence, *(each.sentence for each in besides[:1]))
         ),
         level=CausalLevel.CALL,
         evidence=tuple(facts),

@@ -34,7 +34,7 @@ from mcp_server.package.assertion import Division, divisions
 from mcp_server.package.exported import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.package.terms.linear import affine
-from mcp_server.plurals import counted, listed, quoted
+from mcp_server.plurals import capitalized, counted, listed, quoted
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
 from mcp_server.worker.report import TensorFacts
@@ -181,7 +181,7 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
     return Suspect(
         category="input_mismatch",
         guilty=input_component(item, lines, f"0 at {facts.index}"),
-        summary=f"{at[:1].upper()}{at[1:]} of {item.label} is 0, and {where} divides by it.",
+        summary=f"{capitalized(at)} of {item.label} is 0, and {where} divides by it.",
         level=CausalLevel.CALL,
         evidence=(error, seen("look_at_indices", fact), *_shown(division, case)),
         crashing=party,

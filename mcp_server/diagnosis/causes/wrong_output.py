@@ -33,7 +33,7 @@ from mcp_server.errors import argument
 from mcp_server.logs.captured import Captured, CapturedLoad
 from mcp_server.model import Category, Component, Fix, PackageWorkload
 from mcp_server.package.terms.term import EPSILON
-from mcp_server.plurals import counted, listed, quoted
+from mcp_server.plurals import capitalized, counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
 from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker import events
@@ -222,7 +222,7 @@ def _unlike(summary: str) -> str:
     """The sentence of a launch that differs: `launch 1, kernel: buf1 differs from mul in eager mode`."""
     launch, _, differs = summary.partition(": ")
     launch += "," if "," in launch else ""
-    return f"{launch[:1].upper()}{launch[1:]} does not compute what the exported program computes: {differs}"
+    return f"{capitalized(launch)} does not compute what the exported program computes: {differs}"
 
 
 def _kept(launch: events.LaunchVerified) -> str:
@@ -540,7 +540,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         why = f"{name}, the model's own kernel, computes something else."
     yield _Wrong(
         guilty=component("kernel" if len(own) == 1 else "script", name, lines),
-        summary=f"{agree[:1].upper()}{agree[1:]}, but {differ}: {why}",
+        summary=f"{capitalized(agree)}, but {differ}: {why}",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("interpret", agree), seen("run", differ)),
         fix=Fix(text=f"compare {name} with a plain implementation on the failing inputs" if own else COMPARE),

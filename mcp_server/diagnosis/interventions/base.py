@@ -10,7 +10,7 @@ from typing import Literal
 
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.model import InterventionRun
-from mcp_server.plurals import counted, ended_again, share
+from mcp_server.plurals import capitalized, counted, ended_again, share
 from mcp_server.worker.events import CallFacts, ElementChange
 from mcp_server.worker.protocol import Change, EagerLaunches, EditedProgram, Step
 
@@ -280,7 +280,7 @@ def change_in_words(what: str) -> str:
 def trial_in_words(trial: Trial) -> str:
     """Describe the calls of a trial, one short sentence each: unchanged, with the change, unchanged again."""
     change = change_in_words(trial.intervention.what)
-    change = f"{change[:1].upper()}{change[1:]}"
+    change = capitalized(change)
     before, after = trial.before.describe(), trial.after.describe()
     if trial.effect is Effect.NOT_APPLICABLE:
         return f"{change} the call says nothing about the cause: {trial.reason or after}."
