@@ -225,43 +225,28 @@ def nan_guide(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Foll
     return follow("nan-and-wrong-output.md", directory)
 
 
-@thorough
-def test_the_first_nan_is_found(nan_guide: Followed) -> None:
-    """Section 3: launch, element, good inputs, and the line of the model."""
-    told = nan_guide.of("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad")
-    assert (
-        "launch 1, cpp_fused_log_mul_sigmoid_0, wrote nan at [0, 5] to buf1, and its inputs were good" in told
-    )
-    assert "inputs were good  yes" in told and "torch.log(scale)" in told
+DUMP = "aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt"
+FIRST = "launch 1, cpp_fused_log_mul_sigmoid_0, wrote nan at [0, 5] to buf1, and its inputs were good"
+DEPARTS = "launch 2, aoti_torch_cpu_addmm_out: buf3 differs from linear_1 in eager mode"
 
 
 @thorough
-def test_the_launch_s_arguments_show_the_cause(nan_guide: Followed) -> None:
-    """Section 3: the minimum of what the logarithm reads is the negative value."""
-    told = nan_guide.of("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --launches 1")
-    assert "seen       1" in told and "-1" in told
-
-
-@thorough
-def test_the_call_is_steady(nan_guide: Followed) -> None:
-    """Section 6: two runs agree, NaN included."""
-    told = nan_guide.of("aoti-debug run-deterministic")
-    assert re.search(r"outputs differ +no", told), told
-
-
-@thorough
-def test_the_departure_is_found(nan_guide: Followed) -> None:
-    """Section 7: the stale layer, and not the NaN that eager has too."""
-    told = nan_guide.of("aoti-debug compare-with-eager")
-    assert re.search(r"outcome +differs", told), told
-    assert "launch 2, aoti_torch_cpu_addmm_out: buf3 differs from linear_1 in eager mode" in told
-
-
-@thorough
-def test_eager_has_the_nan_too(nan_guide: Followed) -> None:
-    """Section 10: the program in one call."""
-    (told,) = (text for code, text in nan_guide.printed.items() if code.startswith("program"))
-    assert "nan" in told and "Error" not in told
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        pytest.param(f"{DUMP} --stop-at-first-bad", (FIRST, "torch.log(scale)"), id="3: the first NaN"),
+        # The minimum of what the logarithm reads.
+        pytest.param(f"{DUMP} --launches 1", ("seen 1", "-1"), id="3: the negative value"),
+        pytest.param("aoti-debug run-deterministic", ("outputs differ no",), id="6: two runs agree"),
+        # Not the NaN, which eager mode has too.
+        pytest.param("aoti-debug compare-with-eager", ("outcome differs", DEPARTS), id="7: the old layer"),
+        pytest.param("program", ("nan",), id="10: the program in one call"),
+    ],
+)
+def test_the_guide_on_nan_finds_both_faults(nan_guide: Followed, start: str, words: tuple[str, ...]) -> None:
+    """Each section's command prints what its text says that it shows."""
+    told = " ".join(nan_guide.of(start).split())
+    assert [each for each in words if each not in told] == [] and "Error" not in told
 
 
 @pytest.fixture(scope="module")
@@ -271,27 +256,38 @@ def shapes_guide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Followed, Pa
     return follow("inputs-shapes-custom-ops.md", directory), directory
 
 
+SIZES = "Shapes torch.Size([3, 3]) and torch.Size([4, 3]) are not equal!"
+
+
 @thorough
-def test_the_example_is_compiled_without_complaint(shapes_guide: tuple[Followed, Path]) -> None:
-    """Section 3: export and compile are content."""
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (
+            "aoti-debug diagnose",
+            (
+                "FAULT custom operator torch.ops.demo.thin.default",
+                "promises shape [4, 3]",
+                "returned shape [3, 3]",
+            ),
+        ),
+        # The input checks of the package compare operators with their fake functions.
+        ("aoti-debug run-deterministic", ("expected size 3==4",)),
+        ("aoti-debug inspect-package", ("dim 0: 2 to 64",)),
+        ("program 3", ("6 (3, 3)",)),
+        # A mismatch only at a size that is not the export's.
+        ("program 5", ("8 SUCCESS", SIZES)),
+    ],
+)
+def test_the_guide_on_shapes_finds_its_operator(
+    shapes_guide: tuple[Followed, Path], start: str, words: tuple[str, ...]
+) -> None:
+    """Its example is compiled without complaint; each command after that names the operator or its sizes."""
     followed, directory = shapes_guide
     assert "Error" not in followed.of("python build.py")
     assert {"model.pt2", "program.pt2", "good.pt", "batch.pt"} <= {path.name for path in directory.iterdir()}
-
-
-@thorough
-def test_the_operator_is_diagnosed(shapes_guide: tuple[Followed, Path]) -> None:
-    """Section 4: category, operator, and both sizes."""
-    told = shapes_guide[0].of("aoti-debug diagnose")
-    assert "FAULT  custom operator torch.ops.demo.thin.default" in told
-    assert "promises shape [4, 3]" in told and "returned shape [3, 3]" in told
-
-
-@thorough
-def test_the_check_alone_names_it(shapes_guide: tuple[Followed, Path]) -> None:
-    """Section 4: the input checks of the package compare operators with their fake functions."""
-    told = shapes_guide[0].of("aoti-debug run-deterministic")
-    assert "expected size 3==4" in told
+    told = " ".join(followed.of(start).split())
+    assert [each for each in words if each not in told] == []
 
 
 @thorough
@@ -300,18 +296,3 @@ def test_good_inputs_hide_it(shapes_guide: tuple[Followed, Path]) -> None:
     command = "aoti-debug compare-with-eager --package model.pt2 --exported program.pt2"
     told = run("sh", f"{command} --inputs good.pt --extra-imports thin_op.py", shapes_guide[1])
     assert re.search(r"outcome +agrees", told), told
-
-
-@thorough
-def test_the_range_is_shown(shapes_guide: tuple[Followed, Path]) -> None:
-    """Section 6: what the package was compiled for."""
-    assert "dim 0: 2 to 64" in shapes_guide[0].of("aoti-debug inspect-package")
-
-
-@thorough
-def test_eager_and_opcheck_tell_the_sizes(shapes_guide: tuple[Followed, Path]) -> None:
-    """Sections 4 and 11: the real sizes, and a mismatch only at a size that is not the export's."""
-    eager, opcheck = (text for code, text in shapes_guide[0].printed.items() if code.startswith("program "))
-    assert "6 (3, 3)" in eager
-    assert "8 SUCCESS" in opcheck
-    assert "Shapes torch.Size([3, 3]) and torch.Size([4, 3]) are not equal!" in opcheck

@@ -20,7 +20,7 @@ import pytest
 from mcp_server.cli import main
 from mcp_server.cli.main import Exit, exit_code
 from mcp_server.jobs.store import Store
-from mcp_server.model import Outcome, Record, Verdict
+from mcp_server.model import Record, Verdict
 from mcp_server.operations.table import OPERATIONS, command_name
 from mcp_server.package import dataflow, kernels, wrapper
 from tests.conftest import ROOT, ZooPackage
@@ -44,15 +44,13 @@ class Step(Record):
     undecided: str = ""
 
 
-@pytest.mark.parametrize(("outcome", "code"), [("no_fault", 0), ("fault", 1), ("inconclusive", 3)])
-def test_a_verdict_by_its_outcome(outcome: Outcome, code: int) -> None:
-    """A verdict that does not know is not a pass."""
-    assert exit_code(Verdict(outcome=outcome, summary="")) == code
-
-
 @pytest.mark.parametrize(
     ("result", "code"),
     [
+        # a verdict that does not know is not a pass
+        (Verdict(outcome="no_fault", summary=""), Exit.OK),
+        (Verdict(outcome="fault", summary=""), Exit.FAULT),
+        (Verdict(outcome="inconclusive", summary=""), Exit.INCONCLUSIVE),
         (Step(), Exit.OK),
         (Step(failure="SIGSEGV"), Exit.FAULT),
         (Step(fault="read"), Exit.FAULT),
@@ -80,7 +78,7 @@ def test_a_verdict_by_its_outcome(outcome: Outcome, code: int) -> None:
         (Step(outcome="rounding", failure="differs"), Exit.OK),
     ],
 )
-def test_a_step_by_what_it_saw(result: Step, code: Exit) -> None:
+def test_a_result_by_what_it_saw(result: Record, code: Exit) -> None:
     """Failing runs, faults that a checker saw, repeats that do not all pass, and outcomes that decide."""
     assert exit_code(result) == code
 
@@ -106,6 +104,7 @@ OTHERS = (
 )
 
 ASSERTION = "index out of bounds: 0 <= tmp4 < ks1"
+HERE = ("--python", sys.executable)
 GOOD, BAD, PICKLED = "ranker.inputs.pt", "ranker.bad-index.pt", "pickled.pt"
 NO_TORCH = dict.fromkeys(CALLS, 2) | {"diagnose": 3, "check-devices": 3}
 UNREADABLE = dict.fromkeys(CALLS, 2) | {"diagnose": 1, "check-devices": 1, "run-deterministic": 1}
@@ -211,7 +210,7 @@ def test_an_unreadable_package(command: str, files: dict[str, str], tmp_path: Pa
     cut.write_bytes(Path("ranker.pt2").read_bytes()[:5000])
     inputs = () if command == "compile-with-flags" else ("-i", GOOD)
     names = {"PACKAGE": str(cut), "EXPORTED": str(cut)}
-    assert typed(command, names, *inputs, "--python", sys.executable) == UNREADABLE[command]
+    assert typed(command, names, *inputs, *HERE) == UNREADABLE[command]
 
 
 class Touch:
@@ -274,26 +273,8 @@ def test_by_the_inputs(
     if inputs == PICKLED:
         path = tmp_path / PICKLED
         write_pickled(path, touched)
-    assert typed(command, files, "-i", str(path), "--python", sys.executable) == code
+    assert typed(command, files, "-i", str(path), *HERE) == code
     assert not touched.exists()
-    assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        pytest.param(["diagnose", "logarithm.pt2", "-i", "logarithm.bad-nan.pt"], 1, marks=thorough),
-        pytest.param(["diagnose", "--exported", "ranker.exported.pt2", "-i", BAD], 1, marks=thorough),
-        pytest.param(["compile-with-flags", "ranker.exported.pt2"], 0, marks=thorough),
-    ],
-)
-def test_other_forms(
-    words: list[str], code: int, files: dict[str, str], zoo: ZooPackage, on_the_loop: list[str]
-) -> None:
-    """The same of NaN, and of a program that is compiled first."""
-    zoo("logarithm")
-    assert main.run([*words, "--python", sys.executable]) == code
     assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
 
 
@@ -308,17 +289,25 @@ def test_other_forms(
         (["report", "job_00000000", "--out", "out"], 2),
         (["bundle", "job_00000000", "--out", "out.zip"], 2),
         (["sweep", "none.yaml", "--out", "out"], 2),
+        *nightly(
+            (["diagnose", "logarithm.pt2", "-i", "logarithm.bad-nan.pt", *HERE], 1),
+            (["diagnose", "--exported", "ranker.exported.pt2", "-i", BAD, *HERE], 1),
+            (["compile-with-flags", "ranker.exported.pt2", *HERE], 0),
+        ),
     ],
 )
-def test_commands_that_run_nothing(
-    arguments: list[str], code: int, files: dict[str, str], on_the_loop: list[str]
+def test_other_calls(
+    arguments: list[str], code: int, files: dict[str, str], zoo: ZooPackage, on_the_loop: list[str]
 ) -> None:
-    """They answer, or cannot."""
+    """Commands that run nothing answer, or cannot; NaN is a fault, and so is that of a program."""
+    if "logarithm.pt2" in arguments:
+        zoo("logarithm")
     assert main.run(arguments) == code
     assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
 
 
-# Two tables of wrong calls, typed and sent by a client: what is said about them. Never a stack.
+# Two tables of wrong calls, typed and sent by a client: what is said about them, never a stack. The second
+# has what both faces check in one place, such as paths, specs of inputs and handles.
 
 LONG = "a" * 300
 SPECS = ("run-deterministic", "model.pt2", "-i")
@@ -365,27 +354,16 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], str]] = [
     (["diagnose", "--resume", "BAD"], {}, "damaged, or comes from a different version"),
     (["diagnose", "--resume", "DEEP"], {}, "not a diagnosis that can be taken up again"),
     (["diagnose", "--resume", "RUNNING"], {}, "the job still runs"),
-    (["report", "job_1a2b3c4d", "--out", "out"], {}, "no such job"),
     # what is named is no file, no program, no place
-    (["explain-error", "--log", "pipe.log"], {}, "log is a pipe, not a file"),
-    (["explain-error", "--log", "/dev/zero"], {}, "log is a device, not a file"),
     (["explain-error", "--log", "/proc/kmsg"], {}, "the log is a file under /proc or /sys"),
-    (["diagnose", "--log", "/proc/self/environ"], {}, "the log is a file under /proc or /sys"),
-    (["explain-error", "--log", f"{LONG}.log"], {}, "log cannot be reached: the path is too long"),
     (["explain-error", "--log", "x.py/y"], {}, "log cannot be reached"),
-    (["diagnose", "~nosuchuser/x.py"], {}, "no such home directory"),
     (["run-deterministic", "x.py", "--python", "~nosuchuser/x"], {}, "no such home directory"),
     (["run-deterministic", "x.py", "--cwd", LONG], {}, "cwd cannot be reached"),
     (["diagnose", "."], {}, "a folder is not a workload"),
-    (["diagnose", "no-such-program"], {}, "no such program"),
     (["diagnose", "./plain.txt"], {}, "not executable"),
     # values that nothing can have
-    ([*SPECS, '[{"shape": [2], "dtype": "flot32"}]'], {}, "inputs[0]: unknown dtype"),
-    ([*SPECS, '[{"shape": [2], "low": 3, "high": 2}]'], {}, "low is greater than high"),
     ([*SPECS, '[{"shape": [2], "low": 3}]'], {}, "low is greater than high"),
-    ([*SPECS, '[{"shape": [2], "dtype": "int64", "low": 0, "high": 1e100}]'], {}, "has no such values"),
     ([*SPECS, '[{"shape": [2], "dtype": "uint8", "low": -1}]'], {}, "expected: 0 to 255"),
-    ([*SPECS, "[" * 100_000], {}, "is not JSON"),
     (["sweep", "bomb.yaml", "--out", "out"], {}, "stands for more than"),
     (["sweep", "deep.yaml", "--out", "out"], {}, "the cases cannot be read"),
     (["serve", "--http", "--port", "0", "--allow-host", "*"], {}, "no host name"),

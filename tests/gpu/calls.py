@@ -47,10 +47,7 @@ def diagnosed(name: str, inputs: str | list[TensorSpec]) -> Call:
 # In the order in which the tests want them; the long ones first within their kind.
 CALLS: dict[str, Call] = {
     "compile-with-printer": _printed,
-    "check-wrong-device": of("check_devices", "ranker", [CPU_IDS]),
     "check-wrong-dtype": of("check_devices", "ranker", "bad-dtype"),
-    "check-out-of-range": of("check_devices", "ranker", [TOO_MANY]),
-    "check-static-toolchain": lambda context, zoo: asked("check_devices", context, zoo.static_call()),
     "repeat-bad-index": of("run_deterministic", "ranker", "bad-index"),
     "dump-nan": of("dump_kernel_io", "logarithm", "bad-nan"),
     "trace-shift": of("trace_launches", "user_shift", "bad-read"),

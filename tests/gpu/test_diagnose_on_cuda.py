@@ -117,9 +117,6 @@ def test_a_healthy_call_has_no_fault(answers: Answers, name: str) -> None:
     assert (seen.outcome, seen.category) == ("no_fault", None), seen.summary
 
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-
-
 def test_a_device_assert_ends_each_process_and_the_trial_goes_on(
     cuda_zoo: CudaZoo, cuda_context: Context
 ) -> None:

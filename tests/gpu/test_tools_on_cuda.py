@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -22,6 +19,7 @@ from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
 from tests.gpu.conftest import Answers
 from tests.gpu.zoo import CudaZoo
+from tests.support.command import answered
 from tests.support.tools import asked
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -29,46 +27,15 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 LOGARITHM = "h = h.sigmoid() * torch.log(scale)"
 
 
-def checked(answers: Answers, name: str) -> Any:
-    return answers[name].result()
-
-
-def test_a_cpu_input_to_a_cuda_package_is_named(answers: Answers) -> None:
-    """The input and both devices are told from the files, before anything runs."""
-    (mismatch,) = checked(answers, "check-wrong-device").mismatches
-    assert (mismatch.category, mismatch.aspect, mismatch.input_index) == ("device_mismatch", "device", 0)
-    assert (mismatch.expected.partition(":")[0], mismatch.got.partition(":")[0]) == ("cuda", "cpu")
-
-
-def test_a_wrong_dtype_is_named(answers: Answers) -> None:
-    """int32 ids where the package was compiled for int64."""
-    (mismatch,) = checked(answers, "check-wrong-dtype").mismatches
-    assert (mismatch.aspect, mismatch.expected, mismatch.got) == ("dtype", "int64", "int32")
-
-
-def test_a_batch_out_of_range_is_named(answers: Answers) -> None:
-    """70 rows where 2 to 64 were compiled."""
-    (mismatch,) = checked(answers, "check-out-of-range").mismatches
-    assert (mismatch.category, mismatch.dim, mismatch.got) == ("shape_out_of_range", 0, "70")
-
-
 def test_the_machine_is_told_with_its_gpu(answers: Answers) -> None:
     """torch with CUDA, the GPU with its memory, and kernels that fit its architecture."""
-    result = checked(answers, "check-wrong-dtype")
+    result = answers["check-wrong-dtype"].result()
     machine = result.machine
     assert machine.cuda_available and machine.torch_cuda and machine.driver_cuda and machine.triton
     gpu = machine.gpus[0]
     assert gpu.capability.isdigit()
     assert result.package is not None and result.package.compute_capability == gpu.capability
     assert [problem.what for problem in result.problems if problem.certain] == []
-
-
-def test_a_static_cxx_runtime_is_seen_in_the_file(answers: Answers) -> None:
-    """A CUDA package without libstdc++.so.6 would crash at load: certain, and the fix names the compiler."""
-    result = checked(answers, "check-static-toolchain")
-    assert result.package is not None and result.package.cxx_runtime is None
-    (problem,) = [p for p in result.problems if p.certain]
-    assert problem.category == "toolchain" and problem.fix is not None and "CXX=" in problem.fix.text
 
 
 def test_a_bad_index_is_stable_and_its_root_is_the_assertion(answers: Answers) -> None:
@@ -206,17 +173,6 @@ if how == "bad":
 """
 
 
-def tool(*words: object) -> dict[str, Any]:
-    argv = [sys.executable, "-c", "from mcp_server.cli.main import main; main()", str(words[0]), "--json"]
-    done = subprocess.run(
-        [*argv, *map(str, words[1:])], capture_output=True, text=True, check=False, env=os.environ
-    )
-    assert done.stdout, done.stderr
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
-
-
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
     """A folder in memory: CUDA pins no memory of a file on a disk (seen on an H100, driver of CUDA 13.0)."""
@@ -230,14 +186,14 @@ def test_a_call_that_a_device_assert_ended_is_taken_from_the_recording(
     """The host died; the index that was out of its bound is named, from what the stream had copied before."""
     call = cuda_zoo.call("ranker", "bad-index")
     recorded, kept = tmp_path / "recorded.pt2", in_memory
-    tool("record", call.package, "--out", recorded, "--directory", kept)
+    answered("record", call.package, "--out", recorded, "--directory", kept)
     files = [str(cuda_zoo.inputs("ranker", name)) for name in ("inputs", "bad-index")]
     argv = [sys.executable, "-W", "ignore", "-c", PROGRAM, "bad", str(recorded), *files]
     assert subprocess.run(argv, capture_output=True, timeout=300, check=False).returncode != 0
     (ring,) = kept.glob("*.ring")
     last = read_recording(ring).calls[-1]
     assert last.on_device and last.inputs[0].bytes is not None, "the index was not kept"
-    verdict = tool("diagnose", call.package, "--recording", kept)
+    verdict = answered("diagnose", call.package, "--recording", kept)
     assert verdict["category"] == "index_out_of_bounds", verdict["summary"]
     assert verdict["confidence"] == "proven"
 
@@ -248,7 +204,7 @@ def test_a_call_takes_as_long_as_without_the_recorder(
     """Medians of 300 calls, process by process: within a tenth in one of three rounds."""
     call = cuda_zoo.call("ranker", "inputs")
     recorded = tmp_path / "recorded.pt2"
-    tool("record", call.package, "--out", recorded, "--directory", in_memory)
+    answered("record", call.package, "--out", recorded, "--directory", in_memory)
     files = [str(cuda_zoo.inputs("ranker", "inputs"))] * 2
     ratios = []
     for _ in range(3):

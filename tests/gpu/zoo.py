@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +69,6 @@ def make_tf32(directory: Path) -> None:
             argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{TF32}: {done.stderr[-4000:]}"
-
-
-def make_models(directory: Path, names: Iterable[str]) -> CudaZoo:
-    """Packages of some models."""
-    directory.mkdir(parents=True, exist_ok=True)
-    return _make(directory, [(name, directory, "") for name in names])
 
 
 def _make(directory: Path, wanted: Sequence[tuple[str, Path, str]]) -> CudaZoo:

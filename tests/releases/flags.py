@@ -79,7 +79,7 @@ class Flags:
         )
 
     def trials(self) -> Trials:
-        return {f"{flag.name}": partial(self._trial(flag), flag) for flag in FLAGS}
+        return {flag.name: partial(self._trial(flag), flag) for flag in FLAGS}
 
     def _trial(self, flag: Flag) -> Callable[[Flag], Outcome]:
         if flag.inert:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -13,17 +11,17 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.flags import FLAGS, Flag, find, select
+from mcp_server.flags import FLAGS, find, select
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from tests.conftest import CACHE, ZooPackage
+from tests.releases.flags import Flags
+from tests.releases.trial import Release
 from tests.support.tools import tool
 from tests.zoo.names import thorough
 
 PRINTER = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
 FILTER = "AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT"
-INSTALLED = (2, 13)
-
 REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     ({"AOTI_RUNTIME_CHECK_INPUT": 1}, {}, "unknown flag.*AOTI_RUNTIME_CHECK_INPUTS"),
     ({"torchinductor_nan_assert": 1}, {}, "TORCHINDUCTOR_NAN_ASSERTS"),
@@ -91,47 +89,15 @@ def test_versions_are_read_from_build_strings() -> None:
         select({}, torch_version="nightly")
 
 
-ASK_TORCH = """
-import json, operator, sys
-from torch._inductor import config
-print(json.dumps({name: operator.attrgetter(name)(config) for name in sys.argv[1:]}))
-"""
+@pytest.fixture(scope="module")
+def of_torch(tmp_path_factory: pytest.TempPathFactory) -> Flags:
+    return Flags(Release(Path(sys.executable), tmp_path_factory.mktemp("release")))
 
 
-def config_values(flags: list[Flag], env: dict[str, str]) -> dict[str, object]:
-    argv = [sys.executable, "-W", "ignore", "-c", ASK_TORCH, *(flag.config for flag in flags)]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    values: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return values
-
-
-@thorough
-def test_the_installed_torch_reads_every_variable_into_its_config_entry() -> None:
-    """Setting a variable changes the configuration entry that the table names for it."""
-    rows = [f for f in FLAGS if f.config and f.since <= INSTALLED]
-    with_variable = [f for f in rows if f.env]
-    path = {"PATH": "/usr/bin:/bin"}
-    off = config_values(rows, path | {f.env: "0" for f in with_variable if f.values.accepts("0")})
-    on = config_values(rows, path | {f.env: turned_on(f) for f in with_variable})
-    unchanged = [f.env for f in with_variable if off[f.config] == on[f.config]]
-    assert unchanged == []
-
-
-def turned_on(flag: Flag) -> str:
-    return next(value for value in ("1", "O2", "k0") if flag.values.accepts(value))
-
-
-def test_no_python_source_of_torch_reads_an_inert_flag() -> None:
-    """A flag that the table calls inert is not named in the installed compiler's sources."""
-    found = subprocess.run(
-        [sys.executable, "-c", "import importlib.util as u; print(u.find_spec('torch').origin)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    sources = [p.read_text() for p in (Path(found.stdout.strip()).parent / "_inductor").rglob("*.py")]
-    for flag in (f for f in FLAGS if f.inert):
-        assert not any(flag.env in text for text in sources)
+@pytest.mark.parametrize("name", [pytest.param(f.name, marks=[] if f.inert else thorough) for f in FLAGS])
+def test_the_installed_torch_has_what_the_row_says(of_torch: Flags, name: str) -> None:
+    """Its entry exists, its variable changes it, later ones are not there, and no source has an inert flag."""
+    assert of_torch.trials()[name]() == ""
 
 
 # Compiling with flags: what is built, what is refused, and how a failing compile is told.
