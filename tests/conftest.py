@@ -156,6 +156,15 @@ def masked() -> Path:
 
 
 @pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """An interpreter that finds no torch."""
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -S -E "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
 def context(tmp_path: Path) -> Context:
     """What a tool gets that works in the test's folder."""
     return Context(tmp_path, Path(sys.executable))

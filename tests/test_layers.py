@@ -171,7 +171,7 @@ def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
     run = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = json.loads(run.stdout)
     unwanted = (
-        *("torch", "triton", "numpy", "ray"),
+        *("torch", "triton", "numpy", "ray", "typer", "rich"),
         *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep"),
         *("mcp_server.server.http", "mcp_server.tools.reduce"),
     )

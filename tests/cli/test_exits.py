@@ -180,15 +180,6 @@ def test_a_wrong_argument(command: str, files: dict[str, str]) -> None:
     assert typed(command, {"PACKAGE": "none.pt2", "EXPORTED": "none.pt2"}) == 2
 
 
-@pytest.fixture
-def bare_python(tmp_path: Path) -> str:
-    """An interpreter that finds no torch."""
-    program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -S -E "$@"\n')
-    program.chmod(0o755)
-    return str(program)
-
-
 FIRST = ("diagnose", "reduce")
 """Each reads a workload in a way of its own; the others are tried at night."""
 IN_TURN = [*FIRST, *nightly(*(each for each in CALLS if each not in FIRST))]
@@ -196,10 +187,10 @@ IN_TURN = [*FIRST, *nightly(*(each for each in CALLS if each not in FIRST))]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", IN_TURN)
-def test_no_torch(command: str, files: dict[str, str], bare_python: str) -> None:
+def test_no_torch(command: str, files: dict[str, str], bare_python: Path) -> None:
     """A single step could not run; a diagnosis, and a check of inputs, are inconclusive."""
     inputs = () if command == "compile-with-flags" else ("-i", GOOD)
-    assert typed(command, files, *inputs, "--python", bare_python) == NO_TORCH[command]
+    assert typed(command, files, *inputs, "--python", str(bare_python)) == NO_TORCH[command]
 
 
 @pytest.mark.slow

@@ -289,14 +289,6 @@ def _smallest(short: dict[str, Any]) -> int:
 BAD = [{"shape": [4, 6], "dtype": "int64", "low": 90, "high": 99}]
 
 
-def test_the_server_never_imports_torch() -> None:
-    """Importing the server loads neither torch nor the command line's libraries."""
-    heavy = "{'torch', 'triton', 'typer', 'rich'}"
-    probe = f"import mcp_server.server.app, sys; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_an_unusable_state_directory_is_replaced(tmp_path: Path) -> None:
     """When the state directory cannot be made, jobs go to the temporary directory, and stderr says so."""
     (tmp_path / "file").write_text("not a directory")

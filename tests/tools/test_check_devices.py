@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import venv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,6 @@ def package(path: Path, inputs: Path | list[TensorSpec] | None = None, **more: o
     return PackageWorkload.model_validate({"package": path, "inputs": inputs, **more})
 
 
-@pytest.fixture(scope="module")
-def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter without torch: what is unknown then must be said, not guessed."""
-    directory = tmp_path_factory.mktemp("bare")
-    venv.create(directory, symlinks=True, with_pip=False)
-    return directory / "bin" / "python"
-
-
 @pytest.mark.slow
 def test_good_inputs_of_a_file_fit(zoo: ZooPackage, tmp_path: Path) -> None:
     """The whole answer for a healthy package: machine, package, inputs, and nothing wrong."""
@@ -52,16 +43,6 @@ def test_good_inputs_of_a_file_fit(zoo: ZooPackage, tmp_path: Path) -> None:
     ]
     assert result.inputs[0].range.endswith(": 2..512") and result.unknown == []
     assert len(result.model_dump_json()) < LIMIT
-
-
-@pytest.mark.slow
-def test_a_wrong_dtype_in_a_file_is_found(zoo: ZooPackage, tmp_path: Path) -> None:
-    """int32 ids where the package was compiled for int64, from the file alone."""
-    path = zoo("ranker")
-    result = checked(tmp_path, package(path, path.with_name("ranker.bad-dtype.pt")))
-    (mismatch,) = result.mismatches
-    assert (mismatch.aspect, mismatch.expected, mismatch.got) == ("dtype", "int64", "int32")
-    assert result.summary == mismatch.sentence and mismatch.fix.after == "args[0].to(torch.int64)"
 
 
 def test_specs_need_no_torch(zoo: ZooPackage, tmp_path: Path, bare_python: Path) -> None:
@@ -81,23 +62,14 @@ def test_a_file_without_torch_is_unknown(zoo: ZooPackage, tmp_path: Path, bare_p
     assert any(text.startswith("inputs: ") for text in result.unknown)
 
 
-@pytest.mark.parametrize(
-    ("make", "slug"),
-    [
-        (lambda path: path.write_bytes(b""), "empty_file"),
-        (lambda path: path.write_bytes(b"model:"), "not_a_zip"),
-    ],
-)
-def test_an_unreadable_package_is_a_finding(
-    tmp_path: Path, bare_python: Path, make: object, slug: str
-) -> None:
+def test_an_unreadable_package_is_a_finding(tmp_path: Path, bare_python: Path) -> None:
     """What cannot be read is a certain problem of the category invalid_package, not an error of the tool."""
     path = tmp_path / "broken.pt2"
-    make(path)  # type: ignore[operator]
+    path.write_bytes(b"model:")
     result = checked(tmp_path / "job", package(path), bare_python)
     (problem,) = result.problems
-    assert problem.category == "invalid_package" and problem.certain and problem.what.startswith(slug)
-    assert result.package is None and result.inputs == []
+    assert problem.category == "invalid_package" and problem.certain
+    assert problem.what.startswith("not_a_zip") and result.package is None and result.inputs == []
 
 
 def test_without_a_package_the_machine_is_told(tmp_path: Path, bare_python: Path) -> None:

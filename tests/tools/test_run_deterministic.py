@@ -93,13 +93,6 @@ def test_the_flags_reach_any_command(tmp_path: Path) -> None:
     assert found.pattern == "clean" and any("not known" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("repeats", [0, -1, 21])
-def test_repeats_out_of_range(tmp_path: Path, repeats: int) -> None:
-    """A number of repeats that makes no sense is refused with the range."""
-    with pytest.raises(ProblemError, match="1 to 20"):
-        repeated(tmp_path, CommandWorkload(argv=["true"]), repeats=repeats)
-
-
 @pytest.mark.slow
 def test_missing_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package without inputs cannot be repeated, and neither can an exported program."""
