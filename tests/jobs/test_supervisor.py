@@ -158,26 +158,6 @@ def test_streams_are_joined_by_lines(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_bytes() == b"error\none line\nlast\nend"
 
 
-def test_full_disk_is_noted(tmp_path: Path) -> None:
-    """When the disk takes no more, what came is kept, the rest is counted, and the reason is kept."""
-    code = """
-import resource, signal, sys
-from pathlib import Path
-from mcp_server.jobs.output import BoundedFile
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-file = BoundedFile(Path(sys.argv[1]))
-file.write(b"x" * 1500)
-file.write(b"y" * 100)
-print(file.close(), file.error)
-"""
-    argv = [*python(code)[:1], "-c", code, str(tmp_path / "log")]
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout == "600 File too large\n"
-    assert (tmp_path / "log").read_bytes() == b"x" * 1000
-
-
 async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that prints without end costs no more than the limits on disk, and little memory."""
     monkeypatch.setattr(BoundedFile.__init__, "__defaults__", (1 << 20, 1 << 20))

@@ -82,42 +82,25 @@ REFERENCE = {
 MOST_LINES, MOST_LETTERS = 15, 1200  # of a proven verdict in a terminal
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
-LOGS = {
-    "illegal_memory_access": """Traceback (most recent call last):
-  File "/app/serve.py", line 9, in <module>
-    out = model(x)
-torch.AcceleratorError: CUDA error: an illegal memory access was encountered
-""",
-    "arch_mismatch": """Traceback (most recent call last):
-  File "/app/serve.py", line 9, in <module>
-    out = model(x)
-RuntimeError: CUDA error: no kernel image is available for execution on the device
-""",
-    "toolchain": """Traceback (most recent call last):
-  File "/app/serve.py", line 3, in <module>
-    model = torch._inductor.aoti_load_package("model.pt2")
-OSError: /tmp/abc/model.so: undefined symbol: aoti_torch_cpu_my_op
-""",
-    "compile_failure": """Traceback (most recent call last):
-  File "/app/build.py", line 12, in <module>
-    program = torch.export.export(model, (x,))
-torch._dynamo.exc.UserError: Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).
-""",
-    "out_of_memory": """Traceback (most recent call last):
-  File "/app/serve.py", line 9, in <module>
-    out = model(x)
-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total of 79.00 GiB.
-""",
-    "environment": """Traceback (most recent call last):
-  File "/app/serve.py", line 3, in <module>
-    x = x.cuda()
-RuntimeError: The NVIDIA driver on your system is too old (found version 11040).
-""",
-    "custom_op": """Traceback (most recent call last):
-  File "/app/serve.py", line 3, in <module>
-    model = torch._inductor.aoti_load_package("model.pt2")
-RuntimeError: Could not find schema for mylib::pool.
-""",
+TRACEBACK = 'Traceback (most recent call last):\n  File "/app/{}", line {}, in <module>\n    {}\n{}\n'
+LOAD = ("serve.py", 3, 'model = torch._inductor.aoti_load_package("model.pt2")')
+# Where a log of a category ends, if not at the call of the model.
+PLACES = {
+    "toolchain": LOAD,
+    "custom_op": LOAD,
+    "compile_failure": ("build.py", 12, "program = torch.export.export(model, (x,))"),
+    "environment": ("serve.py", 3, "x = x.cuda()"),
+}
+ERRORS = {
+    "illegal_memory_access": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    "arch_mismatch": "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+    "toolchain": "OSError: /tmp/abc/model.so: undefined symbol: aoti_torch_cpu_my_op",
+    "compile_failure": "torch._dynamo.exc.UserError: Could not guard on data-dependent expression "
+    "Eq(u0, 1) (unhinted: Eq(u0, 1)).",
+    "out_of_memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. "
+    "GPU 0 has a total of 79.00 GiB.",
+    "environment": "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+    "custom_op": "RuntimeError: Could not find schema for mylib::pool.",
 }
 
 
@@ -152,7 +135,9 @@ def concluded(case: DiagnosisState, folder: Path) -> Verdict:
 def log(category: str) -> Callable[[ZooPackage, Path], Verdict]:
     def of_log(_zoo: ZooPackage, folder: Path) -> Verdict:
         case = DiagnosisState(None)
-        case.log, case.log_source = read_log(LOGS[category].splitlines()), "crash.log"
+        place = PLACES.get(category, ("serve.py", 9, "out = model(x)"))
+        text = TRACEBACK.format(*place, ERRORS[category])
+        case.log, case.log_source = read_log(text.splitlines()), "crash.log"
         return concluded(case, folder)
 
     return of_log
@@ -233,7 +218,7 @@ SCENARIOS: dict[str, Callable[[ZooPackage, Path], Verdict]] = {
     "hang": hang,
     "unexplained": unexplained,
     "wrong_output": wrong_output,
-    **{category: log(category) for category in LOGS},
+    **{category: log(category) for category in ERRORS},
     "healthy": lambda zoo, folder: run_package(zoo, folder, "ranker", "inputs"),
     "without inputs": lambda zoo, folder: diagnosed(folder, PackageWorkload(package=zoo("ranker"))),
 }

@@ -70,32 +70,6 @@ def test_an_issue_names_no_place_and_nobody() -> None:
     assert "…/ranker.pt2 failed on <host>" in found and "…/run.log:12" in found and "3/4" in found
 
 
-@pytest.mark.parametrize(
-    "text, wanted",
-    [
-        ("LD_LIBRARY_PATH=/opt/ana/lib:/home/ana/x/lib", "LD_LIBRARY_PATH=…/lib:…/lib"),
-        ("g++ -I/home/ana/venv/include -L/home/ana/lib", "g++ -I…/include -L…/lib"),
-        ("file:///home/ana/b.pt2 https://example.org/a/b", "file://…/b.pt2 https://<host>/a/b"),
-        ("open /data/Ana B/run 1/x.pt2", "open …/x.pt2"),
-        ("srun: error: gpu17: task 1: Killed", "srun: error: <host>: task 1: Killed"),
-        ("  host      : gpu17.corp.lan", "  host      : <host>"),
-        ("ip-10-0-0-7.ec2.internal fe80::1ff:fe23:4567:890a", "<host> <address>"),
-        (
-            "threading.local sklearn.cluster c10::add 12:34:56",
-            "threading.local sklearn.cluster c10::add 12:34:56",
-        ),
-        ("HF_TOKEN=hf_abcdefghijklmnop password: hunter22", "HF_TOKEN=<secret> password: <secret>"),
-        (r"in C:\Users\Ana B\models\a.pt2, D:/Users/bob/x.log", "in …/a.pt2, …/x.log"),
-        (r"at C:\Users\ana", "at …/<user>"),
-        ("num_token=1048576 Bearer abc.def.ghi", "num_token=1048576 Bearer <secret>"),
-        ("key ghp_0123456789abcdefghijABCDEFGHIJ done", "key <secret> done"),
-    ],
-)
-def test_what_a_redacted_text_keeps(text: str, wanted: str) -> None:
-    """Only what says where and by whom, in each form in which logs have it; names of code stay."""
-    assert Redactor({}, ("/data/Ana B/run 1",))(text) == wanted
-
-
 def test_an_issue_holds_what_a_maintainer_asks_for() -> None:
     """Verdict, guilty party, each command and the environment are in the text."""
     verdict = rewritten(str).verdict

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import anyio
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
@@ -58,7 +59,9 @@ async def talk(context: Context, _arguments: EchoArguments) -> Said:
 
 
 async def refuse(_context: Context, _arguments: EchoArguments) -> Said:
-    raise ProblemError("device 3 does not exist", value=3, allowed="0-1", next_call="call check_devices")
+    async with anyio.create_task_group():
+        raise ProblemError("device 3 does not exist", value=3, allowed="0-1", next_call="call check_devices")
+    return Said(text="")
 
 
 async def crash(_context: Context, _arguments: EchoArguments) -> Said:

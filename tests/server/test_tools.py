@@ -106,8 +106,9 @@ def test_artifact_paths_are_checked(tmp_path: Path) -> None:
         uri = data["shortened"]["full"]["uri"]
         job = tmp_path / "state" / "jobs" / uri.split("/")[-2]
         (job / "link").symlink_to(tmp_path / "state" / "secret")
-        outside = ("../../secret", "%2e%2e/%2e%2e/secret", "link")
-        for path in (*outside, "nothing.log", "output.log?offset=-1", "output.log?limit=0"):
+        (job / "inside").symlink_to(tmp_path / "state")
+        outside = ("../../secret", "%2e%2e/%2e%2e/secret", "link", "inside/secret", "/etc/passwd")
+        for path in (*outside, "", ".", "a%00b", "none.log", "output.log?offset=-1", "output.log?limit=0"):
             with pytest.raises(MCPError) as refused:
                 await client.read_resource(uri.replace("result.json", path))
             assert "secret" not in str(refused.value).replace("secret'", "").replace("/secret", "")

@@ -18,7 +18,6 @@ from benchmarks.corpus.validate import select
 from mcp_server.logs.families import FAMILIES
 from mcp_server.runtime.context import Context
 from mcp_server.tools.explain_error import explain_error
-from mcp_server.worker.capture.rewrites import REWRITES, WHOLE
 from tests.conftest import ROOT
 from tests.support.guides import PAGES, frontmatter
 
@@ -28,15 +27,6 @@ def test_generated_pages_are_current() -> None:
     argv = [sys.executable, str(ROOT / "tools" / "pages.py"), "--check"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-def test_every_construct_is_in_the_guide() -> None:
-    """The table has a row for each rewrite, in the order in which they are tried."""
-    text = (ROOT / "guides" / "building-and-loading.md").read_text(encoding="utf-8")
-    table = text.partition("<!-- table:begin -->")[2].partition("<!-- table:end -->")[0]
-    assert re.findall(r"^\| ([\w -]+) \| (?:export|compile) \|", table, re.MULTILINE) == [
-        row.name for row in (*REWRITES, *WHOLE)
-    ]
 
 
 async def test_an_explained_error_names_its_section(tmp_path: Path) -> None:
@@ -82,18 +72,6 @@ def test_every_page_of_the_site_is_reachable() -> None:
     }
     pages = {path for path in (ROOT / "docs").rglob("*.md") if path.name != "index.md"}
     assert pages - linked == set()
-
-
-@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_are_no_placeholders(text: Path) -> None:
-    """The owner of the repository is written by tools/manifests.py: one word in all texts."""
-    owners = set(re.findall(r"github\.com/([\w-]+)/aoti-debug", text.read_text(encoding="utf-8")))
-    assert len(owners) <= 1
-
-
-def test_the_readme_shows_the_picture() -> None:
-    """The README has the picture that tests/cli/test_commands.py compares with the program."""
-    assert re.search(r"^!\[.{40,}\]\(docs/demo\.svg\)$", (ROOT / "README.md").read_text(), re.MULTILINE)
 
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -239,31 +217,6 @@ SYMPTOM = {
     "custom ops": ("custom op",),
     "new weights": ("new weights", "fine-tuned weights"),
 }
-# What only generated code prints: the texts name AOTInductor although the user does not.
-GENERATED = ("cpp_fused_", "triton_poi_fused_", "tmp4 < ks", "inductor package", "intermediate value printer")
-
-
-def queries() -> list[tuple[str, bool]]:
-    entries = json.loads((ROOT / "evals" / "trigger.json").read_text())
-    return [(entry["query"], entry["should_trigger"]) for entry in entries]
-
-
-def fires(query: str) -> bool:
-    """Whether the description covers the query."""
-    text = query.lower()
-    if any(term in text and term in FIRES for term in OWN) and not asks_only(text):
-        return True
-    symptom = any(word in FIRES and any(said in text for said in saying) for word, saying in SYMPTOM.items())
-    subject = any(term in text and term in FIRES for term in SUBJECT)
-    generated = any(term in text for term in GENERATED)
-    built = "package" in text and "no kernel image" in text
-    return (symptom or "printer" in text) and (subject or generated or built) and not asks_only(text)
-
-
-def asks_only(text: str) -> bool:
-    """A question without a failure: how to, why so slow, explain."""
-    wanted = r"speed|slower|latency|explain how|convert this|nothing fails|no error yet|want an example"
-    return bool(re.search(wanted, text))
 
 
 @pytest.mark.parametrize("term", [*OWN, *SYMPTOM])
@@ -272,10 +225,12 @@ def test_the_terms_are_the_description_s(term: str) -> None:
     assert term in FIRES
 
 
-@pytest.mark.parametrize(("query", "expected"), queries())
-def test_a_query_is_covered(query: str, expected: bool) -> None:
-    """Each query that should start the skill meets the description, each near miss does not."""
-    assert fires(query) is expected
+def test_a_query_that_should_start_the_skill_has_words_of_its_description() -> None:
+    """A term of its own, or its subject with what users say for one of its symptoms."""
+    words = {*OWN, *SUBJECT, *(said for each in SYMPTOM.values() for said in each)}
+    queries = json.loads((EVALS / "trigger.json").read_text())
+    wanted = [query["query"].lower() for query in queries if query["should_trigger"]]
+    assert [query for query in wanted if not any(word in query for word in words)] == []
 
 
 @pytest.mark.parametrize("topic", ["graph breaks", "eager", "training", "speed"])

@@ -16,20 +16,10 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
 from tests.conftest import CACHE, ZooPackage
 from tests.support.tools import tool
+from tests.worker.support import Of
 from tests.zoo.names import thorough
 
 AROUND = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"), "TORCHINDUCTOR_VEC_ISA_OK": "1"}
-
-
-class Of(torch.nn.Module):  # type: ignore[misc]
-    """A model without weights."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
 
 
 def summed(x: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,17 @@ from mcp_server.worker.report import Report
 from tests.served import served
 
 QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+
+
+class Of(torch.nn.Module):  # type: ignore[misc]
+    """A model without weights."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        return self.function(*given)
 
 
 def context_in(directory: Path) -> Context:

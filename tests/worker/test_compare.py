@@ -20,6 +20,7 @@ from mcp_server.worker.compare import Expected, compare_all, equal, faults_of_pa
 from mcp_server.worker.eager_values import expectations
 from mcp_server.worker.report import OddElement, Report
 from mcp_server.worker.tensors import first_non_finite, summary
+from tests.worker.support import Of
 from tests.zoo.names import few
 
 # Comparing outputs: what is equal or within the tolerance of rounding, and what is told of a difference.
@@ -172,17 +173,6 @@ def test_a_call_with_fewer_rows_is_a_part_of_the_whole(
 # What rounding does to a program is told from a wrong value, element by element, and in a float64 run.
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-class Of(nn.Module):  # type: ignore[misc]
-    """A model without weights."""
-
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:

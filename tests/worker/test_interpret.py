@@ -17,7 +17,7 @@ from mcp_server.worker.capture.compiles import stopped_at
 from mcp_server.worker.interpret import Operators
 from mcp_server.worker.loading import recapture, update_program
 from mcp_server.worker.report import Overrun, Refused, Report
-from tests.worker.support import saved
+from tests.worker.support import Of, saved
 
 
 class Total(nn.Module):  # type: ignore[misc]
@@ -46,17 +46,6 @@ def test_an_error_of_a_kernel_is_put_on_the_node_that_launched_it(
         watcher.run(*given, enable_io_processing=False)
     (event,) = stream_events(tmp_path / "report.jsonl", events.NodeRaised)
     assert event.op == "aten.mul.Tensor" and "quantity * price" in event.stack[0].code
-
-
-class Of(nn.Module):  # type: ignore[misc]
-    """A model without weights."""
-
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        return self.function(*given)
 
 
 def mixed(voice: torch.Tensor, music: torch.Tensor) -> torch.Tensor:
