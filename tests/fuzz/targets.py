@@ -37,22 +37,7 @@ from mcp_server.probes.commands import read_recorded, safe_flags
 from mcp_server.recorder.ring import read_crash, read_recording
 from mcp_server.runtime.failure import read_launcher
 from mcp_server.sweep import read_plan
-from tests.fuzz.made import (
-    CAPTURE,
-    COMPILED,
-    CRASH,
-    METADATA,
-    PLAN,
-    PROXY,
-    RANKS,
-    TREE,
-    call,
-    journals,
-    libraries,
-    packages,
-    programs,
-    recording,
-)
+from tests.fuzz import made
 from tests.logs.support import read_sanitizer
 from tests.recorded import RECORDINGS
 
@@ -135,39 +120,39 @@ TARGETS: dict[str, Target] = {
     "progress_log": Target(lambda data: read_progress_log(_lines(data)), seeds=("**/*coredump*.txt",)),
     "native": Target(lambda data: read_native(_lines(data)), seeds=("**/*asan*.txt",)),
     "printer": Target(lambda data: read_printout(_lines(data)), seeds=("**/*printer*.txt",)),
-    "journal": Target(lambda data: read_journal(_lines(data)), made=journals),
+    "journal": Target(lambda data: read_journal(_lines(data)), made=made.journals),
     "capture": Target(
         _of_file(lambda path: read_capture(path.parent), "capture-1.jsonl"),
         (ValueError,),
-        made=lambda: [CAPTURE],
+        made=lambda: [made.CAPTURE],
     ),
     "wrapper": Target(_wrapper, seeds=("wrappers/**/*",)),
     "inputs": Target(
         lambda data: (read_signature(_text(data)), read_constants(_text(data))), seeds=("wrappers/**/*",)
     ),
     "commands": Target(
-        lambda data: safe_flags(read_recorded(_text(data))), (ProblemError,), made=lambda: [COMPILED]
+        lambda data: safe_flags(read_recorded(_text(data))), (ProblemError,), made=lambda: [made.COMPILED]
     ),
-    "treespec": Target(lambda data: leaf_paths(_text(data)), (TreeSpecError,), made=lambda: [TREE]),
-    "proxy": Target(lambda data: read_proxy_calls(_text(data)), (ValueError,), made=lambda: [PROXY]),
-    "ranks": Target(lambda data: read_launcher(_lines(data)), made=lambda: [RANKS]),
+    "treespec": Target(lambda data: leaf_paths(_text(data)), (TreeSpecError,), made=lambda: [made.TREE]),
+    "proxy": Target(lambda data: read_proxy_calls(_text(data)), (ValueError,), made=lambda: [made.PROXY]),
+    "ranks": Target(lambda data: read_launcher(_lines(data)), made=lambda: [made.RANKS]),
     "child_output": Target(_child_output, seeds=("**/*.plain.txt",)),
     "assertion": Target(lambda data: read_assertion(_text(data)), seeds=("**/*index-oob*.txt",)),
-    "metadata": Target(lambda data: read_metadata(_text(data)), (ValueError,), made=lambda: [METADATA]),
+    "metadata": Target(lambda data: read_metadata(_text(data)), (ValueError,), made=lambda: [made.METADATA]),
     "library": Target(
-        lambda data: read_library(io.BytesIO(data)), (PackageError, ValueError), made=libraries
+        lambda data: read_library(io.BytesIO(data)), (PackageError, ValueError), made=made.libraries
     ),
-    "package": Target(_of_file(_package, "model.pt2"), (PackageError, ProblemError), made=packages),
+    "package": Target(_of_file(_package, "model.pt2"), (PackageError, ProblemError), made=made.packages),
     "exported": Target(
-        _of_file(read_exported, "program.pt2"), (PackageError, ProblemError, ValueError), made=programs
+        _of_file(read_exported, "program.pt2"), (PackageError, ProblemError, ValueError), made=made.programs
     ),
     "recording": Target(
         _of_file(read_recording, "1-1-0.ring"),
         (ProblemError,),
-        made=lambda: [recording(call(1, 0), call(2, 192, end=0))],
+        made=lambda: [made.recording(made.call(1, 0), made.call(2, 192, end=0))],
     ),
-    "crash": Target(_of_file(read_crash, "1-1-0.crash"), (ProblemError,), made=lambda: [CRASH]),
-    "sweep": Target(_of_file(read_plan, "cases.yaml"), (ProblemError,), made=lambda: [PLAN]),
+    "crash": Target(_of_file(read_crash, "1-1-0.crash"), (ProblemError,), made=lambda: [made.CRASH]),
+    "sweep": Target(_of_file(read_plan, "cases.yaml"), (ProblemError,), made=lambda: [made.PLAN]),
 }
 
 

@@ -1,4 +1,8 @@
-"""Small real programs, and ways to see whether processes live."""
+"""Small real programs, and ways to see whether processes live.
+
+`python -m tests.jobs.support DIRECTORY [LAUNCHER]` is a server reduced to its end: it runs one job in the
+directory until its standard input ends. The launcher's ranks write the ids of their processes each to a file.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from mcp_server.jobs.child import Command, Finished
 from mcp_server.jobs.manager import Job
 from mcp_server.jobs.run import run
 from mcp_server.model import Cost
+from mcp_server.server.app import exit_on_signals
 
 ASKED = "asked.json"
 # Starts a process in another session, writes both pids to the file argv[1], ignores SIGTERM in both, sleeps.
@@ -84,3 +90,19 @@ async def endless(job: Job) -> Cost:
     job.progress("sleeping")
     await anyio.sleep(60)
     return Cost()
+
+
+OF_EACH_RANK = "import os, sys; sys.argv[1] += '.' + os.environ['SLURM_PROCID']" + FAMILY
+
+
+async def serve(directory: Path, launcher: tuple[str, ...]) -> None:
+    argv = (*launcher, *python(OF_EACH_RANK if launcher else FAMILY, str(directory / "pids")))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finish, directory, argv)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+        tasks.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    exit_on_signals()
+    anyio.run(serve, Path(sys.argv[1]), tuple(sys.argv[2:]))

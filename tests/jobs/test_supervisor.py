@@ -114,7 +114,7 @@ Server = subprocess.Popen[bytes]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    argv = [sys.executable, "-m", "tests.jobs.small_server", str(tmp_path)]
+    argv = [sys.executable, "-m", "tests.jobs.support", str(tmp_path)]
     process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE)
     with process:
         yield process

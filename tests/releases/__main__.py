@@ -25,9 +25,8 @@ from pathlib import Path
 
 from tests.releases.checks import Steps, Texts, scripts
 from tests.releases.flags import Flags
-from tests.releases.packages import Packages
 from tests.releases.report import AREAS, MARKED, PAGE, Area, Tried, keep, section
-from tests.releases.trial import Outcome, Release, Trials
+from tests.releases.trial import Outcome, Packages, Release, Trials
 
 
 def trials(release: Release, area: str) -> Trials:

@@ -23,7 +23,7 @@ from mcp_server.report.bundle import Source, issue_text, page, path_of
 from mcp_server.report.redact import Redactor, clean_text
 from mcp_server.server.app import make_server, verdict_page
 from mcp_server.server.tools import VERDICT_TOOLS, VERDICT_URI
-from tests.report.samples import Page, rewritten
+from tests.render.samples import Page, rewritten
 
 # The report: valid HTML that loads nothing, in which no observed text acts.
 

@@ -81,7 +81,7 @@ DAMAGES: dict[str, Callable[[Path, Path], None]] = {
     "a text": text,
 }
 TRIED = ("a bit of kernel.cpp", "the ELF header, with a right checksum")
-"""Harmless, and refused by the linker. tests/diagnosis/test_end_to_end.py has an archive that is cut."""
+"""Harmless, and refused by the linker. tests/package/test_archive.py has an archive that is cut."""
 
 LOAD = """
 import sys, torch

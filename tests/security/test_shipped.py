@@ -17,8 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.scanner.__main__ import ACCEPTED, ROOT, UNSHIPPED, installed
-from tests.security.scanner.findings import Accepted, Finding, judge, read_accepted, read_report
+from tests.security.scanner.__main__ import (
+    ACCEPTED,
+    ROOT,
+    UNSHIPPED,
+    Accepted,
+    Finding,
+    installed,
+    judge,
+    read_accepted,
+    read_report,
+)
 from tools.tracked import tracked
 
 RUNS_TEXT = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}

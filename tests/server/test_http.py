@@ -22,8 +22,7 @@ from mcp import Client
 from mcp_server.errors import ProblemError
 from mcp_server.server.http import read_token
 from tests.server.clients import ERAS, Era, data_of
-from tests.support.processes import HELLO, call, left, wait_for
-from tests.support.servers import COMMAND, serving_on_http
+from tests.support.servers import COMMAND, HELLO, call, left, serving_on_http, wait_for
 from tests.zoo.names import nightly
 
 # The server on HTTP: who is let in, what is refused, and that it ends with its jobs.

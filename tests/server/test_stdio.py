@@ -22,8 +22,7 @@ from tests.conftest import ROOT, ZooPackage
 from tests.jobs.support import all_dead, appears
 from tests.package.archives import write
 from tests.package.made_wrapper import make_wrapper
-from tests.support.processes import HELLO, call, greeted, left, say, server_with_job
-from tests.support.servers import serving
+from tests.support.servers import HELLO, call, greeted, left, say, server_with_job, serving
 from tests.zoo.names import THOROUGH, nightly
 
 SOON_S = 15.0  # a server that waits for its jobs takes minutes
@@ -276,7 +275,7 @@ def test_no_death_of_the_server_leaves_an_orphan(tmp_path: Path, death: str) -> 
 CLIENT = """
 import sys, time
 from pathlib import Path
-from tests.support.processes import server_with_job
+from tests.support.servers import server_with_job
 folder = Path(sys.argv[1])
 with server_with_job(folder) as (server, pids):
     (folder / "part").write_text(" ".join(map(str, [server.pid, *pids])))

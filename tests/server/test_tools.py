@@ -40,7 +40,7 @@ from tests.server.clients import (
 )
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
-from tests.support.processes import left, wait_for
+from tests.support.servers import left, wait_for
 from tests.zoo.names import few, nightly, thorough
 
 # The MCP face over stdio, in both protocol eras, on operations that show one behaviour each.

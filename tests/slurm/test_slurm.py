@@ -20,8 +20,7 @@ from mcp_server.jobs.child import Command
 from mcp_server.jobs.run import run
 from mcp_server.jobs.supervisor import children_of
 from tests.conftest import ROOT, ZooPackage
-from tests.jobs.small_server import OF_EACH_RANK
-from tests.jobs.support import all_dead, family, python, within
+from tests.jobs.support import OF_EACH_RANK, all_dead, family, python, within
 from tests.slurm.conftest import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -103,7 +102,7 @@ Server = subprocess.Popen[bytes]
 
 @contextmanager
 def serving(directory: Path, *launcher: str) -> Iterator[Server]:
-    argv = [sys.executable, "-m", "tests.jobs.small_server", str(directory), *launcher]
+    argv = [sys.executable, "-m", "tests.jobs.support", str(directory), *launcher]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE) as process:
         try:
             yield process
