@@ -257,7 +257,7 @@ def written_storages(case: DiagnosisState) -> set[int]:
     return {run.buffers[name].storage for name in names if name in run.buffers}
 
 
-def lines_of(event: events.OfNode | events.GuardFailed | events.FakeMismatch) -> list[ModelLocation]:
+def lines_of(event: events.OfNode | events.GuardFailed | events.Operator) -> list[ModelLocation]:
     """The model's lines of an operator, innermost first."""
     return [ModelLocation(file=f.file, line=f.line or 0, code=f.code) for f in event.stack[:3]]
 

@@ -506,7 +506,10 @@ class FakeMismatch(OfNode):
 
 @dataclass
 class Operator(Event):
-    """A call in which an operator breaks its schema (`mutated`, `aliases`: arguments) or fake function."""
+    """A call in which an operator breaks its schema (`mutated`, `aliases`: arguments) or fake function.
+
+    `kept`: it returned memory that an earlier call of it returned. `stack` are its lines, if it is in Python.
+    """
 
     op: str
     call: int
@@ -514,6 +517,8 @@ class Operator(Event):
     mutated: list[str] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
     overrun: list[Overrun] = field(default_factory=list)
+    kept: bool = False
+    stack: list[Frame] = field(default_factory=list)
 
 
 @dataclass

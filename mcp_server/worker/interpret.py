@@ -9,14 +9,17 @@ a check. The proxy executor calls the operator through the dispatcher, where a d
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from functools import partial
 from typing import Any, Callable, Iterator, Optional
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,11 +31,12 @@ from .process import call_padded, synchronize
 from .protocol import ExportedRequest
 from .report import Frame, Report, facts
 from .run import call, expectation, watching
-from .tensors import checksum, dtype_name, leaf_facts, only_tensors, span
+from .tensors import checksum, dtype_name, is_plain, leaf_facts, only_tensors, span
 
 # Of a stack trace: file, line, function, and text of the line.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
 MOST_EVENTS = 20
+MOST_RESULTS = 1000  # of an operator, whose memory is known
 RUNS = 8  # of the program in float64 with random rounding
 
 
@@ -341,6 +345,7 @@ class Operators(TorchDispatchMode):
         self.repair = repair
         self.calls = 0
         self.events = 0
+        self.returned: dict[str, list[StorageWeakRef]] = {}  # by operator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -366,14 +371,30 @@ class Operators(TorchDispatchMode):
         mutated = [name for name, (tensor, digest) in read_only.items() if checksum(tensor) != digest]
         broken = [layout for layout in layouts if layout is not None]
         aliases = _aliases(func, args, kwargs, result)
-        if (broken or mutated or aliases or overrun) and self.events < MOST_EVENTS:
+        kept = not aliases and self._kept(func, only_tensors(result))
+        if (broken or mutated or aliases or overrun or kept) and self.events < MOST_EVENTS:
             self.events += 1
-            found = events.Operator(str(func), self.calls, broken, mutated, aliases, overrun)
+            stack = _returning(func) if kept else []
+            found = events.Operator(str(func), self.calls, broken, mutated, aliases, overrun, kept, stack)
             self.report.event(found)
         if not self.repair:
             return result
         fakes = iter(promised)
         return _pytree.tree_map_only(torch.Tensor, lambda leaf: as_promised(leaf, next(fakes, None)), result)
+
+    def _kept(self, func: Any, result: Tensors) -> bool:
+        """Whether a result has the memory of an earlier result, which only the operator can have kept.
+
+        A weak reference does not keep memory alive, but no other storage gets its identity.
+        """
+        if any(one.alias_info is not None for one in func._schema.returns):
+            return False
+        known = self.returned.setdefault(str(func), [])
+        storages = [each.untyped_storage() for each in result if is_plain(each) and each.numel()]
+        found = any(each._cdata == ref.cdata for each in storages for ref in known)
+        if not found and len(known) < MOST_RESULTS:
+            known += map(StorageWeakRef, storages)
+        return found
 
     def _promised(self, func: Any, args: Any, kwargs: Any) -> list[Any]:
         """Return the fake results for these inputs. Empty if there is no fake function or it fails."""
@@ -401,6 +422,18 @@ def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
     elif made.numel() == real.numel():
         made.copy_(real.reshape(made.shape))
     return made.to(fake.device.type)
+
+
+def _returning(func: Any) -> list[Frame]:
+    """Return the `return` lines of an operator that `torch.library.custom_op` made. Empty for others."""
+    function = getattr(OPDEFS.get(func.name().partition(".")[0]), "_init_fn", None)
+    try:
+        lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
+    except (OSError, TypeError):  # not a Python function, or its file is gone
+        return []
+    places = ((first + place, line.strip()) for place, line in enumerate(lines))
+    file = str(inspect.getsourcefile(function))  # type: ignore[arg-type]
+    return [Frame(file, place, "", code) for place, code in places if code.startswith("return ")]
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, torch.Tensor]]:

@@ -25,7 +25,7 @@ from .process import on_stack, synchronize
 from .protocol import InterveneRequest, PlannedCall, Step
 from .reduction import minimise_while
 from .report import Refused, Report, facts
-from .run import as_captured, expectation, inputs_of, run_check
+from .run import as_captured, expectation, inputs_of, run_check, watching
 from .tensors import describe, first_non_finite, only_tensors, unequal, unravel
 
 
@@ -119,7 +119,8 @@ class Caller:
                 eager = launches_by(edit, flat, self.report)
             else:
                 call = Program(edit).call
-        with as_captured(request, step, self.report), torch.no_grad(), ended_after(limit), eager:
+        watch = watching(request.get("operators"), self.report)
+        with as_captured(step), watch, torch.no_grad(), ended_after(limit), eager:
             result = on_stack(stack, partial(call, list(flat)))
             synchronize()
         return [leaf.detach().clone() for leaf in only_tensors(result)]

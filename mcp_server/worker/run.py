@@ -39,6 +39,7 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
     calls = request.get("calls", 1) if request.get("inputs") is not None else 0
     steps = request["steps"] if captured else [Step(do="call")] * calls
     alive: list[Any] = []
+    watch = watching(request.get("operators"), report)
     result: Any = None
     for index, step in enumerate(steps):
         if step["do"] == "constants":
@@ -52,7 +53,7 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
         report.event(events.Given(leaf_facts(flat, layout)))
         made = partial(call, partial(loader.run, flat), index, report)
         told = reporting_changes(changed.get("tell_changes", {}), flat, report)
-        with as_captured(request, step, report), told:
+        with as_captured(step), watch, told:
             result = on_stack(changed.get("stack_bytes") or step.get("stack"), made)
     if result is None:
         return
@@ -71,11 +72,11 @@ def inputs_of(step: Step, request: RunRequest) -> Inputs:
 
 
 @contextlib.contextmanager
-def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[None]:
+def as_captured(step: Step) -> Iterator[None]:
     """Make a call with the threads and the memory limit that it had in the program."""
     if step.get("threads"):  # the number of threads decides how kernels split their work
         torch.set_num_threads(step["threads"])
-    with watching(request.get("operators"), report), limited(step.get("headroom")):
+    with limited(step.get("headroom")):
         yield
 
 

@@ -110,6 +110,22 @@ def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
     assert "124 bytes past the end" in found.summary and not found.weak
 
 
+@pytest.mark.parametrize("effect", [Effect.GONE, Effect.NOT_APPLICABLE])
+def test_memory_that_an_operator_keeps(effect: Effect) -> None:
+    """It is a cause only if copies remove the failure; a value in the one returning line is copied there."""
+    line = {"file": "ops.py", "line": 9, "code": "return _tables[key]"}
+    case = DiagnosisState(None)
+    case.operators = worker_run(
+        {"event": "operator", "op": "own.t", "call": 2, "kept": True, "stack": [line]}
+    )
+    case.trials[REPAIRED.key] = trial(REPAIRED, effect)
+    found = by("custom_op.detect_operator_results", case)
+    assert [confidence(each, case) for each in found] == ["proven"] * (effect is Effect.GONE)
+    for each in found:
+        assert each.fix is not None and each.fix.after == "return _tables[key].clone()"
+        assert [place.line for place in each.guilty.model_locations] == [9]
+
+
 MISSING = "RuntimeError: Could not find schema for shop::halve. Custom operators created via torch"
 
 

@@ -203,6 +203,7 @@ SPACE = "aotipromises"
 
 
 LIBRARY = torch.library.Library(SPACE, "FRAGMENT")
+HELD = torch.ones(3, 4)
 
 
 def filled(x: torch.Tensor, first: int, beyond: int) -> torch.Tensor:
@@ -220,6 +221,7 @@ IMPLEMENTED: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "unfaked": ("Tensor x", lambda x: x.clone()),
     "writes": ("Tensor x", lambda x: x.mul_(2).clone()),
     "returns": ("Tensor x", lambda x: x),
+    "held": ("Tensor x", lambda x: HELD),
     "declared": ("Tensor(a!) x", lambda x: x.mul_(2).clone()),
     "beyond": ("Tensor x", lambda x: filled(torch.empty_like(x), -8, 8)),
     "within": ("Tensor x", lambda x: filled(torch.empty_like(x), 0, 0)),
@@ -245,11 +247,14 @@ for name, (argument, function) in IMPLEMENTED.items():
         torch.library.register_fake(f"{SPACE}::{name}", fake, lib=LIBRARY)
 
 
-def under(directory: Path, name: str, repair: bool) -> tuple[torch.Tensor, list[events.Operator]]:
-    """The result of an operator on ones of shape [3, 4], and the worker's events."""
+def under(
+    directory: Path, name: str, repair: bool, calls: int = 1
+) -> tuple[torch.Tensor, list[events.Operator]]:
+    """The last result of an operator on ones of shape [3, 4], and the worker's events."""
     report = directory / "report.jsonl"
     with Operators(Report(str(report)), repair):
-        result = getattr(getattr(torch.ops, SPACE), name)(torch.ones(3, 4))
+        for _ in range(calls):
+            result = getattr(getattr(torch.ops, SPACE), name)(torch.ones(3, 4))
     return result, list(stream_events(report, events.Operator))
 
 
@@ -310,6 +315,15 @@ def test_an_argument_that_is_written_or_returned(tmp_path: Path, name: str, brok
     """An argument that the schema does not allow to be written, or to be returned, is named."""
     _, (event,) = under(tmp_path, name, repair=False)
     assert getattr(event, broken) == ["x"] and not event.layouts
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_an_operator_that_returns_the_same_memory_again(tmp_path: Path, repair: bool) -> None:
+    """It is told at the second call, and repaired by a copy; new memory at a freed address is not told."""
+    result, (event,) = under(tmp_path, "held", repair, calls=2)
+    assert (event.kept, event.call) == (True, 2)
+    assert (result.data_ptr() == HELD.data_ptr()) is not repair
+    assert under(tmp_path, "kept", repair, calls=9)[1] == [event]
 
 
 # Which operators the compiler was at when it failed, and the program that a script was about to compile.

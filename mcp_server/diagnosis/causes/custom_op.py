@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from mcp_server.diagnosis.causes.illegal_memory_access import numbers_doubted
@@ -42,11 +42,19 @@ REPAIRED = Intervention(
     before_code="return result",
     after_code="return result.to(promised.dtype).reshape(promised.shape).contiguous()",
 )
+# The same change, for memory that an operator keeps and the package writes.
+KEPT = replace(
+    REPAIRED,
+    what="the same call, made twice with copies of the operators' results",
+    after_code="return result.clone()",
+)
 SAME = "returns the same values"
 _SETTLE = (
     "This does not change what the package returns for this call. Run the program, or compare_with_eager, to "
     "see whether it changes the eager result."
 )
+
+_RETURNS = re.compile(r"return [\w.]+(\[[^][]*\])?")  # one value
 
 _OfOperator = partial(Suspect, level=CausalLevel.STATE)
 
@@ -116,37 +124,52 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
         effect = "the package relies on what the fake function promised"
         if overrun:
             effect = "the data there is overwritten, and its next use fails"
+        elif event.kept:
+            if trial is None or not trial.proves:
+                continue  # the package may only read it
+            effect = "the package takes it for a new tensor and writes into it, so later calls read that"
+            lines = [*lines_of(event), *lines]
         yield _OfOperator(
             category="illegal_memory_access" if overrun else "custom_op",
             guilty=component("op", op, lines, launch=launch),
             summary=f"{broken}; {effect}.",
             evidence=(seen("watch_operators", f"call {event.call} of {op}: {broken}"),),
-            fix=Fix(text=fix),
-            intervention=REPAIRED,
+            fix=fix,
+            intervention=KEPT if event.kept else REPAIRED,
             observed=not without_effect,
             weak=without_effect and not case.failed,
             settle=_SETTLE,
         )
 
 
-def _broken_promise(op: str, event: events.Operator) -> tuple[str, str]:
+def _broken_promise(op: str, event: events.Operator) -> tuple[str, Fix]:
+    """Say what the operator did, and how to fix it."""
     if event.overrun:
         tensor = event.overrun[0]
         side, count = ("past the end", tensor.after) if tensor.after else ("before the start", tensor.before)
         kind = f"shape {tensor.shape}, {tensor.dtype.removeprefix('torch.')}"
         text = f"{op} writes up to {count} bytes {side} of a tensor that it allocated ({kind})"
-        return text, f"make {op} write only inside that tensor, or allocate a tensor that is large enough"
+        fix = f"make {op} write only inside that tensor, or allocate a tensor that is large enough"
+        return text, Fix(text=fix)
+    if event.kept:
+        code = event.stack[0].code if len(event.stack) == 1 else ""
+        code = code if _RETURNS.fullmatch(code) else "return result"
+        text = f"{op} returns memory that it keeps: a later call of it returned the same memory"
+        return text, Fix(
+            text=f"let {op} return a copy of what it keeps", before=code, after=f"{code}.clone()"
+        )
     if event.layouts:
         promised, returned = event.layouts[0].promised, event.layouts[0].returned
         text = f"The fake function of {op} promises {_layout(promised)}"
-        return f"{text}; the operator returned {_layout(returned)}", kept_promise(op, promised, returned)
+        text += f"; the operator returned {_layout(returned)}"
+        return text, Fix(text=kept_promise(op, promised, returned))
     if event.mutated:
         names = ", ".join(event.mutated)
         text = f"{op} writes to its argument {names}, which its schema declares as read-only"
-        return text, f"declare it (mutates_args), or let {op} work on a copy"
+        return text, Fix(text=f"declare it (mutates_args), or let {op} work on a copy")
     names = ", ".join(event.aliases)
     text = f"{op} returns memory of its argument {names}, although its schema declares a new tensor"
-    return text, f"return a clone from {op}"
+    return text, Fix(text=f"return a clone from {op}")
 
 
 def kept_promise(op: str, promised: Layout, returned: Layout) -> str:

@@ -8,9 +8,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
+from mcp_server.diagnosis.causes.custom_op import KEPT, REPAIRED, SAME
 from mcp_server.diagnosis.components import own_operators
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, change_in_words
+from mcp_server.diagnosis.interventions.base import (
+    Effect,
+    Intervention,
+    Kind,
+    Seen,
+    SideEffects,
+    Trial,
+    change_in_words,
+)
 from mcp_server.diagnosis.interventions.input import together
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, try_interventions
 from mcp_server.diagnosis.next_steps import call_arguments, package_words
@@ -217,7 +225,7 @@ def seen_of(run: RunSeen) -> Seen:
 
 
 class WatchOperators(Observation):
-    """Compare each custom operator's results with its fake function; see whether a difference matters."""
+    """Compare custom operators' results with their fake functions and earlier results; see what matters."""
 
     name = "watch_operators"
     seconds = 5.0
@@ -232,23 +240,34 @@ class WatchOperators(Observation):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         plain = case.runs["plain"]
-        watched = await run_call(case, context, "operators", extra={"operators": "watch"}, record=False)
+        watch, repair = (_twice(case, how) for how in ("watch", "repair"))
+        watched = await run_call(case, context, "operators", extra=watch, record=False)
         case.operators = watched.worker
-        if watched.worker is None or not watched.worker.all(events.Operator):
+        if watched.worker is None or not (told := watched.worker.all(events.Operator)):
             return
         # With the promises kept, see whether the failure disappears, or whether other values are returned.
         if plain.failure != "none":
             trial = await try_intervention(context, tried_call(case), REPAIRED)
         else:
-            extra = {"operators": "repair"}
-            repaired = await run_call(case, context, "repaired", extra=extra, record=False)
+            repaired = await run_call(case, context, "repaired", extra=repair, record=False)
             trial = effect_on_values(plain, watched, repaired)
+            if not trial.proves and any(event.kept for event in told):
+                again = await run_call(case, context, "again", extra=watch, record=False)
+                trial = effect_on_repeats(len(_digests(plain)), watched, repaired, again) or trial
         if trial.effect in (Effect.SAME, Effect.NOT_APPLICABLE) and not case.equals_eager:
             kept = None
             if case.interpreted is not None:
                 kept = await interpret(case, context, operators="repair")
             trial = in_eager(kept, trial)
         case.trials[REPAIRED.key] = trial
+
+
+def _twice(case: DiagnosisState, operators: str) -> dict[str, object]:
+    """Return the request to make the call twice in one process: the second one may read kept memory."""
+    assert case.call is not None
+    steps = case.call.request.get("steps")
+    again = {"steps": [*steps, steps[-1]]} if isinstance(steps, list) and steps else {"calls": 2}
+    return {"operators": operators, **again}
 
 
 def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
@@ -270,9 +289,29 @@ def effect_on_values(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> Tri
     trial = partial(Trial, REPAIRED, before=before, after=after, again=again)
     if repaired.failure != "none":
         return trial(effect=Effect.NOT_APPLICABLE, reason=f"then the call fails ({repaired.failure})")
-    digests = [[output.checksum for output in run.outputs] for run in (plain, watched, repaired)]
+    calls = len(_digests(plain))
+    digests = [_digests(run)[:calls] for run in (plain, watched, repaired)]
     if digests[0] != digests[1]:
         return trial(effect=Effect.NOT_APPLICABLE, reason="the outputs differ from run to run anyway")
     if digests[1] == digests[2]:
         return trial(effect=Effect.NOT_APPLICABLE, reason=SAME)
     return trial(effect=Effect.GONE, reason="the call returns different values")
+
+
+UNLIKE = "other values the second time"
+
+
+def effect_on_repeats(calls: int, watched: RunSeen, repaired: RunSeen, again: RunSeen) -> Trial | None:
+    """Return the trial if a repeated call returns the same values only with copies of what is kept."""
+    made = [_digests(run)[calls - 1 :] for run in (watched, repaired, again)]
+    differs = [len(each) > 1 and each[0] != each[1] for each in made]
+    if differs != [True, False, True] or repaired.failure != "none":
+        return None
+    before, last = (replace(seen_of(run), differs=UNLIKE) for run in (watched, again))
+    return Trial(KEPT, Effect.GONE, before, seen_of(repaired), last, SideEffects(known=False))
+
+
+def _digests(run: RunSeen) -> list[list[str | None]]:
+    """Return the checksums of the outputs of each call that returned."""
+    calls = run.worker.all(events.Called) if run.worker is not None else ()
+    return [[output.checksum for output in call.outputs] for call in calls]
