@@ -27,11 +27,11 @@ LAUNCHER = "tools/aoti_debug.py"
 LOCK = "tools/aoti_debug.py.lock"
 ELSEWHERE = re.compile(
     r"[-_](?:win32|win_amd64|win_arm64|i686|ppc64|ppc64le|s390x|armv\w+|riscv64|loongarch64)\.whl"
-    r"|macosx|android|[-_]ios_|graalpy|emscripten|pyodide|musllinux|-pp\d|-cp\d+t-"
+    r"|macosx|android|[-_]ios_|graalpy|emscripten|pyodide|musllinux|-pp\d|-cp\d+t-|abi3t"
 )
 """Wheels for systems without AOTInductor (torch's wheels with it are for Linux on x86-64 and 64-bit ARM), and
 for interpreters that uv takes only on request: PyPy, GraalPy and Python without its lock."""
-SOURCE_BESIDE_WHEEL = re.compile(r"sdist = .*\n(wheels = \[\n.*-none-any\.whl.*\n\])")
+SOURCE_BESIDE_WHEEL = re.compile(r"sdist = .*\n(?=wheels = \[)")
 UPLOADED = re.compile(r', upload-time = "[^"]*"')  # uv does not need it
 TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
@@ -227,7 +227,7 @@ def launcher(facts: Mapping[str, Any]) -> str:
 def lock() -> str:
     """The launcher's lock without what nobody can use here: more than half of what uv writes.
 
-    A package whose wheel is for every system is never built from its source.
+    A package that has wheels is never built from its source.
     """
     text = UPLOADED.sub("", (ROOT / LOCK).read_text(encoding="utf-8"))
     lines = [
@@ -235,7 +235,7 @@ def lock() -> str:
         for line in text.split("\n")
         if not (".whl" in line and ELSEWHERE.search(line.split(", hash")[0]))
     ]
-    return SOURCE_BESIDE_WHEEL.sub(r"\1", "\n".join(lines))
+    return SOURCE_BESIDE_WHEEL.sub("", "\n".join(lines))
 
 
 def owned(path: str) -> str:

@@ -22,7 +22,7 @@ import anyio
 from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes.compiler import may_be_decided, without_rounding
-from mcp_server.diagnosis.causes.invalid_package import remarks_on_file
+from mcp_server.diagnosis.causes.environment import remarks_on_file
 from mcp_server.diagnosis.kept_files import leave_proof, leave_subject
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
 from mcp_server.diagnosis.observe.program import put_back, recorded_call

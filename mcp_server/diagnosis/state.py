@@ -79,6 +79,7 @@ class DiagnosisState(CallSeen):
     users_kernel: UsersKernel | None = None
     problems: tuple[Problem, ...] = ()
     kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each defect
+    users_changes: dict[tuple[str, str], Intervention] = field(default_factory=dict)  # by kernel, mistake
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
     origin: Origin | None = None
     origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin

@@ -515,7 +515,7 @@ def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
     return fix.model_copy(update={"before": None}) if again else fix
 
 
-_WHAT_RAN = re.compile("the (?P<subject>call|export|compile) ")
+_WHAT_RAN = re.compile("the (?P<subject>call|export|compile|program) ")
 
 
 def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:

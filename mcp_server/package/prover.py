@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from mcp_server.package.assertion import source_location, without_number
@@ -53,12 +54,14 @@ FindingKind = Literal[
     "unset",
     "gap",
     "retyped",
+    "raced",
 ]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, for every CUDA architecture
 # The constants for which a launcher was tuned, by grid (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
 _OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # hostile text may cause these too
 _MOST_LANES = 1 << 14
+_FIRST_PROGRAMS = 2  # in each direction of a grid
 _POINTERS = re.compile(r"(?P<name>\w+)\.to\(tl\.pointer_type\((?P<dtype>[\w.]+)\)")
 _MOST_BASES = 32  # of a view; in damaged text, a buffer may be its own base
 _GROWING = ("add", "sub", "mul", "lshift")
@@ -211,7 +214,8 @@ class _Launched:
 
     def _of_user(self) -> Iterator[Finding]:
         program = read_program(self.kernel)
-        for check in (self._clash, self._lost, self._gap, self._retyped):
+        raced = partial(self._raced, program=program)
+        for check in (self._clash, self._lost, self._gap, self._retyped, raced):
             for access in program.accesses:
                 try:
                     found = check(access) if access.parameter and not access.place.others else None
@@ -291,6 +295,38 @@ class _Launched:
             return None
         line = source.count("\n", 0, text.start()) + 1
         return self._found("retyped", name, line, f"reads {name}, which is {own}, as {used_as}")
+
+    def _raced(self, access: Access, program: Program) -> Finding | None:
+        """Find a read of an element that another program of the grid stores: nothing orders the two."""
+        stores = [each for each in program.stores_to(access.parameter) if each.kind == "store"]
+        alike = any(say(each.index) == say(access.index) for each in stores)
+        if access.kind != "load" or not stores or alike or not access.is_understood:
+            return None
+        read = self._by_program(access)
+        for store in stores:
+            written = self._by_program(store)
+            other = next((at for at, own in read.items() if written.get(at, own) != own), None)
+            if other is not None:
+                element, name = other // access.place.itemsize, access.parameter
+                what = f"reads {name}[{element}] in program {read[other]} of its grid, and stores to it in "
+                what += f"program {written[other]}: the second may come first"
+                return self._found("raced", name, access.line, what)
+        return None
+
+    def _by_program(self, access: Access) -> dict[int, tuple[int, ...]]:
+        """Return the offsets that the first programs of the grid access, with the program's numbers."""
+        spans = {each.name: Lane({}, self.sizes).span(each) for each in access.ranges}
+        own = [name for name in spans if name.startswith("tl.program_id")]
+        spans |= {name: spans[name][:_FIRST_PROGRAMS] for name in own}
+        if math.prod(map(len, spans.values())) > _MOST_LANES:
+            return {}
+        found: dict[int, tuple[int, ...]] = {}
+        for chosen in itertools.product(*spans.values()):
+            place = dict(zip(spans, chosen, strict=True))
+            at = Lane(place, self.sizes).offset(access)
+            if at is not None:
+                found[at] = tuple(place[name] for name in sorted(own))
+        return found
 
     def _unset(self, argument: Argument, program: Program) -> Finding | None:
         """Find memory that the kernel reads or updates before anything wrote it."""

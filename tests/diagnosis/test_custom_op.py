@@ -9,11 +9,12 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
+from mcp_server.diagnosis.causes.custom_op import REPAIRED
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
 from mcp_server.diagnosis.observe.intervene import in_eager
+from mcp_server.diagnosis.observe.rerun import corrected
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel
 from mcp_server.diagnosis.verdict import bystanders, confidence, is_bystander
@@ -74,7 +75,7 @@ def test_a_log_alone_names_the_operators_function() -> None:
     assert first.guilty.model_locations[0].line == 15
 
 
-FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, SAME)
+FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, "returns the same values")
 
 
 def watched(*, failing: bool) -> DiagnosisState:
@@ -334,3 +335,37 @@ def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
     (found,) = by("custom_op.detect_reductions", case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 6) and "other=0.0" in first.code
+
+
+KERNEL = """
+@triton.jit
+def k(p, q, o, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    m = i < n
+    x = tl.load(p + i, mask=m, other=0.0).to(tl.float32)
+    old = tl.load(o + tl.load(q + i))
+    {line}
+"""
+CORRECTED = {
+    "unmasked": ("tl.store(o + i, x * 2)", "tl.store(o + i, x * 2, mask=m)"),
+    "lost": ("tl.store(o + tl.load(q + i), old + x, mask=m)", "tl.atomic_add(o + tl.load(q + i), x, mask=m)"),
+    "clash": ("tl.store(o, x)", "tl.atomic_add(o, x)"),
+    "beyond": (
+        "y = tl.load(p + i); tl.store(o, y, m)",
+        "y = tl.load(p + i, mask=m, other=0.0); tl.store(o, y, m)",
+    ),
+    "padded": ("y = tl.load(p + i, m, 0.0)", "y = tl.load(p + i, m, float('-inf'))"),
+    "narrow_sum": ("y = tl.zeros([B], tl.float16)", "y = tl.zeros([B], tl.float32)"),
+    "overflow": ("y = tl.load(p + old * n)", "y = tl.load(p + old.to(tl.int64) * n)"),
+    "retyped": ("y = tl.load(p.to(tl.pointer_type(tl.float16)))", "y = tl.load(p)"),
+    "unknown": ("y = x", ""),
+}
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_a_mistake_of_a_kernel_is_corrected_in_its_line(kind: str) -> None:
+    """One line changes, and none moves; where nothing fits the text is not changed."""
+    line, expected = CORRECTED[kind]
+    text = KERNEL.format(line=line)
+    changed = corrected(text, "k", (kind, 5, "float('-inf')"))
+    assert changed == (KERNEL.format(line=expected) if expected else "")

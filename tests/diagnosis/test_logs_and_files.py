@@ -159,7 +159,7 @@ def test_a_load_that_got_no_weights(
         updates=[phase(3, load=load, how="load_constants") for load in loads],
         calls=[phase(4, load=2, thread=1, outcome="unfinished", file=Path(__file__))],
     )
-    found = by("invalid_package.detect_loading", case)
+    found = by("environment.detect_loading", case)
     assert [h.guilty.kind for h in found] == ([kind] if kind else [])
     assert all(h.category == "constants" for h in found)
 

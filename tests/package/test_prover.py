@@ -221,6 +221,11 @@ BROKEN = {
         "i = tl.load(x + at).to(tl.int32)\n        tl.store(out + i, tl.load(out + i) + 1.0)",
         {("lost", "out"), ("unset", "out")},
     ),
+    "neighbours in place": (
+        "tl.store(out + at, tl.load(out + at - 1, mask=at > 0) + tl.load(x + at))",
+        {("raced", "out"), ("unset", "out")},
+    ),
+    "itself in place": ("tl.store(out + at, tl.load(out + at) + tl.load(x + at))", {("unset", "out")}),
     "another dtype": (
         "x = x.to(tl.pointer_type(tl.float16))\n        tl.store(out + at, tl.load(x + at) * 2)",
         {("retyped", "x")},

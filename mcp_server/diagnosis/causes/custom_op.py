@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mcp_server.diagnosis.causes.illegal_memory_access import numbers_doubted
+from mcp_server.diagnosis.causes.illegal_memory_access import fix_with, numbers_doubted
 from mcp_server.diagnosis.components import (
     TORCHS,
     component,
@@ -22,11 +22,12 @@ from mcp_server.diagnosis.components import (
     reported,
     seen,
 )
-from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import UNREGISTERED, CausalLevel, Suspect
 from mcp_server.errors import argument
 from mcp_server.model import Fix, ModelLocation, PackageWorkload
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.prover import NarrowSum, Padding, narrow_sums, paddings
 from mcp_server.plurals import quoted
@@ -233,7 +234,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
-    """The user's Triton kernels that sum in 16 bits, or let masked lanes take part in a reduction.
+    """The user's Triton kernels that sum in 16 bits, or whose masked lanes reach a reduction or a store.
 
     Only if the numbers of a call are in doubt.
     """
@@ -242,32 +243,51 @@ def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
         return
     kernels = {k.name: (k, launch) for launch in reversed(case.launches) if (k := kernel_of(launch, case))}
     for kernel, launch in kernels.values():
-        for each in (*map(_narrow, narrow_sums(kernel)[:1]), *map(_padded, paddings(kernel)[:1])):
+        for each in _mistakes(kernel, case):
             lines = lines_in_script(case, re.compile(re.escape(each.code)))
+            change = case.users_changes.get((kernel.name, each.kind))
             yield Suspect(
                 category="wrong_output",
                 guilty=kernel_party(kernel.symbol, launch, lines, case),
                 summary=each.summary.format(kernel=kernel.symbol),
                 level=CausalLevel.FAULT_SITE,
                 evidence=(seen("inspect_package", each.fact),),
-                fix=Fix(text=each.advice, before=each.code),
+                fix=fix_with(each.advice, change, case, each.code),
+                intervention=change,
                 weak=plain == "none" and not numbers_doubted(case),
                 observed=False,
             )
 
 
-@dataclass(frozen=True)
-class _Reduction:
-    """A wrong reduction of a kernel, with its `code`."""
+def _mistakes(kernel: Kernel, case: DiagnosisState) -> Iterator[_Mistake]:
+    yield from map(_narrow, narrow_sums(kernel)[:1])
+    yield from map(_padded, paddings(kernel)[:1])
+    # Padding may be stored on purpose, so only a program that passes without it makes such a store suspect.
+    change = case.users_changes.get((kernel.name, "unmasked"))
+    if change is not None and case.trials[change.key].effect is Effect.GONE:
+        yield _Mistake(
+            "unmasked",
+            change.before_code,
+            f"{{kernel}} also stores lanes that the mask of its load leaves out: {change.before_code}.",
+            f"{change.before_code} has no mask, and the value that it stores was loaded with one",
+            "give the store the mask of the load",
+        )
 
+
+@dataclass(frozen=True)
+class _Mistake:
+    """A mistake of a kernel, with its `code`."""
+
+    kind: str
     code: str
     summary: str
     fact: str
     advice: str
 
 
-def _narrow(found: NarrowSum) -> _Reduction:
-    return _Reduction(
+def _narrow(found: NarrowSum) -> _Mistake:
+    return _Mistake(
+        "narrow_sum",
         found.code,
         f"{{kernel}} sums in 16 bits, too few for a long sum: {found.code}.",
         f"{found.code} at line {found.line} is kept in 16 bits",
@@ -275,13 +295,14 @@ def _narrow(found: NarrowSum) -> _Reduction:
     )
 
 
-def _padded(found: Padding) -> _Reduction:
+def _padded(found: Padding) -> _Mistake:
     needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
     advice = f"give masked lanes {needed} before the {found.kind}, as tl.where(mask, …, {needed})"
     if math.isinf(found.needed):
         advice = f"load masked lanes with other={needed}, and start a running {found.kind} from it"
     held = "an unknown value" if math.isnan(found.filler) else f"{found.filler:g}"
-    return _Reduction(
+    return _Mistake(
+        "padded",
         found.load,
         f"Lanes that the mask of {{kernel}} leaves out take part in {found.code}: they hold {held}, but "
         f"must hold {needed}.",

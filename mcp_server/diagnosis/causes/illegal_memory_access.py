@@ -9,7 +9,7 @@ from mcp_server.diagnosis.causes.hang import call_hangs, lines_inside, looping, 
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY
 from mcp_server.diagnosis.components import component, launch_component, name_of, operator_of, seen
 from mcp_server.diagnosis.from_origin import with_origin
-from mcp_server.diagnosis.interventions.base import Effect, Intervention
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
 from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -49,6 +49,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
         evidence.append(seen("locate_fault", f"{_place(fault)}: {fault.code.strip()[:200]}"))
     for fact in (*([fault.nearest] if fault.nearest else []), *blame.reasons[:3]):
         evidence.append(seen("locate_fault", quoted(fact)))
+    change = _passing_change(fault, case)
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
     suspect = Suspect(
         category=category,
@@ -63,13 +64,20 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
             generated_location=_place(fault),
             model_locations=(fault.launch.model if fault.launch else [])[:4],
         ),
-        fix=Fix(text=action, before=fault.code.strip() or None),
-        intervention=_clamp(fault, blame, _user_name(blame, case)),
+        fix=fix_with(action, change, case, fault.code.strip()),
+        intervention=change or _clamp(fault, blame, _user_name(blame, case)),
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
     )
     # A kernel that is itself at fault computes the address, so its inputs do not matter.
     yield suspect if blame.kind == "kernel" else with_origin(suspect, case, crashed)
+
+
+def _passing_change(fault: Fault, case: DiagnosisState) -> Intervention | None:
+    """The change of the user's kernel with which the program passed. None if there is none."""
+    name = fault.launch.kernel if fault.launch is not None else ""
+    tried = [change for (kernel, _), change in case.users_changes.items() if kernel == name]
+    return next((each for each in tried if case.trials[each.key].effect is Effect.GONE), None)
 
 
 def _blame(fault: Fault) -> Blame:
@@ -205,9 +213,10 @@ DEFECT_FIXES: dict[FindingKind, str] = {
     "lost": "replace load, add and store with `tl.atomic_add`",
     "unset": "allocate it with `torch.zeros` instead of `torch.empty`",
     "gap": "pass the strides of the tensor to the kernel and index with them, or pass `.contiguous()`",
+    "raced": "store to a new tensor instead of the one that the kernel reads",
     "retyped": "use the pointer as it is passed, without a conversion to another dtype",
 }
-OF_USERS = frozenset({"uncovered", "clash", "lost", "unset", "gap", "retyped", "beyond"})
+OF_USERS = frozenset({"uncovered", "clash", "lost", "unset", "gap", "raced", "retyped", "beyond"})
 DEFINITE = OF_USERS - {"lost", "beyond"}
 CORRECTED = "the call with a corrected kernel or launch"
 SETTLE = "the call with this launch in eager mode: try-fix --launch {} --as eager --exported program.pt2"
@@ -215,7 +224,8 @@ SETTLE = "the call with this launch in eager mode: try-fix --launch {} --as eage
 
 def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect for each defect that explains how the call fails."""
-    for found, change in (case.kernel_defects or {}).items():
+    for found, mended in (case.kernel_defects or {}).items():
+        change = mended or case.users_changes.get((found.kernel, found.kind))
         category = explains(found.kind, case)
         if category is None or (found.kind == "narrow" and change is None):
             continue
@@ -243,11 +253,19 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
             summary=found.sentence,
             level=level,
             evidence=tuple(facts),
-            fix=Fix(text=DEFECT_FIXES[found.kind]) if not wrong else None,
+            fix=fix_with(DEFECT_FIXES[found.kind], change, case) if not wrong else None,
             intervention=change,
             settle="" if change is not None else settle,
             observed=bool(located) or found.kind in {"grid", "beyond"} | DEFINITE,
         )
+
+
+def fix_with(text: str, change: Intervention | None, case: DiagnosisState, before: str = "") -> Fix:
+    """The fix in words, with the lines of a change of the user's kernel with which the program passed."""
+    tried = case.trials.get(change.key) if change is not None else None
+    if change is None or change.kind is not Kind.SOURCE or tried is None or tried.effect is not Effect.GONE:
+        return Fix(text=text, before=before or None)
+    return Fix(text=text, before=change.before_code, after=change.after_code)
 
 
 def numbers_doubted(case: DiagnosisState) -> bool:

@@ -14,6 +14,7 @@ from mcp_server.diagnosis.components import (
     written_inputs,
     written_storages,
 )
+from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall, MemoryEvent
@@ -266,12 +267,38 @@ def _only_one(event: MemoryEvent, case: DiagnosisState) -> bool:
 
 
 def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
-    """The first event of each row that counts."""
+    """The first event of each row that counts, or a race that no event shows."""
+    tried = case.trials.get(IN_ORDER)
+    if tried is not None and tried.effect is Effect.GONE:
+        yield _out_of_order(tried.intervention, case)
     for row in ROWS:
         told = (e for e in case.captured.memory if (e.storage, e.act, e.interval) == row.what)
         event = next((each for each in told if row.holds(each, case)), None)
         if event is not None:
             yield _of_row(row, event, case)
+
+
+IN_ORDER = "environment:CUDA_LAUNCH_BLOCKING"  # the key of that intervention
+
+
+def _out_of_order(change: Intervention, case: DiagnosisState) -> Suspect:
+    """A program that passes if each kernel and copy ends before the next is started."""
+    passed = "the program passes under the hook, which takes time before each call and waits after it"
+    return Suspect(
+        category="concurrency",
+        guilty=component("call", "work on the GPU that nothing waits for", case.call_locations),
+        summary="The package, or what uses its outputs, does not wait for work on the GPU that fills its "
+        "inputs: the program passes if each kernel and copy ends before the next is started.",
+        level=CausalLevel.STATE,
+        evidence=(seen("run_alone", passed),),
+        fix=Fix(
+            text="let the stream of the call wait for the stream that fills its inputs, with an event "
+            "recorded on that stream; do not refill a pinned buffer before its copy has ended",
+            after="ready.record(filling_stream)\ntorch.cuda.current_stream().wait_event(ready)",
+        ),
+        intervention=change,
+        only_in_program=True,
+    )
 
 
 def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:

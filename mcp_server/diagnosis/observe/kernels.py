@@ -1,87 +1,22 @@
-"""What the code of kernels shows: the line that an error names, and defects for the sizes of the call."""
+"""What the code of kernels shows: defects for the sizes of the call."""
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import anyio.to_thread
 
 from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, explains
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
 from mcp_server.diagnosis.interventions.run import try_intervention
-from mcp_server.diagnosis.observe import COMPARES, EXPLAINS, NEEDED, Observation
+from mcp_server.diagnosis.observe import COMPARES, EXPLAINS, Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
-from mcp_server.diagnosis.state import DiagnosisState, UsersKernel
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
-from mcp_server.model import ModelLocation, ScriptWorkload
-from mcp_server.package.exported import node_lines
-from mcp_server.package.problems import PackageError
 from mcp_server.package.prover import Finding, find_kernel_defects, narrow_arithmetic
 from mcp_server.runtime.context import Context
-
-LARGEST = 4 << 20  # size of a file that is searched
-
-
-class ReadUsersKernel(Observation):
-    """Find the user's Triton kernel that failed to compile, in the files with lines of the program."""
-
-    name = "read_users_kernel"
-    seconds = 0.1
-    best = NEEDED
-
-    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return self.best if case.package is None and case.runs and _refused(case) is not None else 0.0
-
-    async def act(self, case: DiagnosisState, _context: Context) -> None:
-        refused = _refused(case)
-        case.users_kernel = _of_user(*refused, case) if refused is not None else None
-
-
-def _refused(case: DiagnosisState) -> tuple[str, int] | None:
-    """Return the user's Triton kernel that could not be compiled, and its failing line from its `def`."""
-    for _, root in case.own_roots:
-        if root.family.id == "triton_compile" and "function" in root.fields:
-            line = root.fields.get("kernel_line", "")
-            return (root.fields["function"], int(line)) if line.isdigit() else None
-    return None
-
-
-def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
-    """Return where the program defines that kernel. None if no file of the program does, or several do.
-
-    These files are the script, and the files with lines of its model.
-    """
-    pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
-    script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
-    stacks = [Path(at.file) for compiled in case.captured.compiles for at in compiled.stack]
-    nodes = [Path(at.file) for at in _lines_of_program(case)]
-    found = []
-    for path in dict.fromkeys([*script, *stacks, *nodes]):
-        if path.is_file() and path.stat().st_size <= LARGEST:
-            found += [(path, at) for at in pattern.finditer(path.read_text(errors="replace"))]
-    if len(found) != 1:
-        return None
-    path, at = found[0]
-    number = at.string.count("\n", 0, at.start()) + line
-    lines = at.string.splitlines()
-    code = lines[number - 1].strip()[:300] if number <= len(lines) else ""
-    return UsersKernel(function, path, number, code)
-
-
-def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
-    """Return lines of the program whose compile failed. Empty if the program was not kept."""
-    for compiled in reversed(case.captured.compiles):
-        if compiled.exported is not None and compiled.exported.is_file():
-            with contextlib.suppress(PackageError):
-                return [at for _, at in node_lines(compiled.exported)]
-            return []
-    return []
-
 
 MOST_MENDED = 3
 

@@ -20,7 +20,7 @@ from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError, argument, here
-from mcp_server.jobs.child import Command, Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.logs.captured import CapturedAttempts, CapturedCall, CapturedCompile, CapturedOverwriting
 from mcp_server.logs.text import short_message
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
@@ -28,7 +28,7 @@ from mcp_server.recorder.package import recording_environment, recordings_of
 from mcp_server.recorder.replay import Candidate, TakenCall, candidates_in, steps_of, take_call
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
-from mcp_server.tools.capture import Capture, capture, workload_argv
+from mcp_server.tools.capture import Capture, capture
 from mcp_server.tools.requests import failing_phase, package_request, plan_replay, run_request
 from mcp_server.tools.running_process import look_at_process
 from mcp_server.worker.events import SizeCompared
@@ -227,34 +227,6 @@ def _shapes(case: DiagnosisState) -> list[list[list[int]]]:
     ]
     found = [first, between, last]
     return [each for number, each in enumerate(found) if each not in found[:number]]
-
-
-class RunAlone(Observation):
-    """Run the program that passed under the hook again, and free inputs that a stream may still read."""
-
-    name = "run_alone"
-    seconds = 30.0
-    best = DECIDES
-    alone = True
-
-    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        freed = any(each.act == "freed" and each.interval == "stream" for each in case.captured.memory)
-        return self.best if freed and case.capture is not None and case.capture.finished.ok else 0.0
-
-    async def act(self, case: DiagnosisState, context: Context) -> None:
-        workload = case.workload
-        assert isinstance(workload, ScriptWorkload | CommandWorkload)
-        limit = limit_of(case, share=SHARE_OF_PROGRAM)
-        command = Command(
-            argv=workload_argv(context, workload),
-            cwd=workload.cwd or here(),
-            env=dict(workload.env),
-            timeout_s=limit.seconds,
-            gpus=gpus_of(None),
-        )
-        finished = await context.run(command, "alone", runs=1)
-        limit.check(finished, "the program")
-        case.runs["alone"] = see("alone", finished)
 
 
 OF_TORCH = re.compile(rb"aot_inductor|AOTIModel|AOTInductor|libtorch")

@@ -79,6 +79,16 @@ def _execute(spec: Any, name: str) -> Any:
     return module
 
 
+def read_changed(file: str, changed: str) -> None:
+    """Let Python give the lines of `changed` as those of `file`: Triton compiles a kernel from them."""
+    import linecache
+
+    with open(changed, encoding="utf-8") as text:
+        lines = text.readlines()
+    for name in (file, os.path.realpath(file)):
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)  # without a time: it stays
+
+
 def start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
@@ -92,6 +102,8 @@ def start() -> None:
                 faulthandler.dump_traceback_later(float(after), exit=False)
             if request:
                 faulthandler.register(int(request))
+        if os.environ.get("AOTI_DEBUG_CHANGED"):
+            read_changed(*os.environ["AOTI_DEBUG_CHANGED"].split(os.pathsep))
         sys.meta_path.insert(0, Watcher)
         for name in WATCHED & set(sys.modules):
             attached(name)

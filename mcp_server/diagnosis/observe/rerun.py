@@ -1,0 +1,473 @@
+"""Runs the program again: without the hook, with its GPU work in order, with a Triton kernel corrected.
+
+Triton compiles a kernel from the lines of its file, which the hook replaces for a run. No line moves, so that
+other functions of the file keep theirs.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from mcp_server.diagnosis.causes import shared_memory
+from mcp_server.diagnosis.causes.illegal_memory_access import is_a_turn_away, numbers_doubted
+from mcp_server.diagnosis.components import kernel_of
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
+from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
+from mcp_server.diagnosis.observe.program import SHARE_OF_PROGRAM, see
+from mcp_server.diagnosis.program_seen import RunSeen
+from mcp_server.diagnosis.state import DiagnosisState, UsersKernel
+from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.errors import here
+from mcp_server.jobs.child import Command
+from mcp_server.memory_faults import Fault
+from mcp_server.model import CommandWorkload, ModelLocation, ScriptWorkload
+from mcp_server.package.exported import node_lines
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.problems import PackageError
+from mcp_server.package.prover import narrow_sums, paddings
+from mcp_server.package.terms.triton_calls import function_of
+from mcp_server.runtime.context import Context, gpus_of
+from mcp_server.tools.capture import CHANGED, capture, workload_argv
+
+LARGEST = 4 << 20  # size of a file that is searched
+MOST_FILES = 100  # that lie beside a script and are searched
+MOST_TRIED = 3  # mistakes
+SHARE_OF_RUN = 0.5  # of the remaining budget
+_DOES_NOTHING = re.compile(r"(\w+) = \1")
+
+
+class RunAlone(Observation):
+    """Run the program that passed under the hook again without it, where the hook may hide a race.
+
+    The hook takes time before each call, and waits for the device after it. If the program fails without the
+    hook, run it with each kernel ended before the next is started, and once more as it is.
+    """
+
+    name = "run_alone"
+    seconds = 30.0
+    best = DECIDES
+    alone = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        passed = case.capture is not None and case.capture.finished.ok
+        return self.best if passed and _may_race(case) else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        case.runs["alone"] = await self._run(case, context, "alone", {})
+        if case.runs["alone"].failure in ("none", "timeout") or case.device != "cuda":
+            return
+        in_order = await self._run(case, context, "in_order", {BLOCKING: "1"})
+        again = await self._run(case, context, "alone_again", {})
+        failed = [each.root.text for each in (case.runs["alone"], again) if each.root is not None]
+        failing = Seen("raised", text=failed[0] if failed else "an error")
+        if "none" not in (again.failure, in_order.failure):
+            case.trials[IN_ORDER.key] = judged_elsewhere(IN_ORDER, Effect.SAME, failing)
+        elif again.failure != "none":
+            gone = judged_elsewhere(IN_ORDER, Effect.GONE, failing)
+            case.trials[IN_ORDER.key] = replace(gone, reason="the program passed")
+
+    async def _run(
+        self, case: DiagnosisState, context: Context, label: str, env: Mapping[str, str]
+    ) -> RunSeen:
+        workload = case.workload
+        assert isinstance(workload, ScriptWorkload | CommandWorkload)
+        limit = limit_of(case, share=SHARE_OF_PROGRAM)
+        command = Command(
+            argv=workload_argv(context, workload),
+            cwd=workload.cwd or here(),
+            env={**workload.env, **env},
+            timeout_s=limit.seconds,
+            gpus=gpus_of(None),
+        )
+        finished = await context.run(command, label, runs=1)
+        limit.check(finished, "the program")
+        return see(label, finished)
+
+
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
+IN_ORDER = Intervention(
+    key=shared_memory.IN_ORDER,
+    kind=Kind.ENVIRONMENT,
+    what=f"each kernel and copy ended before the next is started ({BLOCKING}=1)",
+)
+UNWAITED = re.compile(r"non_blocking\s*=\s*True|pin_memory")
+
+
+def _may_race(case: DiagnosisState) -> bool:
+    """Whether streams or copies of a CUDA program may run beside a call, or an input was freed too early."""
+    if any(each.act == "freed" and each.interval == "stream" for each in case.captured.memory):
+        return True
+    script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
+    if script is None or case.device != "cuda":
+        return False
+    files = [script, *sorted(script.parent.glob("*.py"))[:MOST_FILES]]
+    texts = (each.read_text(errors="replace") for each in files if each.stat().st_size <= LARGEST)
+    return any(each.streams for each in case.calls) or any(map(UNWAITED.search, texts))
+
+
+class ReadUsersKernel(Observation):
+    """Find the user's Triton kernel that failed to compile, in the files with lines of the program."""
+
+    name = "read_users_kernel"
+    seconds = 0.1
+    best = NEEDED
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        return self.best if case.package is None and case.runs and _refused(case) is not None else 0.0
+
+    async def act(self, case: DiagnosisState, _context: Context) -> None:
+        refused = _refused(case)
+        case.users_kernel = _of_user(*refused, case) if refused is not None else None
+
+
+def _refused(case: DiagnosisState) -> tuple[str, int] | None:
+    """Return the user's Triton kernel that could not be compiled, and its failing line from its `def`."""
+    for _, root in case.own_roots:
+        if root.family.id == "triton_compile" and "function" in root.fields:
+            line = root.fields.get("kernel_line", "")
+            return (root.fields["function"], int(line)) if line.isdigit() else None
+    return None
+
+
+def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
+    """Return where the program defines that kernel. None if no file of the program does, or several do.
+
+    These files are the script with the modules beside it, and the files with lines of its model.
+    """
+    pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
+    script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
+    script += [path for each in script for path in sorted(each.parent.glob("*.py"))[:MOST_FILES]]
+    stacks = [Path(at.file) for compiled in case.captured.compiles for at in compiled.stack]
+    nodes = [Path(at.file) for at in _lines_of_program(case)]
+    found = []
+    for path in dict.fromkeys(path.resolve() for path in [*script, *stacks, *nodes]):
+        if path.is_file() and path.stat().st_size <= LARGEST:
+            found += [(path, at) for at in pattern.finditer(path.read_text(errors="replace"))]
+    if len(found) != 1:
+        return None
+    path, at = found[0]
+    number = at.string.count("\n", 0, at.start()) + line
+    lines = at.string.splitlines()
+    code = lines[number - 1].strip()[:300] if number <= len(lines) else ""
+    return UsersKernel(function, path, number, code)
+
+
+def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
+    """Return lines of the program whose compile failed. Empty if the program was not kept."""
+    for compiled in reversed(case.captured.compiles):
+        if compiled.exported is not None and compiled.exported.is_file():
+            with contextlib.suppress(PackageError):
+                return [at for _, at in node_lines(compiled.exported)]
+            return []
+    return []
+
+
+class TryUsersKernels(Observation):
+    """Run the program with a user's kernel corrected where its text shows a mistake, then again without."""
+
+    name = "try_users_kernels"
+    seconds = 40.0
+    best = DECIDES
+    alone = True
+    extra = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        read = case.kernel_defects is not None or case.view is None
+        doubted = numbers_doubted(case) or _fault(case) is not None
+        possible = isinstance(case.workload, ScriptWorkload) and read and doubted
+        return self.best if possible and _users_kernels(case) else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        wanted = [
+            (kernel, at, mistake)
+            for kernel in _users_kernels(case)
+            if (at := _defined(kernel, case)) is not None
+            for mistake in _mistakes(kernel, at, case)
+        ]
+        for kernel, at, mistake in wanted[:MOST_TRIED]:
+            text = corrected(at.file.read_text(), at.name, mistake)
+            if text:
+                change = _change(kernel, at, mistake, text)
+                case.trials[change.key] = await _run_with(case, context, at, change, text)
+                case.users_changes.setdefault((kernel.name, mistake.kind), change)
+
+
+def _users_kernels(case: DiagnosisState) -> list[Kernel]:
+    found = (kernel_of(launch, case) for launch in case.launches if launch.kind == "user_triton")
+    return list({each.name: each for each in found if each is not None}.values())
+
+
+def _defined(kernel: Kernel, case: DiagnosisState) -> UsersKernel | None:
+    function = function_of(kernel)
+    return _of_user(function.name, 0, case) if function is not None else None
+
+
+def _mistakes(kernel: Kernel, at: UsersKernel, case: DiagnosisState) -> list[Mistake]:
+    """List what the kernel's text shows, with lines counted from its `def`."""
+    function = function_of(kernel)
+    assert function is not None, "the kernel's function was found in a file"
+    defects = [each for each in case.kernel_defects or {} if each.kernel == kernel.name]
+    found: list[tuple[str, int, str]] = [(each.kind, each.line, "") for each in defects]
+    found += [("padded", each.load_line, f"float('{each.needed}')") for each in paddings(kernel)]
+    found += [("narrow_sum", each.line, "") for each in narrow_sums(kernel)]
+    known = [Mistake(kind, line - function.lineno, needed) for kind, line, needed in found]
+    fault, lines = _fault(case), kernel.source.split("\n")
+    if fault is not None and fault.launch is not None and fault.launch.kernel == kernel.name:
+        wraps = fault.missed is not None and is_a_turn_away(fault.missed)
+        at_fault = [n for n, line in enumerate(lines, 1) if fault.code and line.strip() == fault.code.strip()]
+        known += [Mistake("overflow" if wraps else "beyond", n - function.lineno) for n in at_fault[:1]]
+    return known + [Mistake("unmasked", line) for line in unmasked(at.file.read_text(), at.name)]
+
+
+def _fault(case: DiagnosisState) -> Fault | None:
+    """The memory fault in a user's kernel, if it was located."""
+    fault = case.located.fault if case.located is not None else None
+    launches = [each for each in case.launches if each.kind == "user_triton"]
+    own = (
+        fault is not None and fault.launch is not None and fault.launch.kernel in {x.kernel for x in launches}
+    )
+    return fault if own else None
+
+
+async def _run_with(
+    case: DiagnosisState, context: Context, at: UsersKernel, change: Intervention, text: str
+) -> Trial:
+    """Run the program with the changed text of a kernel's file and, if it passes, again without."""
+    assert isinstance(case.workload, ScriptWorkload)
+    copy = context.fresh("changed") / at.file.name
+    copy.write_text(text)
+    limit = limit_of(case, share=SHARE_OF_RUN)
+    workload = case.workload.model_copy(update={"timeout_s": limit.seconds})
+    with _without_packages(case, context):
+        env = {CHANGED: f"{at.file}{os.pathsep}{copy}"}
+        changed = await capture(context, workload, env=env, gpus=gpus_of(None))
+    errors = [root.text for _, root in case.own_roots]
+    failing = Seen("raised", text=errors[0] if errors else "an error")
+    if not changed.compiles:
+        trial = judged_elsewhere(change, Effect.NOT_APPLICABLE, failing)
+        return replace(trial, reason="the program did not compile its package again")
+    if not changed.finished.ok:
+        return judged_elsewhere(change, Effect.SAME, failing)
+    with _without_packages(case, context):
+        again = await capture(context, workload, gpus=gpus_of(None))
+    if again.finished.ok:
+        trial = judged_elsewhere(change, Effect.NOT_APPLICABLE, failing)
+        return replace(trial, reason="the program passed without the change, too")
+    return replace(judged_elsewhere(change, Effect.GONE, failing), reason="the program passed")
+
+
+@contextlib.contextmanager
+def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
+    """Move what the captured run wrote away for a while: a program may compile only without a package."""
+    own = case.capture is not None and not case.capture.finished.reused
+    files = [each.path for each in case.captured.overwritings if own]
+    written = {path for path in files if path.is_file()}
+    moved = {path: context.fresh("aside") / path.name for path in written}
+    for path, aside in moved.items():
+        shutil.move(path, aside)
+    try:
+        yield
+    finally:
+        for path, aside in moved.items():
+            shutil.copy2(aside, path)
+
+
+def _change(kernel: Kernel, at: UsersKernel, mistake: Mistake, text: str) -> Intervention:
+    """The change of a kernel's file, with the lines that differ."""
+    pairs = zip(at.file.read_text().split("\n"), text.split("\n"), strict=True)
+    lines = [(n, old.strip(), new.strip()) for n, (old, new) in enumerate(pairs, 1) if old != new]
+    shown = ", ".join(str(number) for number, _, _ in lines)
+    return Intervention(
+        key=f"source:{kernel.name}:{mistake.kind}:{mistake.line}",
+        kind=Kind.SOURCE,
+        what=f"this change in line {shown} of {at.file.name}",
+        before_code="\n".join(old for _, old, _ in lines),
+        after_code="\n".join(new for _, _, new in lines if not _DOES_NOTHING.fullmatch(new)),
+    )
+
+
+class Mistake(NamedTuple):
+    """A mistake that the text of a user's Triton kernel shows.
+
+    `line` counts from the kernel's `def`, whose line is 0. `needed` is the number that masked lanes need.
+    """
+
+    kind: str
+    line: int
+    needed: str = ""
+
+
+_Edits = Iterator[tuple[ast.expr, str]]  # expressions to replace, with their new text
+
+
+def _called(node: ast.AST, *names: str) -> bool:
+    """Whether a node calls `tl.NAME` or `x.NAME`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+
+
+@dataclass(frozen=True)
+class _KernelText:
+    """A kernel's function in the text of its file, and the line of the mistake in that file."""
+
+    function: ast.FunctionDef
+    line: int
+    needed: str
+
+    def calls(self, *names: str, anywhere: bool = False) -> list[ast.Call]:
+        """The calls at the line of the mistake, or in the whole function."""
+        found = [each for each in ast.walk(self.function) if isinstance(each, ast.Call)]
+        named = [each for each in found if _called(each, *names)]
+        return [each for each in named if anywhere or each.lineno <= self.line <= (each.end_lineno or 0)]
+
+    def value(self, node: ast.expr) -> ast.expr:
+        """What a name was assigned last before the node; the node itself if it is no name."""
+        before = [
+            each
+            for each in ast.walk(self.function)
+            if isinstance(each, ast.Assign) and each.lineno < node.lineno
+        ]
+        found = [each.value for each in before if ast.unparse(each.targets[0]) == ast.unparse(node)]
+        return found[-1] if found and isinstance(node, ast.Name) else node
+
+
+def _other(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    """An argument of a call, by keyword or place."""
+    named = next((each.value for each in call.keywords if each.arg == name), None)
+    return named or (call.args[place] if len(call.args) > place else None)
+
+
+def _reads(node: ast.expr, place: str) -> bool:
+    return isinstance(node, ast.Call) and _called(node, "load") and ast.unparse(node.args[0]) == place
+
+
+def _loaded_with(node: ast.AST) -> ast.expr | None:
+    """The mask of a load. None for another expression."""
+    return _other(node, "mask", 1) if isinstance(node, ast.Call) and _called(node, "load") else None
+
+
+def _summed(kernel: _KernelText) -> _Edits:
+    """Replace load, add and store of an element by an atomic addition."""
+    for call in kernel.calls("store"):
+        total, place = kernel.value(call.args[1]), ast.unparse(call.args[0])
+        sides = [total.left, total.right] if isinstance(total, ast.BinOp) else []
+        old = [each for each in sides if _reads(kernel.value(each), place)]
+        added = [each for each in sides if each not in old]
+        if len(old) == len(added) == 1:
+            yield call.func, "tl.atomic_add"
+            yield call.args[1], ast.unparse(added[0])
+
+
+def _added(kernel: _KernelText) -> _Edits:
+    for call in kernel.calls("store"):
+        yield call.func, "tl.atomic_add"
+
+
+def _as_passed(kernel: _KernelText) -> _Edits:
+    for call in kernel.calls("to", anywhere=True):
+        if call.args and _called(call.args[0], "pointer_type") and isinstance(call.func, ast.Attribute):
+            yield call, ast.unparse(call.func.value)
+
+
+def _masked(kernel: _KernelText) -> _Edits:
+    """Give a store without a mask that of the load of its value."""
+    for call in kernel.calls("store"):
+        used = [kernel.value(each) for each in ast.walk(call.args[1]) if isinstance(each, ast.expr)]
+        read = [each for value in used for each in ast.walk(value)]
+        masks = {ast.unparse(mask) for each in read if (mask := _loaded_with(each)) is not None}
+        if len(masks) == 1 and _other(call, "mask", 2) is None:
+            yield call.args[1], f"{ast.unparse(call.args[1])}, mask={masks.pop()}"
+
+
+def _guarded(kernel: _KernelText) -> _Edits:
+    """Give a load without a mask that of the kernel's stores, with a value that leaves a reduction alone."""
+    masks = [_other(each, "mask", 2) for each in kernel.calls("store", anywhere=True)]
+    texts = {ast.unparse(each) for each in masks if each is not None}
+    filler = "float('-inf')" if kernel.calls("max", "maximum", anywhere=True) else "0.0"
+    for call in kernel.calls("load"):
+        if len(texts) == 1 and _other(call, "mask", 1) is None:
+            yield call.args[0], f"{ast.unparse(call.args[0])}, mask={min(texts)}, other={filler}"
+
+
+def _filled(kernel: _KernelText) -> _Edits:
+    for call in kernel.calls("load"):
+        filler = _other(call, "other", 2)
+        if filler is not None:
+            yield filler, kernel.needed
+
+
+def _in_32_bits(kernel: _KernelText) -> _Edits:
+    """Sum in float32: the memory of a running sum, or the values of a plain one."""
+    halves = ("tl.float16", "tl.bfloat16")
+    running = [_other(each, "dtype", 1) for each in kernel.calls("zeros", anywhere=True)]
+    narrow = [each for each in running if each is not None and ast.unparse(each) in halves]
+    yield from ((each, "tl.float32") for each in narrow)
+    for call in kernel.calls("sum") if not narrow else ():
+        yield call.args[0], f"({ast.unparse(call.args[0])}).to(tl.float32)"
+
+
+def _wide(kernel: _KernelText) -> _Edits:
+    """Compute the address of the access, or all that depends on the program's number, in 64 bits."""
+    products = [
+        each.left
+        for call in kernel.calls("load", "store")
+        for each in ast.walk(call.args[0])
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)
+    ]
+    for factor in products or kernel.calls("program_id", anywhere=True):
+        yield factor, f"{ast.unparse(factor)}.to(tl.int64)"
+
+
+CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
+    "lost": _summed,
+    "clash": _added,
+    "retyped": _as_passed,
+    "unmasked": _masked,
+    "beyond": _guarded,
+    "padded": _filled,
+    "narrow_sum": _in_32_bits,
+    "overflow": _wide,
+}
+
+
+def unmasked(text: str, function: str) -> list[int]:
+    """The lines, counted from the kernel's `def`, of stores that lack the mask of the load of their value."""
+    found = _function(text, function)
+    if found is None:
+        return []
+    lines = {each.lineno for each in _KernelText(found, 0, "").calls("store", anywhere=True)}
+    return [line - found.lineno for line in sorted(lines) if any(_masked(_KernelText(found, line, "")))]
+
+
+def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
+    """Return a program's text without a mistake of its Triton kernel. No line moves. Empty if impossible."""
+    mistake, at = Mistake(*found), _function(text, function)
+    correct = CORRECTIONS.get(mistake.kind)
+    if at is None or correct is None:
+        return ""
+    lines = [line.encode() for line in text.split("\n")]
+    edits = list(correct(_KernelText(at, at.lineno + mistake.line, mistake.needed)))
+    for node, new in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
+        if node.end_lineno != node.lineno:
+            return ""
+        line = lines[node.lineno - 1]
+        lines[node.lineno - 1] = line[: node.col_offset] + new.encode() + line[node.end_col_offset :]
+    changed = b"\n".join(lines).decode()
+    return changed if edits and changed != text else ""
+
+
+def _function(text: str, name: str) -> ast.FunctionDef | None:
+    """The only function of that name in a program's text. None if there is none, or several."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
+    return found[0] if len(found) == 1 else None
