@@ -160,7 +160,8 @@ def _where(verdict: Verdict) -> Iterator[Line]:
     launched = next((party for party in reversed(parties) if party.launch_index is not None), None)
     if launched is not None:
         at = f" ({launched.generated_location})" if launched.generated_location else ""
-        yield Line("label", _bounded(f"launch {launched.launch_index}, {launched.name}{at}"), "Kernel")
+        name = f"{'which reads ' if launched.kind == 'constant' else ''}{launched.name}"
+        yield Line("label", _bounded(f"launch {launched.launch_index}, {name}{at}"), "Kernel")
 
 
 def placed_party(verdict: Verdict) -> Component | None:

@@ -178,6 +178,9 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
             lines = list(dict.fromkeys([*party.model_locations, *made.model_locations]))
         own = None if party.kind == "input" else party.value  # the value of an input is not an index
         party = made.model_copy(update={"value": own, "model_locations": lines})
+    constants = _constants(origin)
+    if constants:
+        party = party.model_copy(update={"kind": "constant", "name": constants[0].label, "value": None})
     value = origin.bad_value
     if origin.allowed:
         value = f"{value or 'not seen'} (allowed: {origin.allowed})"
@@ -185,20 +188,16 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
         # The launch's own elements: its expression computes the bad value from them.
         values = [each.value for each in inputs if each.input_index == party.input_index and each.value]
         value = ", ".join(dict.fromkeys(values[:MOST_ELEMENTS]))
+    text = origin.expression
+    if len(text) > LONGEST:  # the operation that fails in it
+        text = origin.operation.text if origin.operation is not None else f"{text[: LONGEST - 1]}…"
     return party.model_copy(
         update={
-            "elements": [each.text() for each in inputs[:MOST_ELEMENTS]],
-            "expression": expression_of(origin),
+            "elements": [each.text() for each in (inputs or constants)[:MOST_ELEMENTS]],
+            "expression": text,
             "value": party.value or value or None,
         }
     )
-
-
-def expression_of(origin: Origin) -> str:
-    """The expression or, if it is long, the operation that fails in it."""
-    if len(origin.expression) <= LONGEST:
-        return origin.expression
-    return origin.operation.text if origin.operation is not None else f"{origin.expression[: LONGEST - 1]}…"
 
 
 def _inputs(origin: Origin) -> list[OffendingElement]:
@@ -211,9 +210,23 @@ def _inputs(origin: Origin) -> list[OffendingElement]:
     return sorted(found, key=lambda each: (each.label != label, varied not in each.text()))
 
 
+def _constants(origin: Origin) -> list[OffendingElement]:
+    """The offending elements if they all belong to one constant of the package."""
+    found = [each for each in origin.elements if each.kind == "constant"]
+    return found if not _inputs(origin) and len({each.label for each in found}) == 1 else []
+
+
+def _selector(origin: Origin) -> str:
+    """The first element of an input that chooses the constant. Empty if there is none."""
+    return next((each.text() for each in origin.elements if each.kind == "selector"), "")
+
+
 def _elements(origin: Origin) -> str:
     """One or two elements, or the first and the number of others. Empty if none is known."""
     inputs = _inputs(origin)
+    if constants := _constants(origin):
+        selected = f", selected by {_selector(origin)}" if _selector(origin) else ""
+        return f"{constants[0].text()}, a constant of the package{selected}"
     shown = inputs[: 2 if origin.element_count <= 2 else 1]
     more = origin.element_count - len(shown)
     others = f" and {counted(more, 'other element')}" if inputs and more > 0 else ""
@@ -238,7 +251,8 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
     found: list[str] = []
     if origin.launch_index is None:
-        found = [f"The bad value is {_elements(origin) or computed}, as the caller passed it."]
+        passed = ", as the caller passed it" if inputs or not _constants(origin) else ""
+        found = [f"The bad value is {_elements(origin) or computed}{passed}."]
     elif not (brief and inputs and inputs[0].label in origin.explanation):
         found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
     if not inputs and not brief:
@@ -290,9 +304,13 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     if origin.narrow:
         return Fix(text=f"compute the index in 64 bits: convert what is {origin.narrow} with .long() first")
     condition = origin.condition
+    if constants := _constants(origin):
+        chosen = _selector(origin)
+        also = f", or keep values such as {chosen}, which select it, out of the call" if chosen else ""
+        return Fix(text=f"correct {constants[0].text()} where the model gets it, then compile again{also}")
     if case.origin_fix is not None:
         text = f"correct how {where} computes the index: it must be in {origin.allowed}"
-        if origin.of_model == OPEN_END and condition is not None and condition.good is not None:
+        if origin.of_model == OPEN_END and condition is not None:
             valid = f"{condition.label} {_limit(condition)[0]}"
             text += f"; if only {valid} is valid, reject other values where they are produced"
         return Fix(text=text)
@@ -307,7 +325,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         return Fix(text=change.action, before=change.before_code, after=change.after_code)
     if change is None or not change.changes:
         return None
-    if condition is None or condition.good is None:
+    if condition is None:
         masked = any(each.value in ("True", "False") for each in origin.elements)
         return Fix(text=OPEN_MASK) if masked else None
     limit, passes = _limit(condition)
@@ -337,6 +355,12 @@ def _kept_index(origin: Origin) -> Fix | None:
     """What to do about an index that a launch computes, if nothing more is known."""
     if origin.result != "index" or not origin.allowed or origin.launch_index is None:
         return None
+    if nan := next((each.label for each in _inputs(origin) if each.value == "nan"), ""):
+        check = rejecting(f"{nan}.isnan().any()", f"{nan} has NaN")
+        return Fix(text=f"keep NaN out of {nan} where it is produced", after=check)
+    if labels := list(dict.fromkeys(each.label for each in _inputs(origin))):
+        kept = f"the index that launch {origin.launch_index} computes from it must be in {origin.allowed}"
+        return Fix(text=f"correct what produces {listed(labels)}: {kept}")
     return Fix(text=f"keep the index within {origin.allowed} where launch {origin.launch_index} computes it")
 
 

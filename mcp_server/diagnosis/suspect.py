@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.model import Category, Component, Evidence, Fix
@@ -24,34 +24,15 @@ class CausalLevel(IntEnum):
     BUILD = 5
 
 
-class Instrument(Enum):
-    """The means of an observation, with the steps whose evidence it provides."""
-
-    PACKAGE_READER = ("open_package", "inspect_package")
-    INPUT_READER = ("look_at_indices",)
-    CAPTURE_HOOK = ("capture",)
-    LAUNCH_PROBE = ("dump_kernel_io", "trace_launches")
-    MEMORY_CHECKER = ("locate_fault",)
-    EXPORTED_PROGRAM = ("read_exported",)
-    EAGER = ("interpret", "compare_with_eager")
-    OPERATOR_WATCH = ("watch_operators",)
-    RUNTIME_CHECK = ("run_with_input_checks",)
-    REPEATED_CALL = ("repeat_call",)
-    COMPILER = ("bisect",)
-    OWN_SOURCE = ("decompile",)
-    MACHINE = ("check_devices",)
-    LOG = ("read_log", "run", "run_alone", "script", "read_source", "intervention", "note")
-
-
-# A step that no instrument lists is its own instrument.
-INSTRUMENTS = {step: instrument for instrument in Instrument for step in instrument.value}
+# Steps whose evidence is a text of the program, or the work of this tool.
+OF_TEXTS = frozenset(("read_log", "run", "run_alone", "script", "read_source", "intervention", "note"))
 
 
 @dataclass(frozen=True)
 class Suspect:
     """One possible cause.
 
-    `summary` is the mechanism in a sentence, `evidence` its observations. `observed`: an instrument saw the
+    `summary` is the mechanism in a sentence, `evidence` its observations. `observed`: a step saw the
     mechanism in the failing call; otherwise it was inferred. `intervention` would remove the cause, and so
     must each of `parts`, because one may leave out the faulty part of the call. `refusal` is the row of the
     closed table (`refusals`) by which it needs no intervention. `weak` marks a mere list of candidates;
@@ -81,9 +62,9 @@ class Suspect:
         return f"{self.category}:{self.guilty.kind}:{self.guilty.name}"
 
     @property
-    def instruments(self) -> frozenset[Instrument | str]:
-        """The instruments that have seen it."""
-        return frozenset(INSTRUMENTS.get(each.step, each.step) for each in self.evidence)
+    def steps(self) -> frozenset[str]:
+        """The steps that have seen it, except those that only read a text."""
+        return frozenset(each.step for each in self.evidence) - OF_TEXTS
 
     @property
     def interventions(self) -> tuple[Intervention, ...]:

@@ -2,7 +2,7 @@
 
 A suspect is a cause, or a bystander. `proven` is earned in two ways only: the failure disappeared with the
 cause and returned with it, or the system itself rejected and named the component (`refusals`). How many
-instruments point at a suspect proves nothing, and the failure is never evidence for a cause.
+views show a suspect proves nothing, and the failure is never evidence for a cause.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from mcp_server.diagnosis.causes.compiler import as_rounding, is_rounding, may_be_decided
 from mcp_server.diagnosis.causes.out_of_memory import memory_facts, no_use_of_memory
-from mcp_server.diagnosis.components import operators_from, own_code, seen
+from mcp_server.diagnosis.components import lines_of, operators_from, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
     Effect,
     Intervention,
@@ -36,7 +36,7 @@ from mcp_server.diagnosis.next_steps import (
 )
 from mcp_server.diagnosis.program_seen import OWN_RUNS, RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
+from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Suspect
 from mcp_server.diagnosis.words import (
     HEADLINES,
     POSSIBLE,
@@ -65,9 +65,9 @@ from mcp_server.model import (
     ScriptWorkload,
     Verdict,
 )
-from mcp_server.plurals import counted, was
+from mcp_server.plurals import counted, listed, was
 from mcp_server.runtime.context import Context
-from mcp_server.worker.events import ComparedExpected
+from mcp_server.worker.events import ComparedExpected, NodeNonFinite
 
 ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
 
@@ -98,7 +98,7 @@ def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
     """Return how specific a view of a cause is. A view from a log is the least specific."""
-    from_log_alone = suspect.instruments == {Instrument.LOG}
+    from_log_alone = bool(suspect.evidence) and not suspect.steps
     return not suspect.weak, not from_log_alone, suspect.level, suspect.guilty.launch_index is not None
 
 
@@ -170,7 +170,7 @@ def _decides(trial: Trial) -> bool:
 
 
 def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
-    """Return `proven` for a cause, `likely` if an instrument saw the mechanism, otherwise `possible`."""
+    """Return `proven` for a cause, `likely` if a step saw the mechanism, otherwise `possible`."""
     if suspect.weak:
         return "possible"
     if is_cause(suspect, case):
@@ -194,7 +194,7 @@ def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
             sure == "proven" and not suspect.leaves_out,
             suspect.level,
             ORDER.index(sure),
-            len(suspect.instruments - {Instrument.LOG}),
+            len(suspect.steps),
         )
 
     alive = [s for s in merged(suspects) if not is_bystander(s, case) and (s.harmful or not s.weak)]
@@ -393,7 +393,7 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
         nan = (
             f"{path} has {counted(leaf.nan, 'NaN value')}. " for path, leaf in case.named_leaves if leaf.nan
         )
-        also = next(nan, "") if left[0].after.failure == "nonfinite" else ""
+        also = (next(nan, "") or _made_elsewhere(best, case)) if left[0].after.failure == "nonfinite" else ""
         yield f"Another failure remains after this change: {failure}. {also}Make it, then diagnose again."
     yield from _beside_the_call(best, case)
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
@@ -405,6 +405,15 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
         )
 
 
+def _made_elsewhere(best: Suspect, case: DiagnosisState) -> str:
+    """Say which other lines make NaN or infinity in eager mode. Empty if none does."""
+    own = {(each.file, each.line) for each in best.guilty.model_locations}
+    made = (e for e in case.eager_events(NodeNonFinite) if not e.bad_inputs and not e.masked)
+    lines = (line for event in made for line in lines_of(event)[:1] if (line.file, line.line) not in own)
+    places = list(dict.fromkeys(f"{PurePath(line.file).name}:{line.line}" for line in lines))
+    return f"NaN or infinity also arises at {listed(places)}. " if places else ""
+
+
 def _beside_the_call(best: Suspect, case: DiagnosisState) -> Iterator[str]:
     """Yield what else went wrong in the program: a wait for a dead thread, and NaN in another call."""
     call, script = case.suspect_call, case.script_run
@@ -413,6 +422,8 @@ def _beside_the_call(best: Suspect, case: DiagnosisState) -> Iterator[str]:
     if script is not None and script.failure == "timeout" and call.outcome == "failed":
         of = f" of thread {call.thread_name}" if call.thread_name not in ("", "MainThread") else ""
         yield f"The program did not end. It may wait for what this call{of} should have returned."
+    elif script is not None and script.failure == "timeout" and best.category == "nan_or_inf":
+        yield "The program did not end. A loop does not end if it waits for a comparison with NaN to hold."
     calls = [each for each in case.calls if each.pid == call.pid]
     bad = [n for n, each in enumerate(calls, 1) if each is not call and any(o.nan for o in each.outputs)]
     if bad and best.category != "nan_or_inf" and not case.nan_accepted:

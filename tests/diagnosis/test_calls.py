@@ -10,7 +10,6 @@ from mcp_server.diagnosis.causes.input_mismatch import guarded
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, SideEffects
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence, confirmed_by, fix_of
 from mcp_server.memory_faults import Fault, MissedArgument
 from mcp_server.model import Category, Cost, Fix
@@ -65,11 +64,11 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
         text = f"Error: input_handles[{place}]: unmatched dtype, expected: 4(at::kLong), but got: 3"
         case.runs["checked"] = run("checked", text)
         (found,) = by("input_mismatch.detect_contract", case)
-        assert (Instrument.RUNTIME_CHECK in found.instruments) == confirmed
+        assert ("run_with_input_checks" in found.steps) == confirmed
     case.interpreted = worker_run({**GUARD, "text": "Guard failed: dtype"})
     assert list(from_eager(case)) == []
     (found,) = by("input_mismatch.detect_contract", case)
-    assert Instrument.EAGER in found.instruments
+    assert "interpret" in found.steps
     assert "self.table(ids)" in found.guilty.model_locations[0].code
 
 
@@ -126,13 +125,13 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
         found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
     )
     (found,) = by("input_mismatch.detect_contract", case)
-    assert (Instrument.MEMORY_CHECKER in found.instruments, not found.weak) == (sure, sure)
+    assert ("locate_fault" in found.steps, not found.weak) == (sure, sure)
     missed = MissedArgument(
         parameter="in_ptr1", variable=case.compiled_inputs[0].name, label="input 0", kind="input"
     )
     case.located = case.located.model_copy(update={"fault": fault.model_copy(update={"missed": missed})})
     (found,) = by("input_mismatch.detect_contract", case)
-    assert Instrument.MEMORY_CHECKER in found.instruments and not found.weak
+    assert "locate_fault" in found.steps and not found.weak
     case.runs |= {"script": run("script"), "plain": run("plain")}  # it ended well, and told nobody
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.harmful
@@ -252,4 +251,4 @@ def test_a_refused_guard_names_its_category(text: str, category: Category) -> No
     case = failing(DiagnosisState(None))
     case.interpreted = worker_run({**GUARD, "text": text})
     (found,) = from_eager(case)
-    assert found.category == category and found.instruments == {Instrument.EAGER}
+    assert found.category == category and found.steps == {"interpret"}

@@ -17,7 +17,7 @@ from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.indices import checked_inputs, parts_of
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import Instrument, Suspect
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import bystanders, confidence
 from mcp_server.package.assertion import Division, IndexSource
 from mcp_server.package.launches import Launch
@@ -80,7 +80,7 @@ def test_an_element_outside_is_guilty(zoo: ZooPackage, value: int) -> None:
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
     assert (found.guilty.value or "").startswith(f"{value} at [0, 5]")
     assert found.crashing is not None and found.crashing.launch_index == 0
-    assert Instrument.INPUT_READER in found.instruments
+    assert "look_at_indices" in found.steps
     assert found.intervention is not None and found.fix is not None
     (change,) = found.intervention.changes
     assert (change.change, change.input, change.low, change.high) == ("elements", 0, part.low, part.high)
@@ -106,7 +106,7 @@ def test_a_position_in_a_tensor_is_told_apart_from_an_id(zoo: ZooPackage, value:
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
     """The log alone tells check and input; a symbolic bound is told as a number and what it is a size of."""
     found = suspected(failed(zoo, "ranker", GOOD_IDS))
-    assert Instrument.INPUT_READER not in found.instruments
+    assert "look_at_indices" not in found.steps
     assert (found.guilty.input_index, found.guilty.value) == (0, None)
     assert re.search(r"index outside (-32|0)\.\.31;", found.summary)
     symbolic = suspected(jagged(zoo)).summary

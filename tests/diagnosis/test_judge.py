@@ -16,7 +16,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Kind, Seen, SideEffe
 from mcp_server.diagnosis.observe.intervene import combined
 from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
+from mcp_server.diagnosis.suspect import OF_TEXTS, REFUSALS, CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import conclude, confidence, is_bystander, merged, ranked
 from mcp_server.jobs.child import Finished
 from mcp_server.logs.log import read_log
@@ -161,7 +161,7 @@ def test_the_fix_is_the_change_that_ran() -> None:
 
 
 names = st.sampled_from("abc")
-steps = st.lists(st.sampled_from(sorted(INSTRUMENTS)), max_size=8)
+steps = st.lists(st.sampled_from(sorted({*OF_TEXTS, "capture", "interpret", "locate_fault"})), max_size=8)
 effects = st.sampled_from([None, Effect.SAME, Effect.NOT_APPLICABLE])
 made = st.builds(
     lambda name, steps, level, flags, tried: suspect(

@@ -10,7 +10,7 @@ from mcp_server.diagnosis.causes.log_text import action, named
 from mcp_server.diagnosis.components import DRAWS
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import REFUSALS, Instrument
+from mcp_server.diagnosis.suspect import REFUSALS
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
@@ -87,7 +87,7 @@ def test_a_refused_update_names_what_differs(zoo: ZooPackage) -> None:
     case = failing(misnamed("Constant not found: student.b"))
     case.package = package_case(zoo("ranker")).package
     (found,) = by("constants.detect", case)
-    assert found.guilty.name == "student.b" and found.instruments == {Instrument.CAPTURE_HOOK, Instrument.LOG}
+    assert found.guilty.name == "student.b" and found.steps == {"capture"}
     assert found.fix is not None and "removeprefix('student.')" in (found.fix.after or "")
 
 

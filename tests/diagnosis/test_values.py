@@ -14,8 +14,8 @@ from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import Instrument, Suspect
-from mcp_server.diagnosis.verdict import confidence, health_summary, is_bystander
+from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.verdict import confidence, health_summary
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, PackageWorkload
 from mcp_server.package.view import view_package
@@ -101,7 +101,7 @@ def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
     """A kernel that made NaN of good inputs, with the model inputs that it depends on."""
     (found,) = detect(watched(zoo, kind="kernel", name="k", launch=1))
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
-    assert Instrument.LAUNCH_PROBE in found.instruments and found.intervention is None
+    assert "dump_kernel_io" in found.steps and found.intervention is None
     assert any("args[1]" in evidence.fact for evidence in found.evidence)
 
 
@@ -133,19 +133,9 @@ def test_nan_that_a_kernel_has_as_a_number_is_a_mark_as_it_seems(zoo: ZooPackage
     number = first_of(marking(zoo, kind="kernel", name="k", launch=1))
     case = marking(zoo, kind="kernel", name="k", launch=number)
     (found,) = by("nan_or_inf.detect_bad_values", case)
-    assert found.weak and found.guilty.launch_index == number and "compare_with_eager" in found.settle
+    assert found.weak and found.guilty.launch_index == number and "if the model intends it" in found.settle
     case.log = read_log(["AssertionError: Tensor-likes are not close!"])
     assert [found.weak for found in by("nan_or_inf.detect_bad_values", case)] == [False]
-
-
-def test_nan_that_stays_when_the_inputs_are_cleaned_is_looked_for_in_the_code(zoo: ZooPackage) -> None:
-    """An input whose cleaning changes nothing is cleared; what writes NaN is named, and not claimed."""
-    case = marking(zoo, kind="input", name="input 1 (args[1])", launch=1)
-    (found,) = detect(case)
-    assert found.intervention is not None
-    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    alive = [h for h in detect(case) if not is_bystander(h, case)]
-    assert [(h.guilty.kind, h.weak) for h in alive] == [("kernel", True)]
 
 
 @pytest.mark.parametrize(

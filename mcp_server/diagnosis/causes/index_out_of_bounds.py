@@ -42,19 +42,18 @@ from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import (
     EVERYWHERE,
     keep_in_range,
-    replace_where,
     slice_text,
     together,
 )
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, Evidence, Fix, ModelLocation, outside, rejecting
+from mcp_server.model import Component, Evidence, Fix, ModelLocation, outside
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.terms.sizes import in_words
-from mcp_server.plurals import capitalized, counted, share
+from mcp_server.plurals import capitalized, share
 from mcp_server.worker import events
-from mcp_server.worker.protocol import InputSlice, Where
+from mcp_server.worker.protocol import InputSlice
 
 _Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_VALUE)
 
@@ -72,7 +71,6 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
         yield from (_by_input(each, error, case, every) for each in bad)
         yield from (_by_input(each, None, case, every) for each in more.values())
         return
-    yield from _by_nan(error, case)
     # The launches with the check, except those whose input elements were all checked and are in range.
     found = candidates(case)
     if case.origin is not None and case.origin.bad_value:  # the launch that received it was seen
@@ -258,30 +256,6 @@ def _replaced(
     return replace(made, what=f"the call with {what}", not_for_shipping=f"Do not ship this change: {wrong}.")
 
 
-def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with NaN from which an index is computed: converted to an integer, NaN is the smallest value."""
-    labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
-    nan = {path: leaf.nan or 0 for path, leaf in case.named_leaves}
-    for item in case.compiled_inputs:
-        count = nan.get(item.path or "", 0)
-        if item.label not in labels or not count:
-            continue
-        name, values = name_of(item), counted(count, "NaN value")
-        fact = f"{item.label} holds {values}, and the out-of-bounds index is computed from it"
-        yield _Index(
-            guilty=input_component(item, raising_lines(case) or case.call_locations, values),
-            summary=f"{capitalized(fact)}.",
-            level=CausalLevel.CALL,
-            evidence=(said(error), seen("check_devices", fact)),
-            fix=Fix(
-                text=f"keep NaN out of {name} where it is produced",
-                after=rejecting(f"{name}.isnan().any()", f"{name} has NaN"),
-            ),
-            intervention=replace_where(leaf_of(item), Where(non_finite=True), 0.0),
-            observed=False,
-        )
-
-
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
     producers = [p for source in candidate.sources for p in source.producers]
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
@@ -293,12 +267,12 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
     if producers:
         maker = case.launches[producers[0]]
         guilty = launch_component(maker.index, maker.kernel, case)
+        guilty = guilty.model_copy(update={"model_locations": guilty.model_locations or lines})
     elif item is not None:
         guilty = input_component(item, lines, launch=at)
-    elif source is not None and label:
-        guilty = component("input" if source.kind == "input" else "constant", label, lines, launch=at)
     else:
-        guilty = component("kernel", candidate.kernel.name, lines, launch=at)
+        name = label or candidate.kernel.name
+        guilty = component("constant" if label else "kernel", name, lines, launch=at)
     part = whole_slice(candidate, case)
     evidence = [said(error), seen("inspect_package", f"the check is at {candidate.location}")]
     fix = test = None

@@ -11,7 +11,6 @@ from mcp_server.diagnosis.causes.wrong_output import FIXES, MOST_EXTREME
 from mcp_server.diagnosis.components import (
     component,
     input_component,
-    launch_component,
     leaf_of,
     lines_of,
     name_of,
@@ -23,6 +22,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
 from mcp_server.diagnosis.origin.lines import guarded_line, idiom_of
+from mcp_server.diagnosis.origin.of_model import WRITTEN
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
@@ -51,22 +51,8 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
         return
     if case.harmless is not None and case.harmless.kind == "input":
         yield _bringer(case.harmless, case)
-    marking = _marking(first, case) if first.what == "non_finite" else None
-    if marking is None or first.kind != "kernel":
-        found = with_origin(_bringer(first, case), case, first.launch)
-        yield _of_package_alone(found, case) if finite_in_eager(case) else found
-    if marking is not None:
-        where = f"Launch {marking.index} ({marking.kernel})"
-        yield Suspect(
-            category="nan_or_inf",
-            guilty=launch_component(marking.index, marking.kernel, case),
-            summary=f"{where} writes NaN as a constant where a condition holds.",
-            level=CausalLevel.BAD_VALUE,
-            evidence=(seen("inspect_package", f"the code of {marking.kernel} holds NaN as a number"),),
-            weak=True,
-            harmful=not case.nan_accepted,
-            settle="The model intends this: compare_with_eager shows whether it marks the right elements.",
-        )
+    found = with_origin(_bringer(first, case), case, first.launch)
+    yield _of_package_alone(found, case) if finite_in_eager(case) else found
 
 
 def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
@@ -212,6 +198,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     unjudged = case.nan_unjudged or (case.ended_well and case.equals_eager is None and not asked)
     # The launch may have made minus infinity from a zero by arithmetic.
     launch = next((each for each in case.launches if each.index == first.launch), None)
+    unjudged = unjudged or (not (asked or case.own_roots) and case.outputs_nan and _marks(launch, case))
     takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
     return replace(
         found,
@@ -257,7 +244,11 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     if first.kind == "input":
         index = _input_index(first, case)
         leaf = next((leaf_of(each) for each in case.compiled_inputs if each.index == index), None)
-        return _fix_of_input(first.name, leaf.name if leaf is not None else "")
+        given = leaf.name if leaf is not None else first.name if "[" in first.name else ""
+        check = rejecting(f"not {given}.isfinite().all()", f"{given} must be finite") if given else None
+        return Fix(
+            text=f"keep values that are not finite out of {first.name} where it is produced", after=check
+        )
     if first.kind == "constant":
         return Fix(text=f"the weight {first.name} contains NaN or infinities: load correct weights")
     made = first_made(case)
@@ -266,13 +257,8 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     explanation = case.origin.explanation if case.origin is not None else ""
     operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # `exp(110) is inf`, `0 / 0 is nan`
     op = "" if operation is None else "div" if operation[0].endswith(" ") else operation[0]
+    op = "where" if explanation.startswith(WRITTEN) else op
     return _fix_of_line(op, first.locations[0].code if first.locations else "")
-
-
-def _fix_of_input(label: str, name: str = "") -> Fix:
-    given = name or (label if "[" in label else "")
-    check = rejecting(f"not {given}.isfinite().all()", f"{given} must be finite") if given else None
-    return Fix(text=f"keep values that are not finite out of {label} where it is produced", after=check)
 
 
 def _fix_of_line(op: str, line: str) -> Fix:
@@ -285,26 +271,12 @@ def _fix_of_line(op: str, line: str) -> Fix:
     return Fix(text=advice, before=line or None, after=guarded or None)
 
 
-def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
-    """The launch that writes NaN as a constant: the first maker, or one that remains with clean inputs.
-
-    None if the program fails because of NaN, which is then unintended.
-    """
-    if not case.outputs_nan or case.own_roots:
-        return None
-    launches = case.launches
-    fill = _fill(first, case)
-    tried = case.trials.get(fill.key) if fill is not None else None
-    if tried is None or tried.effect is not Effect.SAME:
-        made_here = first.launch is not None and first.kind == "kernel"
-        launches = tuple(each for each in launches if made_here and each.index == first.launch)
-    text = case.package.kernel_text if case.package is not None else ""
-    for launch in launches:
-        start = text.find(f"{launch.symbol}(") if launch.kind == "cpp" else -1
-        body = text[start : text.find('extern "C"', start + 1)] if start >= 0 else ""
-        if "quiet_NaN()" in body:
-            return launch
-    return None
+def _marks(launch: Launch | None, case: DiagnosisState) -> bool:
+    """Whether the code of a launch has NaN as a number, with which a model marks elements."""
+    if launch is None or launch.kind != "cpp" or case.package is None:
+        return False
+    _, _, text = case.package.kernel_text.partition(f"{launch.symbol}(")
+    return "quiet_NaN()" in text.partition('extern "C"')[0]
 
 
 def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
@@ -351,6 +323,7 @@ _GUARDS = (
     (r"aten\.log(?!_softmax|ical|sumexp)", "keep the argument of log above 0: clamp_min before the log"),
     (r"aten\.r?sqrt", "keep the argument of sqrt positive, for example with an epsilon"),
     (r"aten\.exp", "subtract the largest argument before the exponential, as torch.softmax does"),
+    (r"aten\.(?:where|masked_fill|full)", "see why its condition holds here, or write another value there"),
 )
 
 

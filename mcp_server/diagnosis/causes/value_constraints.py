@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from mcp_server.diagnosis.causes.constants import KEEP_ALL
 from mcp_server.diagnosis.components import (
     agreement,
     check_failed,
@@ -271,6 +272,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
 def own_drift(case: DiagnosisState) -> CapturedDrift | None:
     """The changed weights that the package of the examined call has. None if they are another model's."""
     names = {each.fqn for each in case.package.constants} if case.package is not None else set()
+    names |= set(case.exported.state) if case.exported is not None else set()  # folded ones, too
     return next((each for each in case.captured.drifts if names.intersection(each.names)), None)
 
 
@@ -338,20 +340,26 @@ def _training(found: Sequence[events.NodeTraining], case: DiagnosisState) -> Sus
     )
 
 
+UPDATE = "package.load_constants(model.state_dict(), check_full_update=True)"
+
+
 def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
     """The weights that the program changed after the export."""
     of = f"{counted(len(names), 'weight')} of the model ({names[0]}{' and others' if names[1:] else ''})"
     made = [compiled.stack[0] for compiled in case.captured.compiles if compiled.stack]
+    kept = {each.fqn for each in case.package.constants} if case.package is not None else set(names)
+    text, after = "compile the package again after the last change of its weights", None
+    if folded := next((name for name in names if name not in kept), ""):
+        text += f"; to update {folded}, whose values are written into the code, {KEEP_ALL}"
+    else:
+        text, after = f"{text}, or give it the new ones", UPDATE
     return Suspect(
         category="constants",
         guilty=component("constant", names[0], made[-1:], value="changed after the export"),
         summary=f"The program changed {of} after the export, but the package still has the old values.",
         level=CausalLevel.STATE,
         evidence=(seen("capture", f"{of} changed after the export"), *agreement(case)),
-        fix=Fix(
-            text="compile the package again after the last change of its weights, or give it the new ones",
-            after="package.load_constants(model.state_dict(), check_full_update=True)",
-        ),
+        fix=Fix(text=text, after=after),
     )
 
 

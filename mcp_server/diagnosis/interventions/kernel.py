@@ -92,31 +92,23 @@ async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, ne
     Raise `ProblemError` for an unknown kernel, a text that does not occur exactly once, a replacement with
     side effects, or one that does not compile.
     """
-    made, _ = await _changed(context, call, name, lambda kernel: replaced_once(kernel, old, new))
-    return Intervention(
-        key=f"kernel:{name}:{old}:{new}",
-        kind=Kind.KERNEL,
-        what=f"the call with `{new}` in place of `{old}` in {name}",
-        options=Options(package=made),
-        before_code=old,
-        after_code=new,
-        spelling=("--kernel", name, "--replace", old, new),
-    )
+    what = f"`{new}` in place of `{old}` in {name}"
+    made = await _changed(context, call, name, partial(replaced_once, old=old, new=new), f"{old}:{new}", what)
+    spelling = ("--kernel", name, "--replace", old, new)
+    return replace(made, before_code=old, after_code=new, spelling=spelling)
 
 
-def anew(kernel: str, made: Path | None = None) -> Intervention:
-    """Return the call with the kernel compiled again from its source in the package `made`."""
-    return Intervention(
-        key=f"kernel:{kernel}:anew",
-        kind=Kind.KERNEL,
-        what=f"the call with {kernel} compiled again from its source in the package",
-        options=Options(package=made),
-    )
+ANEW = "{} compiled again from its source in the package"
+
+
+def anew(kernel: str) -> Intervention:
+    """Return the call with the kernel compiled again, as `compile_anew` does."""
+    return Intervention(f"kernel:{kernel}:anew", Kind.KERNEL, f"the call with {ANEW.format(kernel)}")
 
 
 async def compile_anew(context: Context, call: TriedCall, name: str) -> Intervention:
     """As `anew`, with the package built. Raise `ProblemError` if the kernel cannot be compiled."""
-    return anew(name, (await _changed(context, call, name, lambda kernel: kernel.source))[0])
+    return await _changed(context, call, name, lambda kernel: kernel.source, "anew", ANEW.format(name))
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:
@@ -196,19 +188,15 @@ async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> 
     found = EXPONENT.search(origin.explanation)
     assert found is not None, "only of an origin that is an exponential"
     shift = math.ceil(float(found[1]) - (OF_HALF if found["dtype"] == "float16" else LARGEST))
-    made, spelling = await _changed(
-        context, call, origin.kernel, partial(with_exponents_shifted, shift=float(shift))
-    )
-    return Intervention(
-        key=f"kernel:{origin.kernel}:exp-{shift}",
-        kind=Kind.KERNEL,
-        what=f"the call with {shift} subtracted from every argument of exp in {origin.kernel}",
-        options=Options(package=made),
+    change = partial(with_exponents_shifted, shift=float(shift))
+    what = f"{shift} subtracted from every argument of exp in {origin.kernel}"
+    made = await _changed(context, call, origin.kernel, change, f"exp-{shift}", what)
+    return replace(
+        made,
         before_code="torch.exp(x)",
         after_code="torch.exp(x - x.amax(-1, keepdim=True))",
         action="subtract the largest argument from every argument before the exponential, as torch.softmax "
         "does; this does not change the quotient by the sum",
-        spelling=spelling,
     )
 
 
@@ -221,35 +209,22 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
     assert found is not None, "only an origin with a correction is corrected"
 
     change = partial(with_limits, lines=found.lines, low=found.low, high=found.high)
-    made, _ = await _changed(context, call, origin.kernel, change)
-    launch = f"launch {origin.launch_index}"
-    return Intervention(
-        key=f"kernel:{origin.kernel}:corrected",
-        kind=Kind.KERNEL,
-        what=f"the call with `{found.text}` in place of `{origin.expression}` in {launch}",
-        options=Options(package=made),
-        before_code=origin.expression,
-        after_code=found.text,
-    )
+    what = f"`{found.text}` in place of `{origin.expression}` in launch {origin.launch_index}"
+    made = await _changed(context, call, origin.kernel, change, "corrected", what)
+    return replace(made, before_code=origin.expression, after_code=found.text, spelling=())
 
 
 async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
     """Return the call without a defect of the kinds in `REPAIRS`. May raise `ProblemError`."""
     repair = with_wide_integers if found.kind == "narrow" else with_wide_indices
-    made, spelling = await _changed(context, call, found.kernel, repair)
-    return Intervention(
-        key=f"kernel:{found.kernel}:{found.kind}",
-        kind=Kind.KERNEL,
-        what=f"the call with {REPAIRS[found.kind]} in {found.kernel}",
-        options=Options(package=made),
-        spelling=spelling,
-    )
+    what = f"{REPAIRS[found.kind]} in {found.kernel}"
+    return await _changed(context, call, found.kernel, repair, found.kind, what)
 
 
 async def _changed(
-    context: Context, call: TriedCall, name: str, change: Callable[[Kernel], str]
-) -> tuple[Path, tuple[str, ...]]:
-    """Return a copy of the package with that kernel changed, and the arguments of `try-fix` for it.
+    context: Context, call: TriedCall, name: str, change: Callable[[Kernel], str], slug: str, what: str
+) -> Intervention:
+    """Return the call with that kernel changed in a copy of the package, and the arguments of `try-fix`.
 
     There are no arguments unless exactly one line changed and its old text occurs once in the kernel.
     """
@@ -259,11 +234,14 @@ async def _changed(
     made = await with_kernel(package, kernel, source, context, python=call.python, env=call.env)
     lines = zip(kernel.source.split("\n"), source.split("\n"), strict=False)
     pairs = [(old.strip(), new.strip()) for old, new in lines if old != new]
+    tried = Intervention(
+        f"kernel:{name}:{slug}", Kind.KERNEL, f"the call with {what}", options=Options(package=made)
+    )
     if len(pairs) != 1:
-        return made, ()
+        return tried
     old, new = (text.partition(" = ")[2].rstrip(";") for text in pairs[0])
     once = kernel.source.count(old) == 1
-    return made, ("--kernel", name, "--replace", old, new) if once else ()
+    return replace(tried, spelling=("--kernel", name, "--replace", old, new)) if once else tried
 
 
 async def _package(call: TriedCall) -> Package:

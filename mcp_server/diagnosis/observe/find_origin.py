@@ -74,7 +74,11 @@ class FindOrigin(Observation):
         view = case.view
         assert view is not None
         sought = faults(case)
-        values, reached = await _values(sought, view, case, context)
+        launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
+        seen = await _kept(launches, case, context)
+        if seen is None:
+            return
+        values, reached = ProbedValues(seen), {each.launch for each in seen if each.launch is not None}
         begun = reached.intersection(each.launch for each in sought)
         if case.device == "cpu" and begun:
             # Many layers may launch one kernel. The call ended in the last of these launches that began.
@@ -104,10 +108,11 @@ class FindOutputOrigin(FindOrigin):
     async def act(self, case: DiagnosisState, context: Context) -> None:
         view, before = case.view, case.kernel_io
         assert view is not None and before is not None
-        seen = await _kept([each.index for each in view.wrapper.launches][-MOST_OF_CALL:], case, context)
-        fault, values = _last_bad(seen or ()), ProbedValues(seen)
+        launches = [each.index for each in view.wrapper.launches][-MOST_OF_CALL:]
+        seen = await _kept(launches, case, context) or ()
+        fault, values = _last_bad(seen), ProbedValues(seen)
         origin = find_origin(view, fault, values) if fault is not None else None
-        if seen is None or origin is None or origin.launch_index is None:
+        if origin is None or origin.launch_index is None:
             return
         launch = next(each for each in seen if each.launch == origin.launch_index)
         made = launch.model_copy(update={"arguments": [a for a in launch.arguments if a.when == "after"]})
@@ -173,15 +178,6 @@ def _missed(case: DiagnosisState) -> list[Fault]:
     return [Fault(seen.launch.index, "access", parameter=missed.parameter, shape=shape, stride=stride)]
 
 
-async def _values(
-    sought: Sequence[Fault], view: PackageView, case: DiagnosisState, context: Context
-) -> tuple[ProbedValues, set[int]]:
-    """Return what the launches behind the faults read and wrote, and which began; empty without probes."""
-    launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
-    seen = await _kept(launches, case, context)
-    return ProbedValues(seen), {each.launch for each in seen or () if each.launch is not None}
-
-
 async def _kept(
     launches: Sequence[int], case: DiagnosisState, context: Context
 ) -> Sequence[LaunchValues] | None:
@@ -195,7 +191,7 @@ async def _kept(
             shown=len(launches) * ARGUMENTS,
         )
     except ProblemError as problem:
-        case.notes.append(f"the origin follows from the code alone: {problem}")
+        case.notes.append(f"the origin of the bad value was not looked for: {problem}")
         return None
     return seen.launches
 
@@ -319,7 +315,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     """
     condition = origin.condition
     elements = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
-    if condition is None or condition.good is None:
+    if condition is None:
         masked = [e for e in elements if e.value in _BOOLEAN]
         blamed = [e for e in masked if e.label == masked[0].label]
         if len({e.value for e in blamed}) > 1:  # a mask that is open somewhere masks no whole row
@@ -330,7 +326,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     if place is None or place >= len(leaves):
         return None
     leaf, tensor = leaves[place], tensor_of(place)
-    if condition is None or condition.good is None:
+    if condition is None:
         return _unmasked(leaf, blamed, tensor)
     # Use one limit for the tensor if it changes only these elements, else change each element separately.
     good, alike = condition.good, -1
@@ -360,15 +356,16 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
 
 
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
-    """Each offending element set to the median of its input, the oddest element first; then in all lines.
+    """Each offending element set to the median of its input, the oddest first; then lines, then all.
 
     The nearest good value can be too extreme for other parts of the model, as 1e-38 is for a reciprocal. A
     deviation of 0 may have its reason in several lines of the input that do not vary.
     """
     found: dict[str, tuple[float, Intervention]] = {}
-    for each in origin.elements[:MOST_USUAL]:
+    every: dict[int, list[Intervention]] = {}
+    for number, each in enumerate(origin.elements):
         place = each.input_index
-        if each.kind != "input" or place is None or place >= len(leaves) or not each.index:
+        if each.kind == "constant" or place is None or place >= len(leaves) or not each.index:
             continue
         tensor, value = tensor_of(place), _number(each.value)
         if tensor is None or value is None or not 2 < tensor.count <= MOST_COUNTED:
@@ -381,11 +378,17 @@ def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> lis
         usual = others[len(others) // 2]
         spread = others[-1 - len(others) // 10] - others[len(others) // 10] or 1
         made = replace_element(leaves[place], tuple(each.index), usual)
+        every.setdefault(place, []).append(made)
+        if number >= MOST_USUAL:
+            continue
         found[made.key] = abs(value - usual) / spread, made
         varied = _varied(leaves[place], tuple(each.index), tensor, usual)
         if varied is not None:
             found[varied.key] = -1.0, varied
-    return [made for _, made in sorted(found.values(), key=lambda pair: -pair[0])]
+    ordered = [made for _, made in sorted(found.values(), key=lambda pair: -pair[0])]
+    joint = [_joined(leaves[n], tuple(made), "set to other values") for n, made in every.items() if made[1:]]
+    apart = any(each.kind == "selector" for each in origin.elements)  # a failed check each
+    return joint if joint and apart else [*ordered, *joint]
 
 
 def _varied(leaf: Leaf, at: tuple[int, ...], tensor: Tensor, usual: float) -> Intervention | None:

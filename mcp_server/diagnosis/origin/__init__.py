@@ -1,7 +1,7 @@
 """From a bad value to where it was computed: expression, input elements, and when the expression goes wrong.
 
-`find.find_origin` works on the values saved by a run with launch probes (`ProbedValues`), or on the code
-alone. It returns an `Origin`.
+`find.find_origin` works on the values saved by a run with launch probes (`ProbedValues`). It returns an
+`Origin`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ class Operand(Record):
 
 
 class OffendingElement(Record):
-    """An element of an input or of a constant behind the bad value. `index` is empty for a scalar."""
+    """An element of an input or of a constant behind the bad value. `index` is empty for a scalar.
 
-    kind: Literal["input", "constant"]
+    A `selector` is an element of an input that chooses the element of a constant.
+    """
+
+    kind: Literal["input", "constant", "selector"]
     label: str
     index: list[int]
     value: str = ""
@@ -39,8 +42,8 @@ class Condition(Record):
     """When the value is bad, checked by evaluating the expression on both sides.
 
     `variable` is the operand's letter, `label` its tensor. `low` and `high` bound the bad values of the
-    element (inclusive, None: no bound), or the good values if no offending one is known. `good` is the good
-    value nearest to the offending one, and `usual` the median of the values beside it, if there are some.
+    element (inclusive, None: no bound). `good` is the good value nearest to the offending one, and `usual`
+    the median of the values beside it, if there are some.
     """
 
     text: str
@@ -48,7 +51,7 @@ class Condition(Record):
     label: str = ""
     low: float | int | None = None
     high: float | int | None = None
-    good: float | int | None = None
+    good: float | int
     usual: float | None = None
 
 

@@ -170,8 +170,8 @@ class _Points:
         return found
 
 
-def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> Condition | None:
-    """Return when the expression is bad around the offending value (None: all good values), if verified.
+def condition(questions: Sequence[Question], name: str, bad: Scalar) -> Condition | None:
+    """Return when the expression is bad around the offending value, if verified.
 
     `questions` has one for each loop point that reads the element, the faulty point first.
     """
@@ -179,8 +179,6 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> C
     good = points.ranges()
     if not good:
         return None
-    if bad is None:
-        return _in_general(points, good, name)
     ends, dtype, rank = questions[0].ends, points.dtype, ordinal(bad, points.dtype)
     below = max((end for _, end in good if end < rank), default=None)
     above = min((start for start, _ in good if start > rank), default=None)
@@ -229,19 +227,6 @@ def _where(name: str, low: Scalar | None, high: Scalar | None) -> str:
     if high is None:
         return f"{name} >= {shown(low)}"
     return f"{name} = {shown(low)}" if low == high else f"{name} from {shown(low)} to {shown(high)}"
-
-
-def _in_general(points: _Points, good: list[tuple[int, int]], name: str) -> Condition | None:
-    ends = points.questions[0].ends
-    if len(good) != 1 or good[0] == ends:
-        return None
-    low, high = good[0]
-    outside = [each for each in (low - 1, high + 1) if ends[0] <= each <= ends[1]]
-    if any(points.good(each) for each in outside) or not (points.good(low) and points.good(high)):
-        return None
-    first = None if low == ends[0] else from_ordinal(low, points.dtype)
-    last = None if high == ends[1] else from_ordinal(high, points.dtype)
-    return Condition(text=f"good for {_where(name, first, last)} only", variable=name, low=first, high=last)
 
 
 def condition_of(
@@ -301,7 +286,7 @@ def condition_at(
         }
         at = partial(expression.value_with, asked, own)
         questions.append(Question(asked, own, dtype, others, allowed, at))
-    if not questions or questions[0].dtype == "bool":
+    if not questions or questions[0].dtype == "bool" or bad is None:
         return None
     try:
         return condition(questions, name, bad)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
 from mcp_server.diagnosis.origin import OffendingElement, Overflow
 from mcp_server.diagnosis.origin.condition import finite
-from mcp_server.diagnosis.origin.expression import Expression, Leaf, shown, tensor_of
+from mcp_server.diagnosis.origin.expression import Closing, Expression, Leaf, shown, tensor_of
 from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.origin.walk import (
     Computed,
@@ -31,11 +31,12 @@ from mcp_server.diagnosis.origin.walk import (
 from mcp_server.package.launches import Argument
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
-from mcp_server.package.terms.parts import parts, uncast
+from mcp_server.package.terms.parts import elements, parts, uncast
 from mcp_server.package.terms.term import Apply, Element, Fold
 
-# Operators whose result depends on the element in the same place, on all up to it, or on a row and a column.
-POINTWISE = frozenset({"bucketize"})
+# Operators that look up the element in the same place, with the places of values and boundaries among their
+# tensors; operators whose result depends on all elements up to it, or on a row and a column.
+POINTWISE = {"bucketize": (0, 1), "searchsorted": (1, 0)}
 RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 MOST_SUMMED = 4096
@@ -71,7 +72,8 @@ def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
         return
     yield from addends(walker, leaf.source)
     launch, at, operator = leaf.source.launch, leaf.index, operator_name(leaf.source.launch)
-    argument = next((each for each in launch.tensors if each.role != "written"), None)
+    first = POINTWISE.get(operator, (0,))[0]
+    argument = next((each for each in launch.tensors[first:] if each.role != "written"), None)
     read = walker.values.tensor(launch.index, argument, "before") if argument is not None else None
     made = walker.values.tensor(launch.index, leaf.source.argument, "after")
     if argument is None or read is None or made is None or at is None or read.shape != made.shape:
@@ -82,7 +84,20 @@ def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
     known = [(place, read.value(place)) for place in places]
     for place, value in sorted(known, key=lambda pair: -abs(pair[1] or 0)):
         source = walker.back(Place(launch, argument, read.offset(place))).source
-        yield Leaf(source, value, place)
+        if isinstance(source, Computed):
+            for inner in Closing(walker).close(source).leaves.values():
+                yield from _given(inner, walker)
+        else:
+            yield Leaf(source, value, place)
+
+
+def selecting(walker: Walker, at: Computed) -> list[OffendingElement]:
+    """Return the elements of inputs that choose which element of a table a term reads."""
+    chosen = enumerate(each for table in elements(at.term) for each in elements(table.index))
+    sources = {str(n): (walker.back(replace(at, term=each)).source, each) for n, each in chosen}
+    leaves = {n: Leaf(source, value_of(each, at.evaluator)) for n, (source, each) in sources.items()}
+    found = offending(Expression(at.term, leaves, (), walker))
+    return [each.model_copy(update={"kind": "selector"}) for each in found if each.kind == "input"]
 
 
 @dataclass(frozen=True)
@@ -200,7 +215,9 @@ def _of_product(walker: Walker, made: Produced) -> Overflow | None:
         return Overflow(text=text) if text else None
     left = walker.back(Place(made.launch, product.left.argument, product.left.tensor.offset((0, 0)))).source
     bound = (limits(result.dtype).high - abs(product.bias)) / weight
-    return _kept(Overflow(text=text), [left], bound, _rows_of_infinities(result), walker)
+    rows = dict.fromkeys(index[0] for index in result.indices() if not finite(result.value(index)))
+    few = len(result.shape) == 2 and len(rows) <= _MOST_ROWS
+    return _kept(Overflow(text=text), [left], bound, list(rows) if few else [], walker)
 
 
 def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
@@ -245,12 +262,6 @@ def _kept(
     step = 10.0 ** (math.floor(math.log10(bound)) - 1)
     update = {"input_index": inputs[name], "bound": math.floor(bound / step) * step, "rows": rows}
     return found.model_copy(update=update)
-
-
-def _rows_of_infinities(result: Tensor) -> list[int]:
-    """Return the rows of a matrix that contain a value that is not finite."""
-    rows = dict.fromkeys(index[0] for index in result.indices() if not finite(result.value(index)))
-    return list(rows) if len(result.shape) == 2 and len(rows) <= _MOST_ROWS else []
 
 
 def _too_large(what: str, total: float, dtype: str) -> str:

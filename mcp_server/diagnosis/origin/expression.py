@@ -214,12 +214,12 @@ def index_text(leaf: Leaf) -> str:
     return f"[{', '.join(map(str, leaf.index))}]" if leaf.index else ""
 
 
-def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
+def operands(expression: Expression) -> list[Operand]:
     """Return the tensors that an expression reads, by their letters."""
     found = []
     for tensor, (name, *more) in by_tensor(expression.leaves, expression.walker).items():
         leaf = expression.leaves[name]
-        label = tensor + (index_text(leaf) if not more else "") if seen else f"an element of {tensor}"
+        label = tensor + (index_text(leaf) if not more else "")
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
         made_by = _made_by(launch, expression.walker.view) if launch is not None else ""
         called = expression.names[name].partition("[")[0]

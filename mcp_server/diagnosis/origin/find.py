@@ -16,14 +16,13 @@ from mcp_server.diagnosis.origin.condition import (
     finite,
     operator_of,
 )
-from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of
+from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of, selecting
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of, operands, shown
 from mcp_server.diagnosis.origin.of_model import (
-    UNCANCELLED,
     Outside,
-    buckets,
     correction_of,
     layer_of,
+    looked_up,
     operation_of,
     outlier_of,
     outside_of,
@@ -35,6 +34,7 @@ from mcp_server.diagnosis.origin.of_model import (
     undecided,
     why_of_model,
     wrapped,
+    written,
 )
 from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.diagnosis.origin.walk import (
@@ -116,8 +116,8 @@ class Fault:
 def behind(view: PackageView, fault: Fault) -> list[int]:
     """Return the launch with the fault, and the launches that the walk back may go through.
 
-    The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it. For an
-    operator whose elements are known (`POINTWISE`, `RUNNING`), its reads and writes are included.
+    The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it, or the
+    operator's elements are known (`POINTWISE`, `RUNNING`).
     """
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
@@ -136,14 +136,14 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
             node = step.node
             if not isinstance(node, Launch) or node.index in found:
                 continue
-            goes_on = through_all or node.kernel in view.wrapper.kernels or is_carrier(node)
-            if goes_on or operator_name(node) in POINTWISE | RUNNING:
+            known = is_carrier(node) or operator_name(node) in {*POINTWISE, *RUNNING}
+            if through_all or known or node.kernel in view.wrapper.kernels:
                 found.add(node.index)
-            queue += [(read, node) for read in node.reads] if goes_on else []
+                queue += [(read, node) for read in node.reads]
     return sorted(found)
 
 
-def find_origin(view: PackageView, fault: Fault, values: ProbedValues | None = None) -> Origin | None:
+def find_origin(view: PackageView, fault: Fault, values: ProbedValues) -> Origin | None:
     """Find where the bad value of a fault was computed. None if unknown.
 
     `values` are what launch probes saw of the failing call: `ProbedValues(launches)` with the launches of
@@ -151,7 +151,7 @@ def find_origin(view: PackageView, fault: Fault, values: ProbedValues | None = N
     """
     if not 0 <= fault.launch < len(view.wrapper.launches):
         return None
-    finder = _Finder(view, fault, values or ProbedValues())
+    finder = _Finder(view, fault, values)
     try:
         if fault.kind == "value":
             return finder.of_value()
@@ -183,7 +183,7 @@ class _Finder:
         self.view, self.fault = view, fault
         self.walker = Walker(view, values)
         self.launch = view.wrapper.launches[fault.launch]
-        self.seen = values.launches is not None
+        self.recorded: Scalar | None = None  # the faulty value as it was seen
 
     def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):
@@ -191,13 +191,11 @@ class _Finder:
         # The loop points at which the check fails; the first point if nothing was seen.
         every, _ = places(_relevant(check), self.walker.scalars(self.launch), _SCANNED)
         points = [self.walker.evaluator(self.launch, place) for place in every]
-        failing = points[:1]
-        if self.seen:
-            failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
+        failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
         if not failing:
             return None
         computed = [Computed(self.launch, check.value, point) for point in failing]
-        elements = [self._elements(each) if self.seen else [] for each in computed]
+        elements = [self._elements(each) for each in computed]
         blamed = Counter(_element_key(each) for found in elements for each in found)
         most = [max((blamed[_element_key(each)] for each in found), default=0) for found in elements]
         first = failing[most.index(max(most))]
@@ -215,6 +213,7 @@ class _Finder:
         tensor = self.walker.values.tensor(self.launch.index, argument, self.fault.when)
         if tensor is None or len(self.fault.element) != len(tensor.shape):
             return None
+        self.recorded = tensor.value(self.fault.element)
         start = self._start(argument, tensor.offset(self.fault.element))
         if start is None:
             return None
@@ -241,10 +240,16 @@ class _Finder:
         return [[each for each in elements if each.value == "False"] for elements in made]
 
     def _elements(self, computed: Computed) -> list[OffendingElement]:
-        source = self.walker.back(computed).source
-        if isinstance(source, Computed):
-            return list(offending(Closing(self.walker).close(source)))
-        return list(offending(self._not_computed(source)[0]))
+        walked = self.walker.back(computed)
+        expressions, _ = self._expressed(walked.source, None, None)
+        return self._behind(expressions[0], walked)
+
+    def _behind(self, expression: Expression, walked: Walked) -> list[OffendingElement]:
+        """Return the elements behind a value; those that choose among constants if it has no others."""
+        found = list(offending(expression))
+        if walked.chosen is not None and not any(each.kind == "input" for each in found):
+            found += selecting(self.walker, walked.chosen)
+        return found
 
     def _walked(self, start: Computed | Place | Produced) -> Walked:
         """Walk back to where the value was computed. May raise `UnknownValue`."""
@@ -284,13 +289,14 @@ class _Finder:
         expressions, value = self._expressed(source, check, point)
         expression = expressions[0]
         launch = None if isinstance(source, Given) else source.launch
-        found = list(offending(expression)) if self.seen else []
-        read = operands(expression, seen=self.seen)
+        found, read = self._behind(expression, walked), operands(expression)
         allowed = between(bound.low, bound.high, expression.term.dtype)
         own = (self.launch.index, launch.index if launch else None)
         is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
         too_large = overflow_of(self.walker, source) if not finite(value) and not explanation else None
         explanation = too_large.text if too_large is not None else explanation
+        if not finite(value) and not explanation and not is_index:
+            explanation = written(expression, value)
         of_model, narrow = "", ""
         operator = "" if is_index or finite(value) else operator_of(expression)
         left: Outside | None = None
@@ -305,26 +311,29 @@ class _Finder:
                 if of_model:
                     correction = correction_of(self.view, source, expression, value, allowed)
         advice, table = "", label_of(bound.tables[0], self.walker) if bound.tables else ""
-        if isinstance(source, Produced):
-            highest = buckets(self.walker, source)
-            advice = too_short(0, highest, allowed, table) if is_index else ""
+        produced = source if isinstance(source, Produced) and is_index else None
+        looked = looked_up(self.walker, produced, allowed) if produced is not None else None
+        if looked is not None and looked[0] not in bound.tables:  # more rows would be more boundaries
+            advice = too_short(0, looked[1], allowed, table)
         elif of_model and not narrow and not self._made_here(bound):
             lowest, highest = (own_end(expression.term, above=above) for above in (False, True))
             advice = too_short(lowest, highest, allowed, table)
         if isinstance(source, Computed) and self.fault.high is None and check is None and finite(value):
             # The kernel made something else of the same operands, in another order of rounding.
-            by_rounding, value = undecided(self.walker, source), self._recorded(start)
+            by_rounding = undecided(self.walker, source)
+            value = self.recorded if isinstance(start, Computed) else None
             if by_rounding is not None:
-                (left, explanation), advice = by_rounding, UNCANCELLED
+                left, explanation, advice = by_rounding
         if left is not None and left.domain.nonzero and sums_nothing(self.walker, left):
             explanation += ": the divisor is a sum of no elements"
-        if left is not None and not found:  # what the operand outside of its domain is computed from
+        if left is not None:  # what the operand outside of its domain is computed from
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
-            found, read = list(offending(behind)), read or operands(behind)
+            found, read = list(offending(behind)) or found, read or operands(behind)
         if too_large is not None and not found and isinstance(source, Computed):
             found = list(offending(read_by(self.walker, source)))
         when = condition_of(expressions, allowed, blamed)
-        if when is None and isinstance(source, Computed) and self.seen and not is_index and not finite(value):
+        when = when or (looked[2] if looked is not None else None)
+        if when is None and isinstance(source, Computed) and not is_index and not finite(value):
             outlier = outlier_of(self.walker, source)
             if outlier is not None:
                 when, found = outlier.condition, [outlier.element]
@@ -351,14 +360,6 @@ class _Finder:
             advice=advice,
             correction=correction,
         )
-
-    def _recorded(self, start: Computed | Place | Produced) -> Scalar | None:
-        """Return the faulty value as it was seen. None if it is computed from what lies further back."""
-        argument = next((a for a in self.launch.tensors if a.target == self.fault.buffer), None)
-        if argument is None or not isinstance(start, Computed):
-            return None
-        tensor = self.walker.values.tensor(self.launch.index, argument, self.fault.when)
-        return tensor.at(tensor.offset(self.fault.element)) if tensor is not None else None
 
     def _made_here(self, bound: _Bound) -> str:
         """Return the indexed tensor if the call computed it. Empty for an input or a constant."""

@@ -29,6 +29,7 @@ from mcp_server.diagnosis.origin.walk import (
     Produced,
     Walker,
     argument_of,
+    is_infinite,
     leaves,
     operator_name,
     value_of,
@@ -45,9 +46,9 @@ from mcp_server.package.terms.evaluate import (
     rounded,
 )
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, ordinal
-from mcp_server.package.terms.parts import key, parts, uncast, understood, unwrapped
+from mcp_server.package.terms.parts import key, parts, say, uncast, understood, unwrapped
 from mcp_server.package.terms.program import Check, read_program
-from mcp_server.package.terms.term import EPSILON, Apply, Element, Fold, Scalar, Term, is_float
+from mcp_server.package.terms.term import EPSILON, Apply, Element, Fold, Number, Scalar, Term, is_float
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
@@ -114,7 +115,7 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
             operands = [(term, evaluator) for term in found.args]
         else:  # arithmetic with an infinity that was stored earlier
             operands = list(islice(leaves(at.term, at.evaluator), _LEAVES))
-        stored = ((term, place) for term, place in operands if math.isinf(place.value(term)))
+        stored = ((term, place) for term, place in operands if is_infinite(value_of(term, place)))
         infinite, evaluator = next(stored, (None, at.evaluator))
         if infinite is None:
             return None
@@ -202,12 +203,47 @@ def own_end(term: Term, *, above: bool) -> int | None:
     return int(end) if math.isfinite(end) and abs(end) < _LARGEST else None
 
 
-def buckets(walker: Walker, source: Produced) -> int | None:
-    """Return the highest index that an operator gives: of `bucketize`, the number of its boundaries."""
-    if operator_name(source.launch) not in POINTWISE or len(source.launch.tensors) < 2:
+Lookup = tuple[str, int, Condition | None]
+
+
+def looked_up(walker: Walker, source: Produced, allowed: Interval) -> Lookup | None:
+    """Return the boundaries of a lookup, its highest index, and which values give one that is too high.
+
+    None for operators other than `bucketize` and `searchsorted`, and for boundaries in several rows.
+    """
+    places, launch = POINTWISE.get(operator_name(source.launch)), source.launch
+    if places is None or len(launch.arguments) < 4:
         return None
-    boundaries = walker.values.tensor(source.launch.index, source.launch.tensors[1], "before")
-    return boundaries.count if boundaries is not None else None
+    values, boundaries = (launch.tensors[place] for place in places)
+    seen, name = walker.values.tensor(launch.index, boundaries, "before"), boundaries.target or ""
+    if seen is None or len(seen.shape) != 1:
+        return None
+    limit = seen.at(int(allowed.high)) if 0 <= allowed.high < seen.count else None
+    if limit is None:
+        return name, seen.count, None
+    right, label = launch.arguments[3].expression in ("1", "true"), label_of(values.target or "", walker)
+    text = f"the index is {allowed.high + 1} or more for {label} {'>=' if right else '>'} {shown(limit)}"
+    good = math.nextafter(limit, -math.inf) if right else int(limit) if limit == int(limit) else limit
+    return name, seen.count, Condition(text=text, variable="x", label=label, low=limit, good=good)
+
+
+WRITTEN = "the model itself writes"
+
+
+def written(expression: Expression, value: Scalar | None) -> str:
+    """Say where the model itself writes `value` (None: NaN) as a number. Empty if it computes it.
+
+    The condition may be unknown, as that on a sum of atomic additions.
+    """
+    number = shown(math.nan if value is None else value)
+    chosen = (each for each in parts(expression.term) if isinstance(each, Apply) and each.op == "where")
+    for test, *both in (each.args for each in chosen):
+        for holds, part in zip((True, False), map(uncast, both), strict=True):
+            known = value_of(test, expression.evaluator())
+            if isinstance(part, Number) and shown(part.value) == number and known in (None, holds):
+                said = say(test, lambda of: expression.names.get(of.parameter, of.parameter))
+                return f"{WRITTEN} {number} where {said} is {holds}"
+    return ""
 
 
 def too_short(lowest: int | None, highest: int | None, allowed: Interval, table: str) -> str:
@@ -392,13 +428,22 @@ def sums_nothing(walker: Walker, found: Outside) -> bool:
 _STEPS = 256  # of rounding, in sums and products before the difference
 
 
-def undecided(walker: Walker, computed: Computed) -> tuple[Outside, str] | None:
-    """Return an operation on a difference whose sign rounding decides, also in words."""
+def undecided(walker: Walker, computed: Computed) -> tuple[Outside, str, str] | None:
+    """Return an operation whose domain its operand leaves by rounding, also in words, and advice if known.
+
+    The operand is at an end of the domain, or a difference whose sign rounding decides.
+    """
     for each in parts(computed.term):
         domain = DOMAINS.get(each.op) if isinstance(each, Apply) else None
         if not isinstance(each, Apply) or domain is None or domain.operand >= len(each.args):
             continue
-        source = walker.back(Computed(computed.launch, each.args[domain.operand], computed.evaluator)).source
+        left = Outside(computed.launch, each, computed.evaluator, domain)
+        operand, value = left.operand, value_of(left.operand, computed.evaluator)
+        ends = [end for end in (domain.low, domain.high) if value is not None and math.isfinite(end)]
+        if any(_nearly_equal(value or 0, end, operand.dtype) for end in ends):
+            why = f"rounding decides whether {shown(value)} is in the domain of {each.op}, {domain.words()}"
+            return left, why, ""
+        source = walker.back(Computed(computed.launch, operand, computed.evaluator)).source
         term = uncast(source.term) if isinstance(source, Computed) else None
         if not isinstance(source, Computed) or not isinstance(term, Apply) or term.op != "sub":
             continue
@@ -407,7 +452,7 @@ def undecided(walker: Walker, computed: Computed) -> tuple[Outside, str] | None:
             continue
         numbers = " and ".join(exactly(value, term.dtype) for value in (first, second))
         why = f"the argument of {each.op} is the difference of {numbers}: rounding decides its sign"
-        return Outside(computed.launch, each, computed.evaluator, domain), why
+        return left, why, UNCANCELLED
     return None
 
 

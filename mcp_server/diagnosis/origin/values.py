@@ -95,18 +95,15 @@ class Tensor:
 
 @dataclass
 class ProbedValues:
-    """What `dump_kernel_io` saved (`save=True`) of a failing call. The last run of a repeated launch counts.
+    """What `dump_kernel_io` saved of a failing call. The last run of a repeated launch counts."""
 
-    `launches` is None without probes: only conclusions from the code are then known.
-    """
-
-    launches: Iterable[LaunchValues] | None = None
+    launches: Iterable[LaunchValues]
     _read: dict[Path, _File] = field(default_factory=dict)
 
     @cached_property
     def _seen(self) -> dict[tuple[int, str, str], ArgumentValues]:
         found: dict[tuple[int, str, str], ArgumentValues] = {}
-        for launch in self.launches or ():
+        for launch in self.launches:
             for each in launch.arguments:
                 if launch.launch is not None:
                     found[launch.launch, each.parameter, each.when] = each

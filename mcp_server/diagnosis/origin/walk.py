@@ -101,10 +101,14 @@ Source = Computed | Produced | Given
 
 @dataclass(frozen=True)
 class Walked:
-    """Where a value comes from, and the launches that carried it, the last one first."""
+    """Where a value comes from, and the launches that carried it, the last one first.
+
+    `chosen` is the last term on the way whose element is chosen by an element of another tensor.
+    """
 
     source: Source
     carriers: tuple[int, ...] = ()
+    chosen: Computed | None = None
 
 
 class Walker:
@@ -185,7 +189,10 @@ class Walker:
         """Trace a value back to where it was computed, stopping at anything unknown."""
         at: Computed | Place = start
         carriers: list[int] = []
+        chosen: Computed | None = None
         for _ in range(_HOPS):
+            if isinstance(at, Computed) and any(elements(each.index) for each in elements(at.term)):
+                chosen = at
             try:
                 following = self._next(at)
             except UnknownValue:
@@ -194,7 +201,8 @@ class Walker:
                 break
             carriers.append(following.launch.index)
             at = following
-        return Walked(at if isinstance(at, Computed) else self.source(at), tuple(dict.fromkeys(carriers)))
+        source = at if isinstance(at, Computed) else self.source(at)
+        return Walked(source, tuple(dict.fromkeys(carriers)), chosen)
 
     def _next(self, at: Computed | Place) -> Computed | Place | None:
         """Go one step back. None if the value was computed or given there."""
@@ -246,15 +254,16 @@ class Walker:
                 break
             term, evaluator = chosen
         value, linear = value_of(term, evaluator), _is_linear(term)
-        loaded = list(leaves(term, evaluator)) if _is_nan(value) or (_is_infinite(value) and linear) else []
-        for wanted in (_is_nan, _is_infinite) if linear else (_is_nan,):
+        adds = all(each.op != "mul" for each in parts(term) if isinstance(each, Apply))
+        loaded = list(leaves(term, evaluator)) if _is_nan(value) or (is_infinite(value) and linear) else []
+        for wanted in (_is_nan, is_infinite) if linear else (_is_nan,):
             for element, place in loaded:
                 offset = value_of(element.index, place)
                 if offset is None or not wanted(value_of(element, place)):
                     continue
                 # What an infinity that the model made comes to is told where it is used: `0 * log(0)`. A sum
                 # of infinities of both signs says less than what made the positive one.
-                added = _adds(term) and value_of(element, place) == math.inf
+                added = adds and value_of(element, place) == math.inf
                 followed = wanted is _is_nan or not _is_nan(value) or added
                 if followed or self._as_given(at.launch, element, int(offset)):
                     return element, int(offset)
@@ -346,7 +355,7 @@ def _is_nan(value: Scalar | None) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _is_infinite(value: Scalar | None) -> bool:
+def is_infinite(value: Scalar | None) -> bool:
     return isinstance(value, float) and math.isinf(value)
 
 
@@ -359,11 +368,6 @@ def _is_linear(term: Term) -> bool:
     return all(
         each.op in _LINEAR if isinstance(each, Apply) else each.kind in ("sum", "mean") for each in made
     )
-
-
-def _adds(term: Term) -> bool:
-    """Whether a linear term only adds."""
-    return all(each.op != "mul" for each in parts(term) if isinstance(each, Apply))
 
 
 def _same_value(a: Scalar | None, b: Scalar | None) -> bool:

@@ -144,6 +144,17 @@ def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: ZooPacka
     assert confirmed is not None and "3 output elements" in confirmed.side_effects
 
 
+def test_an_index_that_a_table_of_the_package_holds_is_not_the_callers(zoo: ZooPackage) -> None:
+    """The table is named, with the element that selects it."""
+    case = package_case(zoo("ranker"))
+    held = OffendingElement(kind="constant", label="remap", index=[7], value="-1")
+    chosen = element(7, 0, 3).model_copy(update={"kind": "selector"})
+    case.origin = origin(held, chosen, launch_index=None, result="index", bad_value="-1")
+    found = with_origin(suspect("k", "index_out_of_bounds"), case, 4)
+    assert (found.guilty.kind, found.guilty.name) == ("constant", "remap") and "caller" not in found.summary
+    assert "remap[7] = -1, a constant of the package, selected by args[1][0, 3] = 7" in found.summary
+
+
 @thorough
 def test_of_many_launches_the_one_that_was_seen_to_fail_counts() -> None:
     """Every layer makes the check: they are candidates only, until the origin names the launch."""
