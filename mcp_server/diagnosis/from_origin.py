@@ -328,6 +328,12 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     if condition is None:
         masked = any(each.value in ("True", "False") for each in origin.elements)
         return Fix(text=OPEN_MASK) if masked else None
+    only = condition.low if condition.low == condition.high else None
+    if only is not None and f"<= {only:g}" in origin.expression:
+        return Fix(
+            text=f"compare with `< {only:g}` in place of `<= {only:g}` in the model: the index that belongs "
+            f"to {only:g} is past the end"
+        )
     limit, passes = _limit(condition)
     places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]

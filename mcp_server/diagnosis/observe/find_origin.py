@@ -335,6 +335,8 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     if condition.usual is not None and blamed[0].index:
         return _joined(leaf, (replace_element(leaf, tuple(blamed[0].index), condition.usual),), "")
     complete = origin.element_count <= len(origin.elements)
+    if condition.low is not None and condition.low == condition.high and not complete:
+        return replace(replace_where(leaf, Where(equals=condition.low), good), smallest=True)
     above, below = condition.low is not None, condition.high is not None
     if above != below and (alike == len(blamed) or not complete):
         change = Change("elements", leaf.input, low=good, where=Where(below=good))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from operator import attrgetter
+from operator import attrgetter, eq, ge, gt, le, lt, ne
+from typing import Any
 
 from mcp_server.package.terms.term import (
     Apply,
@@ -199,6 +200,9 @@ class _Writer:
                 return self._applied(term, outer)
 
     def _applied(self, term: Apply, outer: int) -> str:
+        plain = _plainer(term)
+        if plain is not term:
+            return self.text(plain, outer)
         op, args = term.op, term.args
         if op == "cast":
             # Only a cast from float to integer changes a value by more than rounding.
@@ -266,6 +270,44 @@ def wrapped_by(term: Term) -> Term | None:
         case Apply("where", (_, Apply("add", moved), same)) if unwrapped(term) is same:
             return next((each for each in moved if each is not same), None)
     return None
+
+
+_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": lt,
+    "le": le,
+    "gt": gt,
+    "ge": ge,
+    "eq": eq,
+    "ne": ne,
+}
+
+
+def _plainer(term: Apply) -> Term:
+    """Return the term without a choice by constants, a double negation, or a truth compared with 0."""
+    match term:
+        case Apply("where", (Apply(op, (first, second)), yes, no)) if op in _COMPARED:
+            one, other = uncast(first), uncast(second)
+            if isinstance(one, Number) and isinstance(other, Number):
+                return yes if _COMPARED[op](one.value, other.value) else no
+        case Apply("ne", (inner, Number(0))) if inner.dtype == "bool":
+            return inner
+        case Apply("eq", (inner, Number(0))) if inner.dtype == "bool":
+            return Apply("not", (inner,), "bool")
+        case Apply("not", (Apply() as inner,)):
+            inner = _truth(inner)
+            if isinstance(inner, Apply) and inner.op == "not":
+                return inner.args[0]
+            if isinstance(inner, Apply) and inner.op in ("or", "bitor") and inner.dtype == "bool":
+                sides = [_truth(each) for each in inner.args]
+                if all(isinstance(each, Apply) and each.op == "not" for each in sides):
+                    return Apply("and", tuple(children(each)[0] for each in sides), "bool")
+    return term
+
+
+def _truth(term: Term) -> Term:
+    """Return what `_plainer` makes of a term, without casts of truth values."""
+    term = uncast(term) if uncast(term).dtype == "bool" else term
+    return _plainer(term) if isinstance(term, Apply) else term
 
 
 def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:

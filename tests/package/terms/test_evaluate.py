@@ -71,6 +71,21 @@ def test_a_floor_division_that_is_written_out_is_one() -> None:
     assert "where" in say(other, lambda _element: "x")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x >= (0 < 1 ? 0 : -20)", "x >= 0"),
+        ("!(!(x >= 1) || !(x <= 4))", "x >= 1 and x <= 4"),
+        ("!(x < 3 || x > 5)", "not (x < 3 or x > 5)"),
+        ("(x > 2) == 0", "not x > 2"),
+        ("(x > 2) != 0", "x > 2"),
+    ],
+)
+def test_a_condition_is_worded_without_what_decides_nothing(text: str, words: str) -> None:
+    """A choice between constants, double negations, and a truth value compared with 0."""
+    assert say(read(text), lambda _element: "x") == words
+
+
 def test_a_size_is_worded_as_a_model_has_it() -> None:
     """Code that is not understood stays as it is."""
     text = "c10::div_floor_integer(static_cast<int64_t>(s71), static_cast<int64_t>(2L))"
