@@ -113,6 +113,8 @@ class Axes:
     def _combined(self, op: str, left: Whole, right: Whole) -> Whole | None:
         if op == "mul":
             return left * right
+        if op in ("minimum", "maximum") and "@" not in f"{left}{right}":
+            return named(f"{op[:3]}({left}, {right})")
         if op in QUOTIENTS | REMAINDERS and (right - constant(1)).is_positive_or_zero():
             # Truncating and rounding down agree if nothing is negative.
             ends = self.bounds(left)

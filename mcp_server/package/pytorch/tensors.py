@@ -60,7 +60,18 @@ class Tensors:
         self.package, self.wrapper = package, package.wrapper
         self.body = package.wrapper.run  # the function that is being written
         self.scope = Scope()
-        self.taken: set[str] = {"torch", "F", "json", "os", "device", "self", "DTYPES", *HELPERS}
+        self.taken: set[str] = {
+            "torch",
+            "F",
+            "json",
+            "os",
+            "device",
+            "self",
+            "DTYPES",
+            "min",
+            "max",
+            *HELPERS,
+        }
         self.identifiers: dict[str, str] = {}
         self.symbols: set[str] = set()  # of the program
         self.constants = {each.name: each for each in package.package.constants}

@@ -476,13 +476,16 @@ class _Reader(Reader):
 
     def _update(self, syntax: Syntax, base: str, depth: int) -> Fold | Unread:
         """Return the reduction to which an update belongs: its kind, and what each iteration adds."""
-        ranges = self.ranges(depth, whole=True)
-        if not isinstance(syntax, Call | Operation) or not ranges or self.tests:
+        given = syntax.args if isinstance(syntax, Call | Operation) else ()
+        mine = [each for each in given if _is_of(each, base)]
+        if not isinstance(syntax, Call | Operation) or not mine or self.tests:
             return Unread(base)
+        # `tmp_acc0_arr[x0_tail - 0L]` is one accumulator for each lane of an outer loop.
+        lanes = {f"{each.name}_tail" for each in self.loops[:depth] if isinstance(mine[0], Item)}
+        ranges = tuple(each for each in self.ranges(depth, whole=True) if each.name not in lanes)
         kind = _kind(syntax.op if isinstance(syntax, Operation) else syntax.name)
-        operands = [each for each in syntax.args if not _is_of(each, base)]
-        mine = [each for each in syntax.args if _is_of(each, base)]
-        if not kind or not mine or not operands or (isinstance(syntax, Operation) and len(operands) > 1):
+        operands = [each for each in given if not _is_of(each, base)]
+        if not kind or not ranges or not operands or (isinstance(syntax, Operation) and len(operands) > 1):
             return Unread(base)
         body = self.term(operands[0])
         if kind.startswith("arg"):
