@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
-from mcp_server.package.terms.parts import key, parts, say, uncast
+from mcp_server.package.terms.parts import key, parts, rebuilt, say, uncast
 from mcp_server.package.terms.program import (
     Access,
     AccessKind,
@@ -138,7 +138,7 @@ class _Reader(Reader):
         }
         self.lines = kernel.source.split("\n")
         self.scopes = [_Scope(0, given)]
-        self.local: dict[str, list[tuple[str, Term]]] = {}
+        self.local: dict[str, list[tuple[Term | None, Term]]] = {}  # None: the whole array
         self.outer = 0  # number of tests around the lambda being read
         self.returned: list[tuple[Term | None, Term]] = []  # by the lambda being read: a test and a value
 
@@ -188,13 +188,27 @@ class _Reader(Reader):
     def loaded(self, pointer: Term, mask: Term | None = None, other: Term | None = None) -> Term:
         place = place_of(pointer)
         if place.parameter in self.local:
-            wanted = say(place.index)
-            found = (value for index, value in reversed(self.local[place.parameter]) if index in ("", wanted))
-            return next(found, Unread(place.parameter))
+            wanted = say(self._of_current_loops(place.index))
+            for index, value in reversed(self.local[place.parameter]):
+                if index is None or say(self._of_current_loops(index)) == wanted:
+                    return self._of_current_loops(value)
+            return Unread(place.parameter)
         with self.where(mask):
             self.accesses.append(self._access(place, masked=mask is not None))
         value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
         return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
+
+    def _of_current_loops(self, term: Term) -> Term:
+        """Rename the loops of a term to those around this point: vectors and remainder count as one loop."""
+        names = {each.name.removesuffix("_tail"): each.name for each in self.loops}
+        bound = {each.name for fold in parts(term) if isinstance(fold, Fold) for each in fold.ranges}
+
+        def moved(each: Term) -> Term | None:
+            if not isinstance(each, Position) or each.name in bound:
+                return None
+            return replace(each, name=names.get(each.name.removesuffix("_tail"), each.name))
+
+        return rebuilt(term, moved)
 
     def _access(self, place: Place, *, masked: bool = False) -> Access:
         """Describe the access of the current statement as a load."""
@@ -402,7 +416,7 @@ class _Reader(Reader):
             declared = any(
                 s.names.get(place.parameter) is not None and s.depth == len(self.loops) for s in self.scopes
             )
-            kept.append(("" if declared and mode == "plain" else say(place.index), value))
+            kept.append((None if declared and mode == "plain" else place.index, value))
             return
         if not is_address(pointer.dtype):
             self._not_read(self.line, say(pointer))
