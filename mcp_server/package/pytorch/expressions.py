@@ -157,6 +157,13 @@ def is_number(text: str) -> bool:
     return re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) is not None
 
 
+def _unscaled(values: Sequence[Value], dtype: str) -> Value | None:
+    """Return the other factor of a product with 1.0. None for other products."""
+    given = [each for each in values if not (each.scalar and each.text == "1.0")]
+    return given[0] if len(given) == 1 and given[0].dtype == dtype and not given[0].scalar else None
+
+
+_BOTH_ENDS = re.compile(r"\.(?:clamp\(min=(?P<least>[^()]+)\)|relu\(\))\.clamp\(max=(?P<high>[^()]+)\)$")
 INFIX = {op: sign for op, (sign, _) in SIGNS.items() if op not in ("truncdiv", "remainder")}
 INFIX |= {"and": "&", "or": "|"}
 COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -181,11 +188,11 @@ TESTS = ("isnan", "isinf", "signbit")
 
 
 class Operators(Expressions):
-    """Writes operators. `_sums` has the text, dimensions and size of each sum, to recognise means."""
+    """Writes operators. `_sums` has what each sum, divided by this number of elements, is: a mean."""
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         super().__init__(axes, memory)
-        self._sums: dict[str, tuple[str, str, Whole]] = {}
+        self._sums: dict[str, tuple[str, Whole]] = {}
 
     def operated(self, op: str, values: list[Value], dtype: str) -> Value:
         """Apply an operator to these operands. Raise `NotRead` if it cannot be written."""
@@ -224,6 +231,8 @@ class Operators(Expressions):
             values = [self.cast(each, dtype) if each.dtype == "bool" else each for each in values]
         if op == "div" and (mean := self._mean(values)) is not None:
             return mean
+        if op == "mul" and (same := _unscaled(values, dtype)) is not None:
+            return same
         left, right = (self.aligned(each, axes) for each in values)
         if (test := _self_test(op, left, right)) is not None:
             return Value(test, axes, "bool", is_atom=not test.startswith("~"))
@@ -236,14 +245,14 @@ class Operators(Expressions):
         return self.cast(Value(f"{left} {INFIX[op]} {right}", axes, kind, is_atom=False), dtype)
 
     def _mean(self, values: Sequence[Value]) -> Value | None:
-        """Return the mean if a sum is divided by its number of elements; None otherwise."""
+        """Return the mean or variance if a sum is divided by its number of elements; None otherwise."""
         total, count = values
         if total.text not in self._sums or not count.scalar:
             return None
-        text, at, size = self._sums[total.text]
+        text, size = self._sums[total.text]
         told = count.text.removeprefix("float(").removesuffix(")")
         same = told == str(size) or (is_number(told) and float(told) == size.number)
-        return Value(f"{text}.mean({at})", total.axes, total.dtype) if same else None
+        return Value(text, total.axes, total.dtype) if same else None
 
     def _extreme(self, op: str, values: list[Value], axes: tuple[Axis, ...], dtype: str) -> Value:
         if values[0].scalar:
@@ -252,9 +261,11 @@ class Operators(Expressions):
         if second.scalar:
             if is_float(second.dtype) and not is_float(first.dtype):
                 first = self.cast(first, dtype)
-            if op == "maximum" and float(second.text or 0) == 0 if is_number(second.text) else False:
-                return self.cast(Value(f"{first.operand}.relu()", axes, first.dtype), dtype)
             end = "min" if op == "maximum" else "max"
-            return self.cast(Value(f"{first.operand}.clamp({end}={second.text})", axes, first.dtype), dtype)
+            text = f"{first.operand}.clamp({end}={second.text})"
+            text = _BOTH_ENDS.sub(lambda both: f".clamp({both['least'] or '0.0'}, {both['high']})", text)
+            if is_float(first.dtype):
+                text = re.sub(r"\.clamp\(min=0\.0\)$", ".relu()", text)
+            return self.cast(Value(text, axes, first.dtype), dtype)
         left, right = (self.aligned(self.cast(each, dtype), axes) for each in values)
         return Value(f"torch.{op}({left}, {right})", axes, dtype)

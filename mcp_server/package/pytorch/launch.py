@@ -16,7 +16,7 @@ from mcp_server.package.pytorch.axes import NotRead
 from mcp_server.package.pytorch.calls import Alone, Json, place_of, proxy_call, shim_call
 from mcp_server.package.pytorch.kernel import Passed, write_kernel
 from mcp_server.package.pytorch.tensors import Call, Tensors
-from mcp_server.package.pytorch.text import function, printable, without_unused
+from mcp_server.package.pytorch.text import function, printable, put_together, without_unused
 from mcp_server.package.pytorch.views import Tensor, tupled
 from mcp_server.package.terms.blocks import Block
 from mcp_server.package.terms.term import dtype_of
@@ -322,7 +322,7 @@ class Launches(Tensors):
         """Return the line with the call, and the function with only the results that are used."""
         launch = call.launch
         wanted = {name: each for name, each in call.results.items() if self.identifiers[each] in used}
-        lines = without_unused(call.lines, wanted)
+        lines = put_together(without_unused(call.lines, wanted))
         lines += self._laid_out_results(wanted, lines)
         text = "\n".join(lines)
         inside = set(re.findall(r"\b[A-Za-z_]\w*\b", text))

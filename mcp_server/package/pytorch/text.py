@@ -63,58 +63,91 @@ def function(
         body[-1] = f"return {body[-1].partition(' = ')[2]}"
     elif results:
         body.append(f"return {', '.join(results)}")
-    body = put_together(body) or ["pass"]
     text = [f"def {name}({', '.join(parameters)}):"]
     text += [f"{INDENT}# {printable(each)}" for each in shapes]
-    return "\n".join([*text, *(f"{INDENT}{line}" for line in body)])
+    return "\n".join([*text, *(f"{INDENT}{line}" for line in body or ["pass"])])
 
 
 # What a compiler decomposed, over several statements. A rule matches whole lines, including names. Names
 # that it removes must not be used anywhere else.
-_TO_LAST = r"\[(?::, )+None\]"
 _NUMBER = r"[\d.]+(?:e-?\d+)?"
-_TARGET = r"(?P<out>return |\w+ = )"
+_TO_LAST = r"\[(?::, )+None\]"
+_LARGEST = r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
+_CENTRED = r"(?P<a>\w+) = (?P<x>.+)\.mean\(-1\)\n" rf"(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n"
+_FLOAT = r"(?:\.float\(\))?"
+_IN_LINE = r"(?P<out>.*)", r"(?P<rest>.*)$"
+_SCALED = rf"(?P<scores>\w+)(?P<scale> [*/] {_NUMBER})"
+
+
+def _of_scaled(before: str, scaled: str) -> tuple[str, str]:
+    """Return the rule for a softmax of scaled scores, as `prepare_softmax` of the compiler writes it."""
+    again = "(?P=x)" if before else r"\((?P=scores)(?P=scale)\)"
+    lines = [
+        rf"{before}(?P<a>\w+) = \(~{scaled}\.isfinite\(\)\)\.any\(-1\)",
+        r"(?P<b>\w+) = (?P=scores)\.amax\(-1\)",
+        rf"(?P<c>\w+) = {again}\.amax\(-1\)",
+        r"(?P<d>\w+) = ~(?P=a)",
+        rf"(?P<e>\w+) = (?P=scores) - (?P=b){_TO_LAST}",
+        rf"(?:(?P<f>\w+) = (?P=e)(?P=scale)\n)?(?P<g>\w+) = {again} - (?P=c){_TO_LAST}",
+        rf"(?P<h>\w+) = torch\.where\((?P=d){_TO_LAST}, (?:(?P=f)|\((?P=e)(?P=scale)\)), (?P=g)\)",
+        r"(?P<i>\w+) = (?P=h)\.exp\(\)\.sum\(-1\)",
+        rf"{_IN_LINE[0]}(?P=h)\.exp\(\) / (?P=i){_TO_LAST}{_IN_LINE[1]}",
+    ]
+    return "\n".join(lines), r"\g<out>(\g<scores>\g<scale>).softmax(-1)\g<rest>"
+
+
 _RULES = [
     (
-        # softmax
-        r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
-        rf"(?P<b>\w+) = \((?P=x) - (?P=a){_TO_LAST}\)\.exp\(\)\n"
-        r"(?P<c>\w+) = (?P=b)\.sum\(-1\)\n"
-        rf"{_TARGET}(?P=b) / (?P=c){_TO_LAST}$",
-        r"\g<out>\g<x>.softmax(-1)",
+        # softmax, whose exponentials may be computed twice
+        rf"{_LARGEST}(?P<b>\w+) = \((?P=x) - (?P=a){_TO_LAST}\)\.exp\(\)\n(?P<c>\w+) = (?P=b)\.sum\(-1\)\n"
+        rf"{_IN_LINE[0]}(?P=b) / (?P=c){_TO_LAST}{_IN_LINE[1]}",
+        r"\g<out>\g<x>.softmax(-1)\g<rest>",
     ),
     (
-        # softmax whose exponentials are computed twice
-        r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
-        rf"(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n"
-        r"(?P<c>\w+) = (?P=b)\.exp\(\)\.sum\(-1\)\n"
-        rf"{_TARGET}(?P=b)\.exp\(\) / (?P=c){_TO_LAST}$",
-        r"\g<out>\g<x>.softmax(-1)",
+        rf"{_LARGEST}(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n(?:(?P<d>\w+) = (?P=b)\.exp\(\)\n)?"
+        rf"(?P<c>\w+) = (?P=b)\.exp\(\)\.sum\(-1\)\n"
+        rf"{_IN_LINE[0]}(?:(?P=b)\.exp\(\)|(?P=d)) / (?P=c){_TO_LAST}{_IN_LINE[1]}",
+        r"\g<out>\g<x>.softmax(-1)\g<rest>",
     ),
+    _of_scaled(rf"(?P<x>\w+) = {_SCALED}\n", "(?P=x)"),
+    _of_scaled("", rf"\({_SCALED}\)"),
     (
         # log softmax
-        r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
-        rf"(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n"
-        r"(?P<c>\w+) = (?P=b)\.exp\(\)\.sum\(-1\)\n"
-        rf"{_TARGET}(?P=b) - (?P=c)\.log\(\){_TO_LAST}$",
-        r"\g<out>\g<x>.log_softmax(-1)",
+        rf"{_LARGEST}(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n(?P<c>\w+) = (?P=b)\.exp\(\)\.sum\(-1\)\n"
+        rf"(?:(?P<d>\w+) = (?P=c)\.log\(\)\n)?"
+        rf"{_IN_LINE[0]}(?P=b) - (?:(?P=c)\.log\(\)|(?P=d)){_TO_LAST}{_IN_LINE[1]}",
+        r"\g<out>\g<x>.log_softmax(-1)\g<rest>",
+    ),
+    (
+        # logsumexp
+        rf"{_LARGEST}(?:(?P<b>\w+) = (?P=a)\.abs\(\)\n)?"
+        r"(?P<c>\w+) = (?:(?P=a)\.abs\(\)|(?P=b)) == float\(\"inf\"\)\n"
+        r"(?P<d>\w+) = torch\.where\((?P=c), 0\.0, (?P=a)\)\n"
+        rf"(?P<e>\w+) = \((?P=x) - (?P=d){_TO_LAST}\)\.exp\(\)\.sum\(-1\)\n"
+        rf"{_IN_LINE[0]}(?P=e)\.log\(\) \+ (?P=d){_IN_LINE[1]}",
+        r"\g<out>\g<x>.logsumexp(-1)\g<rest>",
     ),
     (
         # layer norm
-        r"(?P<a>\w+) = (?P<x>.+)\.mean\(-1\)\n"
-        rf"(?P<b>\w+) = (?P=x) - (?P=a){_TO_LAST}\n"
-        rf"{_TARGET}\(\((?P=b) \* \(\((?P=b) \* (?P=b)\)\.mean\(-1\) \+ (?P<eps>{_NUMBER})\)"
-        rf"\.rsqrt\(\){_TO_LAST}\) \* (?P<w>\w+)\) \+ (?P<bias>\w+)$",
-        r"\g<out>F.layer_norm(\g<x>, \g<w>.shape, \g<w>, \g<bias>, \g<eps>)",
+        rf"{_CENTRED}{_IN_LINE[0]}\(\((?P=b) \* \(\((?P=b) \* (?P=b)\)\.mean\(-1\) \+ (?P<eps>{_NUMBER})\)"
+        rf"\.rsqrt\(\){_TO_LAST}\) \* (?P<w>\w+)(?P<f>{_FLOAT})\) \+ (?P<bias>\w+{_FLOAT}){_IN_LINE[1]}",
+        r"\g<out>F.layer_norm(\g<x>, \g<w>.shape, \g<w>\g<f>, \g<bias>, \g<eps>)\g<rest>",
     ),
     (
         # RMS norm
-        rf"(?P<a>){_TARGET}\((?P<x>\w+) \* \(\((?P=x) \* (?P=x)\)\.mean\(-1\) \+ (?P<eps>{_NUMBER})\)"
-        rf"\.rsqrt\(\){_TO_LAST}\) \* (?P<w>\w+)$",
-        r"\g<out>F.rms_norm(\g<x>, \g<w>.shape, \g<w>, \g<eps>)",
+        rf"{_IN_LINE[0]}\((?P<x>\w+|\(.+\)) \* \(\((?P=x) \* (?P=x)\)\.mean\(-1\) \+ (?P<eps>{_NUMBER})\)"
+        rf"\.rsqrt\(\){_TO_LAST}\) \* (?P<w>\w+)(?P<f>{_FLOAT}){_IN_LINE[1]}",
+        r"\g<out>F.rms_norm(\g<x>, \g<w>.shape, \g<w>\g<f>, \g<eps>)\g<rest>",
+    ),
+    (
+        # mean and variance
+        r"(?P<out>\w+) = (?P<x>.+)\.mean\((?P<at>.+)\)\n(?P<b>\w+) = (?P=x) - (?P=out)\[[:, None]+\]\n"
+        r"(?P<c>\w+) = \((?P=b) \* (?P=b)\)\.mean\((?P=at)\)$",
+        r"\g<c>, \g<out> = torch.var_mean(\g<x>, \g<at>, correction=0)",
     ),
 ]
 _COMPILED = [(re.compile(f"^{pattern}", re.M), written) for pattern, written in _RULES]
+_MADE = re.compile(r"^(\w+) = ", re.M)
 
 
 def put_together(lines: Sequence[str]) -> list[str]:
@@ -122,10 +155,11 @@ def put_together(lines: Sequence[str]) -> list[str]:
     text = "\n".join(lines)
     for pattern, written in _COMPILED:
         for found in list(pattern.finditer(text)):
-            names = [name for key in "abc" if (name := found.groupdict().get(key))]
-            outside = text[: found.start()] + text[found.end() :]
-            if found[0] in text and not any(re.search(rf"\b{name}\b", outside) for name in names):
-                text = text.replace(found[0], found.expand(written), 1)
+            made = found.expand(written)
+            changed = text.replace(found[0], made, 1)
+            gone = set(_MADE.findall(found[0])) - set(re.findall(r"\w+", made.partition(" = ")[0]))
+            if found[0] in text and not any(re.search(rf"\b{name}\b", changed) for name in gone):
+                text = changed
     return text.split("\n") if text else []
 
 

@@ -200,6 +200,8 @@ class Values(Operators):
         other = Value(f"~{held.operand}", held.axes, "bool", is_atom=False)
         right = self.value(second, place, (other, *nested) if loads[1] else guards)
         axes = self.axes.ordered([*held.axes, *left.axes, *right.axes])
+        if left.text == right.text:
+            return self.cast(left, term.dtype)
         kinds = [each.dtype for each in (left, right) if not each.scalar]
         kind = promoted(*kinds) if kinds else "scalars"
         text = f"torch.where({', '.join(self.aligned(each, axes).strip() for each in (held, left, right))})"
@@ -264,15 +266,18 @@ class Values(Operators):
                 return Value(f"{text}.sum({after}dtype=torch.{dtype})", left, dtype)
             total = self.named(Value(f"{text}.sum({at})", left, dtype), "total")
             if not lacking:
-                self._sums[total.text] = (text, at, product(axis.size for axis in there))
+                self._sums[total.text] = (f"{text}.mean({at})", product(axis.size for axis in there))
             return total
         if kind in REDUCED:
             found = "bool" if kind in ("any", "all") else value.dtype
             return self.cast(Value(f"{text}.{REDUCED[kind]}({at})", left, found), dtype)
         if kind == "m2":
             count = " * ".join(operand(axis.size) for axis in there)
-            spread = f"{text}.var({after}correction=0) * {count}"
-            return self.cast(Value(spread, left, value.dtype, is_atom=False), dtype)
+            variance = f"{text}.var({after}correction=0)"
+            spread = Value(f"{variance} * {count}", left, value.dtype, is_atom=False)
+            spread = self.named(self.cast(spread, dtype), "spread")
+            self._sums[spread.text] = (variance, product(axis.size for axis in there))
+            return spread
         if kind == "prod":
             for dim in sorted(dims, reverse=True):
                 text = f"{text}.prod({dim})"
