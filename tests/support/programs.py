@@ -9,19 +9,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from mcp_server.package.launches import shim_operator
 from mcp_server.package.pytorch.program import PytorchProgram
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.worker.decompiled import overload_of, schema_of
 from tests.conftest import CACHE, compiled_once
 from tests.package.archives import write
 from tests.recorded import RECORDINGS
-
-
-def schemas_of(view: PackageView) -> Mapping[str, Any]:
-    """The operators that a package calls, as the installed torch declares them."""
-    shims = {shim_operator(each.callee) for each in view.wrapper.launches if each.kind != "cpp"}
-    return {shim: schema_of(shim, *found) for shim in shims if (found := overload_of(shim)) is not None}
 
 
 def run_program(program: PytorchProgram, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:

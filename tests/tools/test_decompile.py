@@ -98,14 +98,10 @@ def test_a_program_raises_what_the_kernel_asserts(zoo: ZooPackage, tmp_path: Pat
     assert "launch 0: index 32 at [" in found["error"] and "0 <= index < 32" in found["error"]
 
 
-def test_a_softmax_is_put_together(zoo: ZooPackage) -> None:
-    """It is one line, though the kernel has dozens."""
-    assert ".softmax(-1)" in write_program(view_package(zoo("ranker"))).text
-
-
 @thorough
 def test_layer_norms_are_put_together(zoo: ZooPackage) -> None:
-    """Each is one line, and launches have few."""
+    """A layer norm or softmax is one line, launches have few, and a result has the name of its module."""
+    assert ".softmax(-1)" in write_program(view_package(zoo("ranker"))).text
     norms = write_program(view_package(zoo("norms")))
     assert norms.text.count("F.layer_norm(") >= 5 and "F.gelu(" in norms.text
     lines = sorted(len(each.lines) for each in norms.launches if each.name)

@@ -17,6 +17,7 @@ from mcp_server.package.pytorch.calls import Alone, Json, place_of, proxy_call, 
 from mcp_server.package.pytorch.kernel import Passed, write_kernel
 from mcp_server.package.pytorch.tensors import Call, Tensors
 from mcp_server.package.pytorch.text import function, printable, put_together, without_unused
+from mcp_server.package.pytorch.values import LOCAL
 from mcp_server.package.pytorch.views import Tensor, tupled
 from mcp_server.package.terms.blocks import Block
 from mcp_server.package.terms.term import dtype_of
@@ -26,11 +27,14 @@ from mcp_server.package.wrapper import grouped
 from mcp_server.worker.events import Schema
 
 Node: TypeAlias = Launch | Transfer
-_VIEW = re.compile(
-    r"(?:view|reshape|flatten|unflatten|squeeze|unsqueeze|transpose|t|permute|expand|select|slice|unbind"
-    r"|chunk|split|contiguous|to|detach)(?:_\d+)?"
+_SHARES = (
+    "(?:view|reshape|flatten|unflatten|squeeze|unsqueeze|transpose|t|permute|expand|select|slice|unbind|chunk"
+    "|split|contiguous|to|detach|clone|to_copy|unsafe_view)"
 )
-"""Nodes whose results only share or copy memory."""
+"""Operators whose results only share or copy memory."""
+_VIEW = re.compile(rf"{_SHARES}(?:_\d+)?")
+_VIEWS = re.compile(rf"(?<![a-z0-9])_*{_SHARES}(?![a-z0-9])_*")
+_LONG_NAME = 32
 
 
 class Lifetimes:
@@ -135,6 +139,7 @@ class Launches(Tensors):
         self.schemas, self.lifetimes = schemas, Lifetimes(self.body)
         self.functions: list[str] = []
         self.launches: list[WrittenLaunch] = []
+        self.names: dict[str, str] = {}  # better ones for `buf3` of the wrapper
         self.by_memory: set[str] = set()  # variables whose memory a statement below addresses
         self.told, self.fused = set[str](), ""  # the nodes and the names of the kernels above
 
@@ -156,7 +161,8 @@ class Launches(Tensors):
             if places
             else ", ".join(self._nodes(launch))
         )
-        line = f"# launch {launch.index}" + (f": {where}" if where else "")
+        made = ", ".join(each for each in launch.writes if each not in self.constants)
+        line = f"# launch {launch.index}" + (f" ({made})" if made else "") + (f": {where}" if where else "")
         self.scope.lines.append(printable(line)[:110].rstrip())
 
     def _nodes(self, launch: Launch) -> list[str]:
@@ -194,6 +200,8 @@ class Launches(Tensors):
         takes, gives = list(written.tensors), list(written.out)
         if written.results:
             self.scope.names.update({each: self.identifier(each) for each in written.results if each})
+            if len(written.results) == 1:
+                self._name(written.results[0], launch)
             line = f"{', '.join(self.scope.names.get(each, '_') for each in written.results)} = {line}"
             # Seeds and similar results that nobody reads belong to the operator.
             gives = [each if self.lifetimes.is_read_after(each, launch) else "" for each in written.results]
@@ -223,6 +231,7 @@ class Launches(Tensors):
         new = len(outs) == 1 and first.target not in operands and self.lifetimes.may_be_new(first, launch)
         if new and first.target and "torch.ops." not in line and self._is_dense(first.target):
             name = self.scope.names[first.target] = self.identifier(first.target)
+            self._name(first.target, launch)
             return f"{name} = {line}"
         given = ", ".join(f"out={self.tensor(each)}" for each in outs)
         return f"{line[:-1]}, {given})"
@@ -250,19 +259,23 @@ class Launches(Tensors):
                 by_name[passed[argument.name].tensor.text] = argument
             elif argument.name and argument.kind in ("symbol", "scalar"):
                 sizes[argument.name] = self.whole(argument.expression)
-        made = write_kernel(kernel, passed, sizes, f"launch {launch.index}")
-        reads = {name: self.tensor(by_name[name]) for name in made.reads}
+        written = write_kernel(kernel, passed, sizes, f"launch {launch.index}")
+        kept = {passed[each].tensor.text for each in written.results}
+        for text, argument in by_name.items():
+            if argument.role != "read" and text not in kept and argument.target in self.body.buffers:
+                self._in_memory_of(argument.target or "")
+        reads = {name: self.tensor(by_name[name]) for name in written.reads}
         results = {
             name: by_name[passed[parameter].tensor.text].target or ""
-            for parameter, name in made.results.items()
+            for parameter, name in written.results.items()
         }
-        self.scope.names.update({each: self._result_identifier(each, launch) for each in results.values()})
+        self.scope.names.update({each: self.identifier(each) for each in results.values()})
         shapes = {
             each.text: f"{each.dtype or 'flat '}[{', '.join(map(str, each.sizes))}]"
             for each in (one.tensor for one in passed.values())
         }
         name = self._function_name(launch)
-        self.scope.lines.append(Call(launch, name, made.lines, reads, results, shapes, by_name))
+        self.scope.lines.append(Call(launch, name, written.lines, reads, results, shapes, by_name))
 
     def _passed(self, target: str, argument: Argument, launch: Launch) -> Passed:
         """Return the tensor of one parameter, under its name in the function."""
@@ -276,14 +289,31 @@ class Launches(Tensors):
         new = argument.role != "read" and self.lifetimes.may_be_new(argument, launch)
         return Passed(tensor, new, self.lifetimes.is_written_after(target, launch))
 
-    def _result_identifier(self, target: str, launch: Launch) -> str:
-        """Name a tensor that a launch creates. Use the model's name for the value if there is one."""
-        source = launch.sources[-1] if launch.sources and len(launch.writes) == 1 else ""
-        return self.identifier(target, source if source.isidentifier() else "")
+    def _name(self, target: str, launch: Launch) -> None:
+        """Name a new tensor after the module whose weights the launch takes, or its operator: `softmax_3`."""
+        weights = [self.fqn(each) for each in launch.reads if each in self.constants]
+        modules = {each.rpartition(".")[0] for each in weights}
+        fused = launch.kernel in self.wrapper.kernels
+        nodes = [each for each in launch.sources if not _VIEW.fullmatch(each)]
+        operator = _VIEWS.sub("", f"_{_operators(launch)}").strip("_") if fused else (nodes or [""])[-1]
+        wanted = f"{re.sub(r'_[0-9]+$', '', operator)}_{launch.index}" if operator else ""
+        if len(modules) == 1 and len(weights) > fused:  # a kernel may copy a weight for another launch
+            wanted = modules.pop()
+        if wanted and len(wanted) <= _LONG_NAME and not LOCAL.fullmatch(wanted):
+            plain = self.identifier(target)
+            self.names.setdefault(plain, self.identifier(f"name of {plain}", wanted))
+
+    def _in_memory_of(self, target: str) -> None:
+        """Give a tensor that is written in place of another one its own name."""
+        buffer = self.body.buffers[target]
+        if buffer.kind == "moved" and target not in self.scope.names:
+            name, before = self.identifier(target), self.variable(target)
+            self.scope.lines.append(f"{name} = {before}  # the same memory")
+            self.in_place.add(target)
+            self.scope.names[target] = name
 
     def _function_name(self, launch: Launch) -> str:
-        short = re.sub(r"^(?:cpp|triton)(?:_(?:poi|per|red|tem|mm))?_(?:fused_)?|_\d+$", "", launch.kernel)
-        words = re.sub(r"\W+", "_", short).strip("_").replace("native_", "")[:40].strip("_")
+        words = _operators(launch)[:40].strip("_")
         return self.identifier(
             f"function {launch.function} {launch.index}", f"launch_{launch.index}_{words}".rstrip("_")
         )
@@ -322,6 +352,8 @@ class Launches(Tensors):
         """Return the line with the call, and the function with only the results that are used."""
         launch = call.launch
         wanted = {name: each for name, each in call.results.items() if self.identifiers[each] in used}
+        if len(wanted) == 1:
+            self._name(next(iter(wanted.values())), launch)
         lines = put_together(without_unused(call.lines, wanted))
         lines += self._laid_out_results(wanted, lines)
         text = "\n".join(lines)
@@ -341,6 +373,12 @@ class Launches(Tensors):
         self.by_memory |= {_base(one) for name, one in zip(reads, given, strict=True) if _writes(name, text)}
         made = f"{', '.join(self.identifiers[each] for each in wanted.values())} = " if wanted else ""
         return f"{made}{call.name}({', '.join([*given, *symbols])})"
+
+
+def _operators(launch: Launch) -> str:
+    """Return `softmax_add` for the kernel `cpp_fused__softmax_add_3`."""
+    short = re.sub(r"^(?:cpp|triton)(?:_(?:poi|per|red|tem|mm))?_(?:fused_)?|_\d+$", "", launch.kernel)
+    return re.sub(r"\W+", "_", short).strip("_").replace("native_", "")
 
 
 def _writes(name: str, text: str) -> bool:

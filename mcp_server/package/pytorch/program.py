@@ -137,16 +137,21 @@ class _Writer(Launches):
         inputs = self.wrapper.inputs()
         labels = {each.name: each.path for each in self.package.package.inputs}
         for name in (buffer.name for _, buffer in sorted(inputs.items())):
-            self.identifier(name, _plain(labels.get(name)) or name)
+            self.identifier(name, labels.get(name) or name)
         parameters = [self.identifier(buffer.name) for _, buffer in sorted(inputs.items())]
         folding = self._body(self.wrapper.folding, folds=True) if self.wrapper.folding else []
         self.launches = [replace(each, alone=None, folds=True) for each in self.launches]
         self.scope = Scope()
         forward = self._body(self.wrapper.run)
         self.functions.reverse()
-        text = self._text(parameters, folding, forward)
-        launches = tuple(sorted(self.launches, key=lambda each: each.index))
-        return PytorchProgram(text, launches, tuple(parameters))
+        text = self._renamed(self._text(parameters, folding, forward))
+        launches = (replace(each, lines=tuple(map(self._renamed, each.lines))) for each in self.launches)
+        in_order = tuple(sorted(launches, key=lambda each: each.index))
+        return PytorchProgram(text, in_order, tuple(parameters))
+
+    def _renamed(self, text: str) -> str:
+        """Replace `buf3`, except in the comments that say which launch writes it."""
+        return re.sub(r"# launch .*|\bbuf\w+", lambda found: self.names.get(found[0], found[0]), text)
 
     def _returned(self) -> str:
         names = []
@@ -257,6 +262,8 @@ class _Writer(Launches):
                 continue
             used |= set(re.findall(r"\b[A-Za-z_]\w*\b", text.partition("#")[0]))
             self.by_memory |= {name for each in _BY_MEMORY for name in re.findall(each, text)}
+            if (same := _SAME.fullmatch(text)) and same["name"] in self.by_memory:
+                self.by_memory.add(same["of"])
             found.append(text)
         return indented(found[::-1])
 
@@ -288,6 +295,7 @@ class _Writer(Launches):
 
 _BY_MEMORY = (r"\b(?:strided|flat)\((\w+)", r"\bout=(\w+)", r"^(\w+)\S*\.(?:copy|zero)_\(")
 """Variables in a statement whose memory it addresses, whatever their layout."""
+_SAME = re.compile(r"(?P<name>\w+) = (?P<of>\w+)  # the same memory")
 
 
 @dataclass(frozen=True)
@@ -312,14 +320,11 @@ def _operators(name: str) -> str:
     return re.sub(r"^launch_\d+_", "", name)
 
 
-_OWN = re.compile(r"\b(?:(?<=def )launch_\d+\w*|buf\d+\w*|arg\d+\w*|arr\d+\w*)\b")
-
-
 def _names_of(function: str) -> list[str]:
-    """Return the names in a function that other launches do not share: its own, its parameters, buffers."""
-    head = re.match(r"def (?P<name>\w+)\((?P<parameters>.*)\):", function)
-    given = [head["name"], *(each.strip() for each in head["parameters"].split(","))] if head else []
-    return list(dict.fromkeys([*(each for each in given if each), *_OWN.findall(function)]))
+    """Return the names that a function defines: its own, its parameters, its variables."""
+    head, _, body = function.partition(":\n")
+    made = (name for targets in re.findall(r"^ +([\w, ]+) = ", body, re.M) for name in targets.split(", "))
+    return list(dict.fromkeys([*re.findall(r"\w+", head.removeprefix("def ")), *made]))
 
 
 def _common_names(function: str) -> str:
@@ -334,8 +339,3 @@ def _with_names(own: Sequence[str], theirs: Sequence[str], line: int) -> str:
     """Return a line of another function, in the names of this one."""
     names = dict(zip(_names_of("\n".join(theirs)), _names_of("\n".join(own)), strict=False))
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda found: names.get(found[0], found[0]), theirs[line])
-
-
-def _plain(path: str | None) -> str:
-    """Return the name of a keyword input. Empty for `args[0]`, which is not a readable name."""
-    return path if path is not None and path.isidentifier() else ""

@@ -73,6 +73,7 @@ class Tensors:
             *HELPERS,
         }
         self.identifiers: dict[str, str] = {}
+        self.in_place = set[str]()  # variables that are written in the memory of another one
         self.symbols: set[str] = set()  # of the program
         self.constants = {each.name: each for each in package.package.constants}
 
@@ -280,6 +281,6 @@ class Tensors:
         buffer = self.body.buffers.get(target)
         if buffer is None or buffer.kind in ("input", "constant") or given != self.identifiers.get(target):
             return given
-        if self.is_of_operator(target):
+        if target in self.in_place or self.is_of_operator(target):
             return given
         return f"laid_out({given}, {tupled(self.layout(target)[1])})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -43,6 +44,8 @@ MOST_LISTED = 64  # elements of a constant that are written out
 REDUCED = {"mean": "mean", "max": "amax", "min": "amin", "any": "any", "all": "all"}
 NESTED = Value("nested", (), "bool")
 """Beside the innermost test under which a value is computed: there are outer ones, too."""
+LOCAL = re.compile(r"(?:[a-z]|total|largest|least|mean|spread|product|mask|old|lane)\d*_*")
+"""The names that a function gives to its own values."""
 HINTS = {"sum": "total", "max": "largest", "min": "least", "mean": "mean", "m2": "spread", "prod": "product"}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from mcp_server.package.pytorch.axes import NotRead, plain_name
 from mcp_server.package.terms.parts import children
 from mcp_server.package.terms.program import Store
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread, is_float
 from mcp_server.package.terms.whole import Whole, constant, product
 
 _TYPICAL = 97  # a size by which symbolic strides are ordered
@@ -255,7 +255,7 @@ class Structures:
             inner: tuple[object, ...]
             match term:
                 case Number(value=value, dtype=dtype):
-                    inner = ("number", repr(value), dtype)
+                    inner = ("number", repr(value), dtype if is_float(dtype) else "")
                 case Position(name=name):
                     inner = ("position", plain_name(name))
                 case Size(name=name):
@@ -276,19 +276,12 @@ class Structures:
         return self._identity[term]
 
     def count(self, *terms: Term) -> None:
-        """Count uses, so that terms used twice get a name."""
-        seen: set[int] = set()
+        """Count uses, so that terms used twice get a name. A term that has one is not looked into again."""
         for term in terms:
-            self._count(term, seen)
-
-    def _count(self, term: Term, seen: set[int]) -> None:
-        number = self.identity(term)
-        self.uses[number] = self.uses.get(number, 0) + 1
-        if number in seen:
-            return
-        seen.add(number)
-        for each in (term.body,) if isinstance(term, Fold) else children(term):
-            self._count(each, seen)
+            number = self.identity(term)
+            self.uses[number] = self.uses.get(number, 0) + 1
+            if self.uses[number] == 1:
+                self.count(*((term.body,) if isinstance(term, Fold) else children(term)))
 
     def is_shared(self, term: Term) -> bool:
         """Whether a term was counted twice."""

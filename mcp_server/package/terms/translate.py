@@ -325,6 +325,8 @@ def operator(op: str, args: tuple[Term, ...]) -> Term:
     types = [argument.dtype for argument in args]
     if op == "neg" and isinstance(args[0], Number):
         return replace(args[0], value=-args[0].value)
+    if op == "add" and args[1] == Number(0, "int64") and types[0] == "int64":
+        return args[0]  # the first lane of a vector
     if all(dtype == "bool" for dtype in types):
         op = {"bitand": "and", "bitor": "or", "bitnot": "not", "bitxor": "ne"}.get(op, op)
     if op in ("and", "or"):

@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from benchmarks.decompiled import schemas_of
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
-from tests.support.programs import assert_program_agrees, schemas_of
+from tests.support.programs import assert_program_agrees
 from tests.zoo.names import THOROUGH
 
 
