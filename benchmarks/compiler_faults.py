@@ -52,7 +52,6 @@ def outcome(program: Program, device: str, directory: Path) -> dict[str, object]
         "kind": [one.kind for one in found.decisions],
         "named": [", ".join(one.rewrites) or one.operator or one.name for one in found.decisions],
         "compiles": found.compiles,
-        "workaround": workaround.code if workaround else "",
         "whole": workaround.whole if workaround else "",
         "price": workaround.price if workaround else None,
         "seconds": round(time.monotonic() - start, 1),

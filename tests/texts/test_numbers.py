@@ -7,7 +7,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
@@ -236,73 +235,54 @@ def test_proven_verdicts_on_two_defects_are_the_sum_of_their_table() -> None:
     assert [sum(int(cell[side]) for cell in cells) for side in (0, 1)] == [32, 32]
 
 
+AGENTS = (ROOT / "benchmarks" / "agents.md").read_text()
+
+
+def tasks_of(head: str) -> list[list[list[int]]]:
+    """The numbers in the cells of a table of tasks, column by column."""
+    rows = AGENTS.partition(head)[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [[[int(n) for n in re.findall(r"\d+", cell)] for cell in row.split("|")[2:-1]] for row in rows]
+    return [list(column) for column in zip(*cells, strict=True)]
+
+
 @pytest.mark.parametrize(
-    ("held", "sides", "gained"),
+    ("head", "gained"),
     [
-        (kept("readers"), ("with", "without"), "{} calls and {} minutes with it, {} and {} without"),
         (
-            kept("readers")["second"],
-            ("with", "corrected", "without"),
+            "| package | with the pack: calls, seconds | without: calls, seconds |",
+            "{} calls and {} minutes with it, {} and {} without",
+        ),
+        (
+            "| task | with: calls, seconds | corrected | without |",
             "{} calls and {} minutes, {} and {} without",
         ),
     ],
     ids=["first", "second"],
 )
-def test_readers_are_counted_from_their_packages(
-    held: dict[str, Any], sides: tuple[str, ...], gained: str
-) -> None:
-    """Calls and seconds of both pages in benchmarks/ are those that were kept.
+def test_what_agents_took_is_the_sum_of_their_tasks(head: str, gained: str) -> None:
+    """Calls and minutes of a set, on its page and where they are quoted.
 
     The second set holds tasks that were asked at first sight, and again after mending.
     """
-    packages = held["packages"]
-    page = (ROOT / "benchmarks" / "agents.md").read_text()
-    calls = [[package[side]["calls"] for package in packages] for side in sides]
-    seconds = [[package[side]["seconds"] for package in packages] for side in sides]
-    rows = {
-        "calls, all and median": [f"{sum(each)}, {median(each):.0f}" for each in calls],
-        "minutes, all": [f"{sum(each) / 60:.1f}" for each in seconds],
-        "seconds a package, median": [f"{median(each):.0f}" for each in seconds],
-    }
-    for package in packages:
-        rows[package["kind"]] = [f"{package[side]['calls']}, {package[side]['seconds']}" for side in sides]
-        assert all(package[side]["solved"] for side in sides)
-    for title, cells in rows.items():
-        assert f"| {title} | {' | '.join(cells)} |" in page
-    totals = [told for n in (-2, -1) for told in (sum(calls[n]), f"{sum(seconds[n]) / 60:.1f}")]
+    columns = [list(zip(*column, strict=True)) for column in tasks_of(head)]
+    for title, cells in {
+        "calls, all and median": [f"{sum(calls)}, {median(calls):.0f}" for calls, _ in columns],
+        "minutes, all": [f"{sum(seconds) / 60:.1f}" for _, seconds in columns],
+        "seconds a package, median": [f"{median(seconds):.0f}" for _, seconds in columns],
+    }.items():
+        assert f"| {title} | {' | '.join(cells)} |" in AGENTS
+    totals = [told for calls, seconds in columns[-2:] for told in (sum(calls), f"{sum(seconds) / 60:.1f}")]
     assert gained.format(*totals) in (ROOT / "benchmarks" / "README.md").read_text()
 
 
-def test_runs_of_the_third_set_are_counted_from_their_packages() -> None:
-    """Each run's calls, minutes and tasks that a blind reader found solved, or that it was not graded."""
-    held = kept("readers")["third"]["packages"]
-    page = (ROOT / "benchmarks" / "agents.md").read_text()
-    found: dict[str, list[str]] = {
-        "solved, graded blind": [],
-        "calls in each run": [],
-        "minutes in each run": [],
-    }
-    totals = []
-    for side in ("with", "without"):
-        runs = [
-            {name: [each[side][name][n] for each in held] for name in ("calls", "seconds", "solved")}
-            for n in range(3)
-        ]
-        graded = [[one for one in run["solved"] if one is not None] for run in runs]
-        solved = [f"{sum(one)} of {len(one)}" if one else "not graded" for one in graded]
-        found["solved, graded blind"].append(", ".join(solved))
-        found["calls in each run"].append(", ".join(str(sum(run["calls"])) for run in runs))
-        found["minutes in each run"].append(", ".join(f"{sum(run['seconds']) / 60:.1f}" for run in runs))
-        totals.append(sum(sum(run["calls"]) for run in runs))
-    for title, cells in found.items():
-        assert f"| {title} | {cells[0]} | {cells[1]} |" in page
-    for each in held:
-        pair = [
-            f"{', '.join(map(str, s['calls']))}; {median(s['seconds'])}"
-            for s in (each["with"], each["without"])
-        ]
-        assert f"| {each['kind']} | {pair[0]} | {pair[1]} |" in page
-    assert f"{totals[0]} calls, {totals[1]} without |" in (ROOT / "benchmarks" / "README.md").read_text()
+def test_calls_of_the_third_set_are_the_sum_of_their_tasks() -> None:
+    """Each run's calls; a cell ends with the median of the seconds."""
+    columns = tasks_of("| task | with: calls of three runs; median seconds | without |")
+    runs = [[sum(calls) for calls in zip(*column, strict=True)][:3] for column in columns]
+    told = " | ".join(", ".join(map(str, each)) for each in runs)
+    assert f"| calls in each run | {told} |" in AGENTS
+    with_it, without = map(sum, runs)
+    assert f"{with_it} calls, {without} without |" in (ROOT / "benchmarks" / "README.md").read_text()
 
 
 def test_the_package_requires_the_supported_releases() -> None:
