@@ -1,9 +1,9 @@
-class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
-  public:
-    CUfunction triton_per_fused_argmax_2{nullptr};
-    CUfunction triton_poi_fused_1{nullptr};
-    CUfunction triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3{nullptr};
-    CUfunction triton_poi_fused_add_embedding_mul_0{nullptr};
+
+
+
+
+
+
 };
 
 
@@ -53,8 +53,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor,
+
+
     bool initialization
 ) {
 
@@ -125,9 +125,9 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
     uint32_t grid_1 = ((ynumel + (64 - 1)) / (64));
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_poi_fused_add_embedding_mul_0 == nullptr) {
+
         kernels_.triton_poi_fused_add_embedding_mul_0 = loadKernel("/cache/cg2kio6w.cubin", "triton_poi_fused_add_embedding_mul_0", 0, cubin_dir_);
-    }
+
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
     CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -135,7 +135,7 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
     int32_t var_4 = xnumel;
 
 
-    void* kernel_args_[] = {&var_0, &var_1, &var_2, &var_3, &var_4, &global_scratch_scratch_5, &profile_scratch_scratch_6};
+
     launchKernel(kernels_.triton_poi_fused_add_embedding_mul_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
@@ -209,14 +209,14 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_poi_fused_1 == nullptr) {
+
         kernels_.triton_poi_fused_1 = loadKernel("/cache/cmd6b4aa.cubin", "triton_poi_fused_1", 0, cubin_dir_);
-    }
+
     CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_8 = xnumel;
 
 
-    void* kernel_args_[] = {&var_7, &var_8, &global_scratch_scratch_9, &profile_scratch_scratch_10};
+
     launchKernel(kernels_.triton_poi_fused_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
@@ -278,16 +278,16 @@ static inline void call_triton_per_fused_argmax_2(
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_per_fused_argmax_2 == nullptr) {
+
         kernels_.triton_per_fused_argmax_2 = loadKernel("/cache/cfkzv4nb.cubin", "triton_per_fused_argmax_2", 16, cubin_dir_);
-    }
+
     CUdeviceptr var_11 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_12 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_13 = xnumel;
     int32_t var_14 = r0_numel;
 
 
-    void* kernel_args_[] = {&var_11, &var_12, &var_13, &var_14, &global_scratch_scratch_15, &profile_scratch_scratch_16};
+
     launchKernel(kernels_.triton_per_fused_argmax_2, grid_0, grid_1, grid_2, 2, 16, kernel_args_, stream_);
 }
 
@@ -382,9 +382,9 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
     uint32_t grid_1 = ((ynumel + (4 - 1)) / (4));
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 == nullptr) {
+
         kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 = loadKernel("/cache/ctgiuheu.cubin", "triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3", 0, cubin_dir_);
-    }
+
     CUdeviceptr var_17 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_18 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
     CUdeviceptr var_19 = reinterpret_cast<CUdeviceptr>(in_ptr2.data_ptr());
@@ -396,7 +396,7 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
     int32_t var_25 = xnumel;
 
 
-    void* kernel_args_[] = {&var_17, &var_18, &var_19, &var_20, &var_21, &var_22, &var_23, &var_24, &var_25, &global_scratch_scratch_26, &profile_scratch_scratch_27};
+
     launchKernel(kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
@@ -404,8 +404,8 @@ namespace torch::aot_inductor {
 
 void AOTInductorModel::_const_run_impl(
     std::vector<AtenTensorHandle>& output_handles,
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {}
 
 
@@ -602,7 +602,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-static bool _check_aoti_runtime_check_inputs_env() {
+
 
 
 
@@ -627,10 +627,10 @@ void AOTInductorModel::run_impl(
         output_handles,
 
 
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {
-    __check_inputs_outputs(input_handles, output_handles);
+
 
     auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 3);
     auto arg3_1 = std::move(inputs[0]);

@@ -19,8 +19,8 @@ CACHE_TORCH_DEVICE(cpu);
 CACHE_TORCH_LAYOUT(strided);
 namespace torch::aot_inductor {
 namespace {
-class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
-  public:
+
+
     void* cpp_fused_add_arange_argmax_embedding_expand_gather_index_rsub_select_squeeze_sub_view_1{nullptr};
     void* cpp_fused_add_embedding_mul_0{nullptr};
 };
@@ -72,8 +72,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor,
+
+
     bool initialization
 ) {
 
@@ -89,8 +89,8 @@ namespace torch::aot_inductor {
 
 void AOTInductorModel::_const_run_impl(
     std::vector<AtenTensorHandle>& output_handles,
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {}
 
 
@@ -287,7 +287,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-static bool _check_aoti_runtime_check_inputs_env() {
+
 
 
 
@@ -312,10 +312,10 @@ void AOTInductorModel::run_impl(
         output_handles,
 
 
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {
-    __check_inputs_outputs(input_handles, output_handles);
+
     auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 3);
     auto arg3_1 = std::move(inputs[0]);
     auto arg4_1 = std::move(inputs[1]);

@@ -9,8 +9,8 @@ CACHE_TORCH_DEVICE(cpu);
 CACHE_TORCH_LAYOUT(strided);
 namespace torch::aot_inductor {
 namespace {
-class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
-  public:
+
+
     void* cpp_fused_exp_mul_unsqueeze_0{nullptr};
     void* cpp_fused_relu_1{nullptr};
 };
@@ -82,8 +82,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor,
+
+
     bool initialization
 ) {
 
@@ -107,8 +107,8 @@ CACHE_TORCH_DEVICE(cpu);
 
 void AOTInductorModel::_const_run_impl(
     std::vector<AtenTensorHandle>& output_handles,
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {
     [[maybe_unused]] auto& weight = constants_->at(0);
     [[maybe_unused]] auto& scale = constants_->at(1);
@@ -200,7 +200,7 @@ AOTI_NOINLINE static void check_input_0(
     }
 }
 
-static bool _check_aoti_runtime_check_inputs_env() {
+
 
 
 
@@ -223,10 +223,10 @@ void AOTInductorModel::run_impl(
         output_handles,
 
 
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {
-    __check_inputs_outputs(input_handles, output_handles);
+
     auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 1);
     auto arg3_1 = std::move(inputs[0]);
     [[maybe_unused]] auto& weight = constants_->at(0);

@@ -1,8 +1,8 @@
-class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
-  public:
-    CUfunction triton_poi_fused_add_addmm_mean_slice_2{nullptr};
-    CUfunction triton_poi_fused_index_mul_0{nullptr};
-    CUfunction triton_red_fused_mean_1{nullptr};
+
+
+
+
+
 };
 
 
@@ -40,8 +40,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor,
+
+
     bool initialization
 ) {
 
@@ -111,9 +111,9 @@ static inline void call_triton_poi_fused_index_mul_0(
     uint32_t grid_1 = ((ynumel + (4 - 1)) / (4));
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_poi_fused_index_mul_0 == nullptr) {
+
         kernels_.triton_poi_fused_index_mul_0 = loadKernel("/cache/cwehx2e3.cubin", "triton_poi_fused_index_mul_0", 0, cubin_dir_);
-    }
+
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
     CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
@@ -122,7 +122,7 @@ static inline void call_triton_poi_fused_index_mul_0(
     int32_t var_5 = xnumel;
 
 
-    void* kernel_args_[] = {&var_0, &var_1, &var_2, &var_3, &var_4, &var_5, &global_scratch_scratch_6, &profile_scratch_scratch_7};
+
     launchKernel(kernels_.triton_poi_fused_index_mul_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
@@ -184,16 +184,16 @@ static inline void call_triton_red_fused_mean_1(
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_red_fused_mean_1 == nullptr) {
+
         kernels_.triton_red_fused_mean_1 = loadKernel("/cache/c5wtu4jt.cubin", "triton_red_fused_mean_1", 16, cubin_dir_);
-    }
+
     CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_10 = xnumel;
     int32_t var_11 = r0_numel;
 
 
-    void* kernel_args_[] = {&var_8, &var_9, &var_10, &var_11, &global_scratch_scratch_12, &profile_scratch_scratch_13};
+
     launchKernel(kernels_.triton_red_fused_mean_1, grid_0, grid_1, grid_2, 2, 16, kernel_args_, stream_);
 }
 
@@ -260,16 +260,16 @@ static inline void call_triton_poi_fused_add_addmm_mean_slice_2(
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_poi_fused_add_addmm_mean_slice_2 == nullptr) {
+
         kernels_.triton_poi_fused_add_addmm_mean_slice_2 = loadKernel("/cache/ci6ps3jd.cubin", "triton_poi_fused_add_addmm_mean_slice_2", 0, cubin_dir_);
-    }
+
     CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
     CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     int64_t var_16 = ks0;
     int32_t var_17 = xnumel;
 
 
-    void* kernel_args_[] = {&var_14, &var_15, &var_16, &var_17, &global_scratch_scratch_18, &profile_scratch_scratch_19};
+
     launchKernel(kernels_.triton_poi_fused_add_addmm_mean_slice_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
@@ -277,8 +277,8 @@ namespace torch::aot_inductor {
 
 void AOTInductorModel::_const_run_impl(
     std::vector<AtenTensorHandle>& output_handles,
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {}
 
 AOTI_NOINLINE static void check_input_0(
@@ -405,7 +405,7 @@ AOTI_NOINLINE static void check_input_1(
     }
 }
 
-static bool _check_aoti_runtime_check_inputs_env() {
+
 
 
 
@@ -429,10 +429,10 @@ void AOTInductorModel::run_impl(
         output_handles,
 
 
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {
-    __check_inputs_outputs(input_handles, output_handles);
+
 
     auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 2);
     auto arg2_1 = std::move(inputs[0]);

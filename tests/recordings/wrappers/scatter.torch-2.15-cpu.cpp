@@ -10,8 +10,8 @@ CACHE_TORCH_DTYPE(float32);
 CACHE_TORCH_DEVICE(cpu);
 namespace torch::aot_inductor {
 namespace {
-class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
-  public:
+
+
     void* cpp_fused_add_index_put_zeros_1{nullptr};
     void* cpp_fused_ones_scatter_reduce_0{nullptr};
 };
@@ -40,8 +40,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor,
+
+
     bool initialization
 ) {
 
@@ -57,8 +57,8 @@ namespace torch::aot_inductor {
 
 void AOTInductorModel::_const_run_impl(
     std::vector<AtenTensorHandle>& output_handles,
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {}
 
 
@@ -169,7 +169,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-static bool _check_aoti_runtime_check_inputs_env() {
+
 
 
 
@@ -193,10 +193,10 @@ void AOTInductorModel::run_impl(
         output_handles,
 
 
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {
-    __check_inputs_outputs(input_handles, output_handles);
+
     auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 2);
     auto arg0_1 = std::move(inputs[0]);
     auto arg1_1 = std::move(inputs[1]);

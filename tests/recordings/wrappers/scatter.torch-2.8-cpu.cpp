@@ -10,8 +10,8 @@ CACHE_TORCH_DTYPE(float32);
 CACHE_TORCH_DEVICE(cpu);
 namespace torch::aot_inductor {
 namespace {
-class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
-  public:
+
+
 };
 
 
@@ -38,8 +38,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor,
+
+
     bool initialization
 ) {
 
@@ -55,8 +55,8 @@ namespace torch::aot_inductor {
 
 void AOTInductorModel::_const_run_impl(
     std::vector<AtenTensorHandle>& output_handles,
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {}
 
 AOTI_NOINLINE static void check_input_0(
@@ -167,7 +167,7 @@ AOTI_NOINLINE static void check_input_1(
     }
 }
 
-static bool _check_aoti_runtime_check_inputs_env() {
+
 
 
 
@@ -191,10 +191,10 @@ void AOTInductorModel::run_impl(
         output_handles,
 
 
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {
-    __check_inputs_outputs(input_handles, output_handles);
+
 
     auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 2);
     auto arg0_1 = std::move(inputs[0]);

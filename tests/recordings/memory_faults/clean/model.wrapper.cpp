@@ -73,10 +73,10 @@ CACHE_TORCH_DEVICE(cuda);
 CACHE_TORCH_LAYOUT(strided);
 namespace torch::aot_inductor {
 namespace {
-class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
-  public:
-    CUfunction triton_poi_fused_1{nullptr};
-    CUfunction triton_poi_fused_add_index_sin_0{nullptr};
+
+
+
+
 };
 
 
@@ -125,8 +125,8 @@ class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
 }
 
 std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor,
+
+
     bool initialization
 ) {
 
@@ -193,9 +193,9 @@ static inline void call_triton_poi_fused_add_index_sin_0(
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_poi_fused_add_index_sin_0 == nullptr) {
+
         kernels_.triton_poi_fused_add_index_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_index_sin_0", 0, cubin_dir_);
-    }
+
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
     CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(in_ptr2.data_ptr());
@@ -203,7 +203,7 @@ static inline void call_triton_poi_fused_add_index_sin_0(
     int32_t var_4 = xnumel;
 
 
-    void* kernel_args_[] = {&var_0, &var_1, &var_2, &var_3, &var_4, &global_scratch_scratch_5, &profile_scratch_scratch_6};
+
     launchKernel(kernels_.triton_poi_fused_add_index_sin_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
@@ -261,14 +261,14 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
 
-    if (kernels_.triton_poi_fused_1 == nullptr) {
+
         kernels_.triton_poi_fused_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_1", 0, cubin_dir_);
-    }
+
     CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
     int32_t var_8 = xnumel;
 
 
-    void* kernel_args_[] = {&var_7, &var_8, &global_scratch_scratch_9, &profile_scratch_scratch_10};
+
     launchKernel(kernels_.triton_poi_fused_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
@@ -276,8 +276,8 @@ namespace torch::aot_inductor {
 
 void AOTInductorModel::_const_run_impl(
     std::vector<AtenTensorHandle>& output_handles,
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {}
 
 
@@ -404,7 +404,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-static bool _check_aoti_runtime_check_inputs_env() {
+
 
 
 
@@ -428,10 +428,10 @@ void AOTInductorModel::run_impl(
         output_handles,
 
 
-    DeviceStreamType stream,
-    AOTIProxyExecutorHandle proxy_executor
+
+
 ) {
-    __check_inputs_outputs(input_handles, output_handles);
+
 
     auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 2);
     auto arg3_1 = std::move(inputs[0]);
