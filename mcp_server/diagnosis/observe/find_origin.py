@@ -76,8 +76,6 @@ class FindOrigin(Observation):
         sought = faults(case)
         launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
         seen = await _kept(launches, case, context)
-        if seen is None:
-            return
         values, reached = ProbedValues(seen), {each.launch for each in seen if each.launch is not None}
         begun = reached.intersection(each.launch for each in sought)
         if case.device == "cpu" and begun:
@@ -109,7 +107,7 @@ class FindOutputOrigin(FindOrigin):
         view, before = case.view, case.kernel_io
         assert view is not None and before is not None
         launches = [each.index for each in view.wrapper.launches][-MOST_OF_CALL:]
-        seen = await _kept(launches, case, context) or ()
+        seen = await _kept(launches, case, context)
         fault, values = _last_bad(seen), ProbedValues(seen)
         origin = find_origin(view, fault, values) if fault is not None else None
         if origin is None or origin.launch_index is None:
@@ -178,10 +176,8 @@ def _missed(case: DiagnosisState) -> list[Fault]:
     return [Fault(seen.launch.index, "access", parameter=missed.parameter, shape=shape, stride=stride)]
 
 
-async def _kept(
-    launches: Sequence[int], case: DiagnosisState, context: Context
-) -> Sequence[LaunchValues] | None:
-    """Make the call once and keep the values of these launches. None without probes."""
+async def _kept(launches: Sequence[int], case: DiagnosisState, context: Context) -> Sequence[LaunchValues]:
+    """Make the call once and keep the values of these launches. Empty without probes."""
     try:
         seen = await dump_kernel_io(
             context,
@@ -192,7 +188,7 @@ async def _kept(
         )
     except ProblemError as problem:
         case.notes.append(f"the origin of the bad value was not looked for: {problem}")
-        return None
+        return ()
     return seen.launches
 
 

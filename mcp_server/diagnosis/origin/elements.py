@@ -46,10 +46,12 @@ _MOST_WEIGHTS = 1 << 18
 
 
 def offending(expression: Expression) -> Iterator[OffendingElement]:
-    """Return the elements of inputs that an expression reads, then those of constants."""
+    """Return the elements of inputs that an expression reads, or of constants if it reads nothing else."""
     inputs = {compiled.name: compiled.index for compiled in expression.walker.view.package.inputs}
-    kinds: tuple[Literal["input", "constant"], ...] = ("input", "constant")
     leaves = [each for leaf in expression.leaves.values() for each in _given(leaf, expression.walker)]
+    inside = any(":" in each.parameter for each in elements(expression.term))  # of a reduction
+    known = not inside and all(isinstance(leaf.source, Given) for leaf in expression.leaves.values())
+    kinds: tuple[Literal["input", "constant"], ...] = ("input", "constant") if known else ("input",)
     for kind in kinds:
         for leaf in leaves:
             if isinstance(leaf.source, Given) and leaf.source.kind == kind:

@@ -133,10 +133,10 @@ def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
     for computed, depth in queue:  # grows in the loop
         for element, at in islice(leaves(computed.term, computed.evaluator), most):
             source = walker.back(Computed(computed.launch, element, at)).source
-            if not isinstance(source, Computed):
-                closing.leaf(source, element.dtype, value_of(element, at))
-            elif depth < _DEEPEST and len(queue) < _LEAVES:
+            if isinstance(source, Computed) and depth < _DEEPEST and len(queue) < _LEAVES:
                 queue.append((source, depth + 1))
+            else:
+                closing.leaf(source, element.dtype, value_of(element, at))
     names = dict.fromkeys(closing.leaves, "what it reads")
     return Expression(start.term, closing.leaves, (), walker, names)
 
