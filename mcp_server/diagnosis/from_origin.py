@@ -178,8 +178,7 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
             lines = list(dict.fromkeys([*party.model_locations, *made.model_locations]))
         own = None if party.kind == "input" else party.value  # the value of an input is not an index
         party = made.model_copy(update={"value": own, "model_locations": lines})
-    constants = _constants(origin)
-    if constants:
+    if constants := _constants(origin):
         party = party.model_copy(update={"kind": "constant", "name": constants[0].label, "value": None})
     value = origin.bad_value
     if origin.allowed:

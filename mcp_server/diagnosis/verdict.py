@@ -406,7 +406,7 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
 
 
 def _made_elsewhere(best: Suspect, case: DiagnosisState) -> str:
-    """Say which other lines make NaN or infinity in eager mode. Empty if none does."""
+    """Say which other lines make NaN or infinity in eager mode."""
     own = {(each.file, each.line) for each in best.guilty.model_locations}
     made = (e for e in case.eager_events(NodeNonFinite) if not e.bad_inputs and not e.masked)
     lines = (line for event in made for line in lines_of(event)[:1] if (line.file, line.line) not in own)

@@ -12,6 +12,7 @@ from mcp_server.diagnosis.causes.nan_or_inf import first_made, guard_fix
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.launches import silent_suspicion
+from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -114,26 +115,13 @@ def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: 
     assert case.view is not None and all(label in found.summary for label in case.view.inputs_behind(1))
 
 
-def marking(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
-    """A watched call of a package whose first CPU kernel has NaN as a number."""
-    case = watched(zoo, **facts)
-    assert case.package is not None
-    marked = "{ auto tmp99 = std::numeric_limits<float>::quiet_NaN();"
-    vars(case.package)["kernel_text"] = case.package.kernel_text.replace("{", marked, 1)
-    return case
-
-
-def first_of(case: DiagnosisState) -> int:
-    assert case.view is not None
-    return next(launch.index for launch in case.view.wrapper.launches if launch.kind == "cpp")
-
-
-def test_nan_that_a_kernel_has_as_a_number_is_a_mark_as_it_seems(zoo: ZooPackage) -> None:
-    """Such NaN is not claimed as a fault of a package alone; of a program that fails over it, it is."""
-    number = first_of(marking(zoo, kind="kernel", name="k", launch=1))
-    case = marking(zoo, kind="kernel", name="k", launch=number)
+def test_nan_that_a_model_writes_itself_may_be_a_mark(zoo: ZooPackage) -> None:
+    """It is a fault of a program that fails over it, not of a package alone."""
+    case = watched(zoo, kind="kernel", name="k", launch=1)
+    why = "the model itself writes nan where x is False"
+    case.origin = Origin(launch_index=1, kernel="k", fault_launch=1, expression="x", explanation=why)
     (found,) = by("nan_or_inf.detect_bad_values", case)
-    assert found.weak and found.guilty.launch_index == number and "if the model intends it" in found.settle
+    assert found.weak and why in found.summary and "if the model intends it" in found.settle
     case.log = read_log(["AssertionError: Tensor-likes are not close!"])
     assert [found.weak for found in by("nan_or_inf.detect_bad_values", case)] == [False]
 

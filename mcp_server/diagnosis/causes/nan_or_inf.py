@@ -27,7 +27,6 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
 from mcp_server.model import ComponentKind, Evidence, Fix, rejecting
-from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.terms.evaluate import DOMAINS
 from mcp_server.tools.kernel_io import FirstBad
@@ -198,7 +197,8 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     unjudged = case.nan_unjudged or (case.ended_well and case.equals_eager is None and not asked)
     # The launch may have made minus infinity from a zero by arithmetic.
     launch = next((each for each in case.launches if each.index == first.launch), None)
-    unjudged = unjudged or (not (asked or case.own_roots) and case.outputs_nan and _marks(launch, case))
+    written = case.origin is not None and case.origin.explanation.startswith(WRITTEN)
+    unjudged = unjudged or (written and case.outputs_nan and not asked and not case.own_roots)
     takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
     return replace(
         found,
@@ -269,14 +269,6 @@ def _fix_of_line(op: str, line: str) -> Fix:
         return Fix(text=idiom.text, before=idiom.before, after=idiom.after)
     guarded = guarded_line(line, op) if op in DOMAINS else ""
     return Fix(text=advice, before=line or None, after=guarded or None)
-
-
-def _marks(launch: Launch | None, case: DiagnosisState) -> bool:
-    """Whether the code of a launch has NaN as a number, with which a model marks elements."""
-    if launch is None or launch.kind != "cpp" or case.package is None:
-        return False
-    _, _, text = case.package.kernel_text.partition(f"{launch.symbol}(")
-    return "quiet_NaN()" in text.partition('extern "C"')[0]
 
 
 def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:

@@ -94,8 +94,7 @@ async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, ne
     """
     what = f"`{new}` in place of `{old}` in {name}"
     made = await _changed(context, call, name, partial(replaced_once, old=old, new=new), f"{old}:{new}", what)
-    spelling = ("--kernel", name, "--replace", old, new)
-    return replace(made, before_code=old, after_code=new, spelling=spelling)
+    return replace(made, before_code=old, after_code=new, spelling=("--kernel", name, "--replace", old, new))
 
 
 ANEW = "{} compiled again from its source in the package"

@@ -18,7 +18,7 @@ from mcp_server.diagnosis.origin.expression import Expression, Leaf, by_tensor, 
 from mcp_server.diagnosis.origin.walk import Given, value_of
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, outside, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
-from mcp_server.package.terms.parts import SIGNS, key, parts
+from mcp_server.package.terms.parts import SIGNS, key, parts, rebuilt
 from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, is_float
 
 _PIECES = 600
@@ -294,6 +294,18 @@ def condition_at(
         return None
 
 
+def _chosen(term: Term, evaluator: Evaluator) -> Term:
+    """Return a term without the branches that a `where` does not choose."""
+
+    def change(each: Term) -> Term | None:
+        if not isinstance(each, Apply) or each.op != "where":
+            return None
+        test = value_of(each.args[0], evaluator)
+        return rebuilt(each.args[1 if test else 2], change) if test is not None else None
+
+    return rebuilt(term, change)
+
+
 _QUIET = frozenset({"where", "cast"})  # pass on values that other operations made
 
 
@@ -304,7 +316,7 @@ def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | No
     NaN or infinite is examined, and the evaluator returned is that point's.
     """
     found: tuple[Apply, Evaluator] | None = None
-    for each in parts(term):
+    for each in parts(_chosen(term, evaluator)):
         result = value_of(each, evaluator)
         if result is None or math.isfinite(result):
             continue

@@ -183,7 +183,7 @@ class _Finder:
         self.view, self.fault = view, fault
         self.walker = Walker(view, values)
         self.launch = view.wrapper.launches[fault.launch]
-        self.recorded: Scalar | None = None  # the faulty value as it was seen
+        self.recorded: Scalar | None = None  # as it was seen
 
     def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):

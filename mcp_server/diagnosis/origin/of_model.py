@@ -231,10 +231,7 @@ WRITTEN = "the model itself writes"
 
 
 def written(expression: Expression, value: Scalar | None) -> str:
-    """Say where the model itself writes `value` (None: NaN) as a number. Empty if it computes it.
-
-    The condition may be unknown, as that on a sum of atomic additions.
-    """
+    """Say where the model itself writes `value` (None: NaN) as a number. Empty if it computes it."""
     number = shown(math.nan if value is None else value)
     chosen = (each for each in parts(expression.term) if isinstance(each, Apply) and each.op == "where")
     for test, *both in (each.args for each in chosen):
