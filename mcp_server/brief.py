@@ -118,9 +118,10 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
 def title_of(verdict: Verdict) -> str:
     """Format the title: `FAULT  NaN in output 0  (proven)`."""
     surely = {"fault": verdict.confidence, "no_fault": HEALTHY.get(verdict.confidence)}.get(verdict.outcome)
-    words = "" if verdict.outcome == "no_fault" else verdict.headline or (verdict.category or "")
+    words = verdict.headline or (verdict.category or "").replace("_", " ")
+    words = "" if verdict.outcome == "no_fault" else words
     how = f"({surely})" if surely else ""
-    return _bounded("  ".join(filter(None, (OUTCOME_TITLE[verdict.outcome], words.replace("_", " "), how))))
+    return _bounded("  ".join(filter(None, (OUTCOME_TITLE[verdict.outcome], words, how))))
 
 
 def _bounded(text: str) -> str:

@@ -42,6 +42,9 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("assertion", "assert (x > -100).all(), 'low'\nreturn x * 2", ()),
     ("number of a tensor", "return torch.zeros(int(k.max())) + x.sum()", (torch.tensor([3, 2]),)),
     ("choice of a module", "return self.parts[k.item()](x)", (torch.tensor(1),)),
+    ("choice of a module", "n = (0, 1)[k.item()]\nreturn self.parts[n](x)", (torch.tensor(1),)),
+    ("early exit", "y = x * 0\nn = y[0]\nfor i in range(9):\n    x = x * 0.5\n    z, n = x * 2, n + 1\n"
+     "    y[i % 4] += z[0]\n    if z.abs().max().item() < 1:\n        break\nreturn x, y, n", ()),
     ("one-hot", "return torch.nn.functional.one_hot(k) + x.sum().long()", (torch.tensor([1, 3]),)),
     ("tensor of tensors", "return torch.tensor([x.mean(), x.max()])", ()),
     ("fixed table", "return x + self.table", ()),
@@ -284,24 +287,25 @@ for count in (12, 24):
 """
 
 
+CHECK = "torch.testing.assert_close"
 KEEPING = """
 import torch
 
 class Keeping(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.seen = []
+        self.seen = {}
 
     def forward(self, x):
-        self.seen.append(x * 2)
-        return torch.stack(self.seen).sum(0)
+        {}
+        return {}
 
 model, given = Keeping().eval(), torch.rand(4)
 program = torch.export.export(model, (given,))
 package = torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(program))
 for _ in range(2):
     given = torch.rand(4)
-    torch.testing.assert_close(package(given), model(given))
+    {}(package(given), model(given))
 """
 
 
@@ -328,28 +332,18 @@ def test_a_change_that_exports_and_does_not_compile_is_no_fix(tmp_path: Path) ->
     assert only.compiled and "x[0:k.sum().item()]" in only.after
 
 
-OF_TENSOR = (
-    KEEPING.replace("self.seen.append(x * 2)", "self.seen = self.seen * 0.5 + x")
-    .replace("torch.stack(self.seen).sum(0)", "self.seen * 2")
-    .replace("self.seen = []", "self.seen = torch.zeros(4)")
-)
+OF_TENSOR = KEEPING.format("torch.zeros(4)", "self.seen = self.seen * 0.5 + x", "self.seen * 2", CHECK)
+OF_NUMBER = KEEPING.format("0", "self.seen += 1", "x * self.seen", CHECK)
+SILENT = KEEPING.format("[]", "self.seen.append((x, x))", "sum(a for a, _ in self.seen)", "print")
 # The script, what is guilty and its line, words of the fix, and what its run showed.
 VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
     (SCRIPT, "compile_failure", 6, {"after": "return torch.where(x.mean() > 0, x.relu(), -x)"}, "passed"),
     # The error of torch names no line of the model, and what was tried is not the program's error.
     (FIXED_SIZE, "compile_failure", 7, {"text": "static"}, ""),
     *nightly(
-        (
-            OF_TENSOR,
-            "wrong_output",
-            10,
-            {
-                "before": "self.seen = self.seen * 0.5 + x",
-                "after": "self.seen.copy_(self.seen * 0.5 + x)",
-            },
-            "",
-        ),
-        (KEEPING, "wrong_output", 10, {"after": "self.seen_kept.index_copy_"}, "in 3 calls in turn"),
+        (OF_TENSOR, "wrong_output", 10, {"after": "self.seen.copy_(self.seen * 0.5 + x)"}, ""),
+        (OF_NUMBER, "wrong_output", 10, {"after": "x * self.seen[0]"}, "in 3 calls in turn"),
+        (SILENT, "wrong_output", 10, {"text": "pass it to forward"}, "its exported program"),
         # The operator's compile assumed sizes, and is left to eager mode.
         (POOLED, "shape_out_of_range", 6, {"after": "lowerings"}, "at 3 sizes"),
     ),
@@ -359,7 +353,7 @@ VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
 @pytest.mark.parametrize(
     ("program", "category", "line", "fix", "shown"),
     VERDICTS,
-    ids=["branch", "a fixed size", "a tensor in a buffer", "a list in a buffer", "a size of the compile"],
+    ids=["branch", "a fixed size", "a tensor", "a number", "a list that no check sees", "a compile's size"],
 )
 def test_a_verdict_has_the_line_and_the_change_that_ran(
     program: str, category: str, line: int, fix: dict[str, str], shown: str, tmp_path: Path

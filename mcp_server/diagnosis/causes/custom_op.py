@@ -80,7 +80,10 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"Operator {op} is not registered in the process that loads the package, and a package "
             "contains no Python operators.",
             evidence=(reported(root, label), seen("open_package", f"the package calls {quoted(needed)}")),
-            fix=Fix(text=f"import the module that registers {op} before the package is loaded{here}"),
+            fix=Fix(
+                text=f"before the package is loaded, import the module that registers {op}, or load its "
+                f"library with torch.ops.load_library{here}"
+            ),
             refusal="" if here else UNREGISTERED,
         )
 

@@ -55,8 +55,8 @@ class _Fixed:
 
 
 def _kept_right(case: DiagnosisState) -> bool:
-    """Whether the package gives what its program gives, and what the user expects is something else."""
-    return case.failed and bool(case.equals_eager) and all(call.outcome == "ok" for call in case.calls)
+    """Whether the package gives what its program gives. If a program passes, its numbers are still wrong."""
+    return bool(case.equals_eager) and all(call.outcome == "ok" for call in case.calls)
 
 
 _FIXED = {
@@ -100,7 +100,10 @@ def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
                 guilty=component(row.kind, name, tried.stack, value=each.reached_code),
                 summary=row.summary.format(fact=fact),
                 evidence=(seen("capture", fact),),
-                fix=Fix(text=f"{action_of(each)}{_tried(each)}", after=each.after or None),
+                fix=Fix(
+                    text=f"{action_of(each)}{_tried(each)}",
+                    after=(each.after if each.outcome != "differs" else "") or None,
+                ),
                 intervention=trial.intervention if trial is not None else None,
                 harmful=row.holds(case),
             )

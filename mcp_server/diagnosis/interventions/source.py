@@ -34,10 +34,10 @@ IN_TURN = ("state", "parameter")
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
     """Return the change with which the export (or compile) passes as in eager mode; without it, it fails."""
-    passing = [each for each in tried.attempts if each.outcome == "passes" and each.again]
-    if not passing:
-        return None
-    found = passing[0]
+    again = [each for each in tried.attempts if each.again]
+    found = next((each for each in again if each.outcome == "passes"), None)
+    if found is None:
+        return _of_state(again[0]) if again and tried.stage == "state" else None
     lines = [str(line) for line in (found.line, *found.more_lines) if line]
     at = f" in {'line' if len(lines) == 1 else 'lines'} {' and '.join(lines)}" if lines else ""
     change = Intervention(
@@ -49,6 +49,7 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
         action=action_of(found),
     )
     stage = "compile" if tried.stage in (*WRONG, *IN_TURN) else tried.stage
+    stage = "export" if tried.stage == "state" and not found.compiled else stage
     both = stage == "export" and found.compiled
     passed = (
         "the export and the compile passed, and the exported program returned the outputs of eager mode"
@@ -61,6 +62,19 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     trial = judged_elsewhere(change, Effect.GONE, failing)
     left = "; its compile was not tried" if stage == "export" and not both else ""
     return replace(trial, reason=passed + at_sizes + left)
+
+
+def _of_state(found: Attempt) -> Trial:
+    """Return the trial that shows lost state: the model, with and without that state, beside its program."""
+    change = Intervention(
+        key=f"source:{found.name}",
+        kind=Kind.OPERATOR,
+        what=f"{found.reached_code.split()[0]} as it was at the export before each call",
+        not_for_shipping="The model loses its state in this way, as the package does.",
+    )
+    failing = Seen("ok", differs=f"other outputs than the program in one of {found.sizes} calls in turn")
+    reason = f"the call of the model returned what its exported program returns, {found.sizes} times in turn"
+    return replace(judged_elsewhere(change, Effect.GONE, failing), reason=reason)
 
 
 def action_of(found: Attempt) -> str:

@@ -304,7 +304,8 @@ TABLE.error(
     advice="check_package",
     not_proven="That the op exists anywhere. Import the module that defines it before loading.",
     sentence="The operator {op} is not registered in this process.",
-    fix="import the module that registers {op} before the package is loaded",
+    fix="before the package is loaded, import the module that registers {op}, or load its library with "
+    "torch.ops.load_library",
 )
 TABLE.error(
     "custom_op_call",

@@ -21,7 +21,7 @@ import warnings
 from collections import deque
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -51,7 +51,7 @@ from .changes import (
     words,
 )
 from .memory import version_of
-from .rewrites import CAPACITY, Buffered, Copied
+from .rewrites import InBuffer
 
 BUDGET_S = 60.0
 MOST = 14
@@ -77,10 +77,10 @@ class State:
     containers: List[Tuple[Any, Any]]
 
 
-def state_of(module: torch.nn.Module) -> State:
+def state_of(module: torch.nn.Module, only_python: bool = False) -> State:
     attributes = [(vars(each), dict(vars(each))) for each in module.modules()]
     values = [value for own, _ in attributes for value in own.values()]
-    tensors = [*module.parameters(), *module.buffers(), *values]
+    tensors = [] if only_python else [*module.parameters(), *module.buffers(), *values]
     return State(
         [
             (each, each.detach().clone())
@@ -122,7 +122,7 @@ def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None)
     `tell` gets a line before each attempt.
     """
     until, found = time.monotonic() + BUDGET_S, []
-    with _put_back(failing.module) as state:
+    with _put_back(failing) as state:
         if failing.stage == "export" and stop(failing) is None:
             tell("looking for the line that stops the export")
             failing.lines = _drafted(failing)
@@ -137,13 +137,19 @@ def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None)
 
 
 @contextlib.contextmanager
-def _put_back(module: torch.nn.Module) -> Iterator[State]:
-    """Restore the state of the module and the random numbers afterwards; meanwhile torch logs nothing."""
-    state = state_of(module)
+def _put_back(failing: Failing) -> Iterator[State]:
+    """Begin with the Python state before the export, in which it may have left fake tensors.
+
+    Restore the module's state and the random numbers afterwards; meanwhile torch logs nothing.
+    """
+    state, begun = state_of(failing.module), failing.begun
     random = torch.get_rng_state()
+    if begun is not None:
+        begun = replace(state, attributes=begun.attributes, containers=begun.containers)
+        restore(begun)
     try:
         with silent():
-            yield state
+            yield begun or state
     finally:
         restore(state)
         torch.set_rng_state(random)
@@ -359,7 +365,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
             if not _agrees(failing, program, wanted, change):
                 change.told.outcome = "differs"
                 return None
-            build = failing.compile if change.configs is None else compile_with(change.configs)
+            build = failing.compile
             if build is None and time.monotonic() - began < QUICK_S:
                 build, change.told.exported = failing.build, failing.build is not None
             if build is not None:
@@ -442,7 +448,7 @@ def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
     passed = list(_passed(failing, shapes))
     if not passed:  # most programs: their weights need not be copied
         return []
-    with _put_back(failing.module):
+    with _put_back(failing):
         return [_with_bound(failing, *each) for each in passed]
 
 
@@ -526,7 +532,7 @@ CALLS = 3  # calls in turn, in which state is compared with that of eager mode
 def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
     """Return the Python state that a call in eager mode changes, by module and attribute; it is put back."""
     weights = dict(failing.module.named_parameters())
-    with _put_back(failing.module), torch.no_grad():
+    with _put_back(failing), torch.no_grad():
         before, versions = (
             python_state(failing.module),
             {key: version_of(each) for key, each in weights.items()},
@@ -557,79 +563,94 @@ def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], Any]:
     return found
 
 
-def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
-    """Try to keep a tensor, or the tensors of a list, in a buffer; tell what was tried and how it ended."""
-    owner = failing.module.get_submodule(path)
-    state = getattr(owner, name)
-    is_list = isinstance(state, list)
-    rewrite = Buffered(name) if is_list else Copied(name)
-    # A compile takes a buffer of one element for a constant (torch 2.13).
-    fits = is_list or (isinstance(state, torch.Tensor) and state.numel() > 1)
-    found = _with_buffer(owner, rewrite) if fits else None
-    if found is None:
-        return
-    change, told.before, told.after = found
-    with _put_back(failing.module) as kept:
-        try:
-            _begin(owner, name, state)
-            with torch.no_grad():
-                wanted = [_tensors(failing.module(*given[0], **given[1])) for given in _varied(failing)]
-            if is_list:
-                like = getattr(owner, name)[0]
-                owner.register_buffer(f"{name}_kept", like.new_zeros((CAPACITY, *like.shape)))
-                # Two elements: a buffer of one would be a constant.
-                owner.register_buffer(f"{name}_count", torch.zeros(2, dtype=torch.int64, device=like.device))
-            else:
-                delattr(owner, name)
-                owner.register_buffer(name, state.detach().clone())
-            with _changed(change):
-                told.outcome = _in_turn(failing, wanted)
+def loses_state(failing: Failing, path: str, name: str) -> bool:
+    """Whether the exported program equals eager mode if each call begins with the Python state of the export,
+    and differs in later calls if this attribute is kept from call to call.
+    """
+    own = vars(failing.module.get_submodule(path))
+    with _put_back(failing) as kept, torch.no_grad():
+        program = exported(failing, failing.options).module()
+        begun, same = replace(kept, tensors=[]), []
+        wanted = _outputs(program, failing)
+        for spared in ((), (name,)):
             restore(kept)
-            _begin(owner, name, state)
-            if _in_turn(replace(failing, compile=None), wanted) == "differs":
-                told.sizes, told.again = (
-                    CALLS,
-                    f"other outputs than eager mode in one of {CALLS} calls in turn",
-                )
-        except Exception as error:
-            told.outcome, told.error = "fails", f"{type(error).__name__}: {error}"[:300]
+            try:
+                same.append(_same(wanted, _outputs(failing.module, failing, begun, own, spared)))
+            except Exception:  # it does not fit the rest of the state
+                same.append(False)
+    return same == [True, False]
 
 
-def as_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
-    """Try to register a parameter that forward writes as a buffer; tell what was tried and how it ended."""
+def _outputs(
+    module: Any, failing: Failing, begun: State = State([], [], []), own: Any = None, spared: Any = ()
+) -> List[List[torch.Tensor]]:
+    """Return the outputs of calls in turn, each after `begun` was restored except what is `spared`."""
+    torch.manual_seed(0)
+    found = []
+    for args, kwargs in _varied(failing):
+        left = {name: copy.copy(own[name]) for name in spared}
+        restore(begun)
+        vars_of = own if own is not None else {}
+        vars_of.update(left)
+        found.append([each.clone() for each in _tensors(module(*args, **kwargs))])
+    return found
+
+
+def _same(wanted: List[List[torch.Tensor]], got: List[List[torch.Tensor]]) -> bool:
+    return all(compare_all(*pair).equal for pair in zip(wanted, got))
+
+
+def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
+    """Try to keep a number or a tensor in a buffer; tell how it ended."""
     owner = failing.module.get_submodule(path)
-    parameter, found = owner._parameters[name], registration(owner, name)
-    if found is not None:
-        (told.file, told.line), value, told.before = found
-        whole = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("Parameter") and value.args
-        told.after = f'self.register_buffer("{name}", {ast.unparse(value.args[0] if whole else value)})'
-    with _put_back(failing.module) as kept, torch.no_grad():
-        assert parameter is not None
-        before = parameter.detach().clone()
-        wanted = [_tensors(failing.module(*given[0], **given[1])) for given in _varied(failing)]
-        del owner._parameters[name]
-        owner.register_buffer(name, before)
-        told.outcome, told.error = _package_in_turn(failing, wanted)
+    with _put_back(failing) as kept, torch.no_grad():
+        state, fixed = getattr(owner, name), name in owner._parameters
+        is_number = type(state) in (int, float)
+        if not is_number and not (isinstance(state, torch.Tensor) and (fixed or state.numel() > 1)):
+            return
+        found = _registered(owner, name, told) if fixed else _with_buffer(owner, InBuffer(name, state))
+        if found is None:
+            return
+        change, told.before, told.after = found
+        first = torch.tensor([state] * 2) if is_number else state.detach().clone()
+        wanted = _outputs(failing.module, failing)
         restore(kept)
-        told.sizes, told.again = CALLS, _package_in_turn(failing, wanted)[1]
+        if fixed:
+            told.again = _in_turn(failing, wanted)[1]
+            restore(kept)
+        delattr(owner, name)
+        owner.register_buffer(name, first)
+        told.compiled = failing.build is not None
+        with _changed(change):
+            told.outcome, told.error = _in_turn(failing, wanted)
 
 
-def _package_in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, str]:
-    """Compile, and call the package in turn: whether it equals eager mode, and the error if it raises."""
+def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Change, str, str]:
+    """Return no change of a method, and the code that registers a parameter, before and after.
+
+    Tell its line.
+    """
+    found, before, after = registration(owner, name), "", ""
+    if found is not None:
+        (told.file, told.line), value, before = found
+        whole = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("Parameter") and value.args
+        after = f'self.register_buffer("{name}", {ast.unparse(value.args[0] if whole else value)})'
+    return Change(told, {}), before, after
+
+
+def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, str]:
+    """Call the package, or the program, in turn: whether it equals eager mode, and the error if it raises."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "tried.pt2")
-            compile_with(failing.configs or {})(exported(failing, failing.options), path)
-            package = torch._inductor.aoti_load_package(path)
-            got = [_tensors(package(*given[0], **given[1])) for given in _varied(failing)]
+            program = exported(failing, failing.options)
+            if failing.build is not None:
+                failing.build(program, path)
+            tried = program.module() if failing.build is None else torch._inductor.aoti_load_package(path)
+            got = _outputs(tried, failing)
     except Exception as error:
         return "fails", f"{type(error).__name__}: {error}"[:300]
-    return ("passes" if all(compare_all(a, b).equal for a, b in zip(wanted, got)) else "differs"), ""
-
-
-def _begin(owner: torch.nn.Module, name: str, state: Any) -> None:
-    """Set the state with which calls in turn begin: an empty list, or a copy of the tensor."""
-    setattr(owner, name, [] if isinstance(state, list) else state.detach().clone())
+    return ("passes" if _same(wanted, got) else "differs"), ""
 
 
 def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
@@ -643,37 +664,24 @@ def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
         yield args, kwargs
 
 
-def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> str:
-    """Export and compile, and compare the exported program with eager mode in calls in turn."""
-    program = exported(failing, failing.options)
-    if failing.compile is not None:
-        failing.compile(program)
-    module = program.module()
-    with torch.no_grad():
-        got = [_tensors(module(*given[0], **given[1])) for given in _varied(failing)]
-    return "passes" if all(compare_all(a, b).equal for a, b in zip(wanted, got)) else "differs"
-
-
-def _with_buffer(
-    owner: torch.nn.Module, rewrite: Union[Buffered, Copied]
-) -> Optional[Tuple[Change, str, str]]:
+def _with_buffer(owner: torch.nn.Module, rewrite: InBuffer) -> Optional[Tuple[Change, str, str]]:
     """Return the change of the method that changes the state, and its code before and after. None if none."""
+    written = f"{rewrite.name}.copy_("
     for kind, method, function in functions(owner):
-        tree: Any = tree_of(function)
+        tree: Any = tree_of(function) if method != "__init__" else None
         if tree is None:
             continue
         rewrite.lines = []
         tree = ast.fix_missing_locations(rewrite.visit(tree))
-        if method == "__init__" or not rewrite.lines or rewrite.left(tree):
-            continue
-        new = compiled_function(tree, function)
+        new = compiled_function(tree, function) if written in ast.unparse(tree) else None
         if new is None:
             continue
-        old = (linecache.getline(function.__code__.co_filename, line).strip() for line in rewrite.lines)
-        after = (line.strip() for line in ast.unparse(tree).splitlines() if rewrite.mark in line)
-        made = rewrite.made
+        lines = sorted(set(rewrite.lines))
+        old = (linecache.getline(function.__code__.co_filename, line).strip() for line in lines)
+        sign = rewrite.name if rewrite.number else written
+        after = (line.strip() for line in ast.unparse(tree).splitlines() if sign in line)
         change = Change(Attempt("state", ""), {}, owner=kind, attribute=method, function=new, tree=tree)
-        return change, "\n".join(old), "\n".join((*made, *after))
+        return change, "\n".join(old), "\n".join((rewrite.made, *after))
     return None
 
 

@@ -11,7 +11,6 @@ import inspect
 import linecache
 import math
 import re
-import sys
 import textwrap
 import traceback
 import types
@@ -48,8 +47,8 @@ class Failing:
     build: Optional[Callable[..., Any]] = None
     lines: List[Place] = field(default_factory=list)  # of the model, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
-    configs: Optional[Dict[str, Any]] = None  # the options of the failed compile
     trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # of functions that are rewritten already
+    begun: Any = None  # the Python state before the export, of type `attempts.State`
 
     @property
     def stage(self) -> str:
@@ -71,7 +70,6 @@ class Change:
     example: Optional[Tuple[Any, Any]] = None  # other example inputs for the export
     narrows: bool = False  # whether it may refuse sizes that were declared
     factor: int = 1  # it refuses sizes that are no multiple of this number
-    configs: Optional[Dict[str, Any]] = None  # other options of the compile
 
     def takes(self, sizes: Iterable[int]) -> bool:
         """Whether the change must accept these declared sizes."""
@@ -144,13 +142,24 @@ def holds(function: Any, place: Place) -> bool:
 def changing(module: torch.nn.Module, name: str) -> Tuple[str, List[Place]]:
     """Return the type of an attribute, and the first line of `forward` or its helpers that changes it."""
     kind = type(getattr(module, name, None)).__name__
-    for _, method, function in functions(module):
-        if method == "__init__":
-            continue
+    for function in _of_forward(module):
         for node in _nodes_of(function):
             if _changes(node, name):
                 return kind, [(function.__code__.co_filename, node.lineno)]
     return kind, []
+
+
+def _of_forward(module: torch.nn.Module) -> List[Any]:
+    """List `forward` and the methods whose names it mentions, in turn."""
+    known, named = list(functions(module)), deque(["forward"])
+    found: Dict[str, List[Any]] = {}
+    while named:
+        name = named.popleft()
+        if name not in found:
+            found[name] = [function for _, method, function in known if method == name]
+            nodes = (node for each in found[name] for node in _nodes_of(each))
+            named.extend(node.attr for node in nodes if isinstance(node, ast.Attribute))
+    return [each for several in found.values() for each in several]
 
 
 def _changes(node: Any, name: str) -> bool:
@@ -179,7 +188,6 @@ def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterato
     text = words(failing)
     yield from registrations(failing, text)
     yield from fakes(failing, text, runs)
-    yield from named_options(failing, text)
     yield from dense(failing)
     yield from of_functions(failing, text)
     yield from rewritten(failing, text)
@@ -556,39 +564,6 @@ def _densely(sparse: List[Any], products: List[Any]) -> Iterator[None]:
             own[name] = value
 
 
-NO_OPTION = re.compile(r"torch\._inductor\.config\.(?P<name>[\w.]+) does not exist")
-
-
-def named_options(failing: Failing, text: str) -> Iterator[Change]:
-    """Give an option that does not exist the most similar name that does, or leave it out."""
-    found, configs = NO_OPTION.search(text), failing.configs or {}
-    if found is None or found["name"] not in configs:
-        return
-    name, known = found["name"], list(torch._inductor.config.get_config_copy())
-    rest = {key: value for key, value in configs.items() if key != name}
-    file, line = _written_in(repr(name)) or _written_in(f'"{name}"') or ("", 0)
-    for new in [*difflib.get_close_matches(name, known, 1), ""]:
-        action = f"name the option {new}" if new else f"leave out the option {name}"
-        told = Attempt("option", f"{action}: this torch has no {name}", file=file, line=line)
-        told.before = linecache.getline(file, line).strip() or f'"{name}": {configs[name]!r}'
-        told.after = told.before.replace(name, new) if new else ""
-        named = {new: configs[name]} if new else {}
-        yield Change(told, failing.options, configs={**rest, **named})
-
-
-def _written_in(text: str) -> Optional[Place]:
-    """Return the only line of the user's files that holds a text. None if there are none or several."""
-    files = {str(getattr(each, "__file__", None) or "") for each in list(sys.modules.values())}
-    own = [file for file in sorted(files) if file.endswith(".py") and not INSTALLED.search(file)]
-    lines = [
-        (file, number)
-        for file in own
-        for number, line in enumerate(linecache.getlines(file), 1)
-        if text in line
-    ]
-    return lines[0] if len(lines) == 1 else None
-
-
 def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
     """Register a fake function for the operator that has none, read off its results in `runs`."""
     found = NO_FAKE.search(text)
@@ -663,7 +638,7 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
 
 def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any) -> Optional[Change]:
     """Return the change of a row at a line of a function's syntax tree. None if the row does not fit."""
-    place = _innermost(tree.body[0], line)
+    place = _innermost(tree.body[0], line, row.of)
     if place is None:
         return None
     block, number = place
@@ -680,7 +655,8 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
         if getattr(node, "lineno", 0) < tree.body[0].lineno and "lineno" in node._attributes:
             ast.copy_location(node, statement)  # a node of a template
     same = next(
-        (n for n, pair in enumerate(zip(after[::-1], made[:0:-1])) if pair[0] is not pair[1]), len(after)
+        (n for n, pair in enumerate(zip(after[::-1], made[::-1])) if pair[0] is not pair[1]),
+        min(len(after), len(made)),
     )
     parts = [statement, *after][: len(after) + 1 - same], made[: max(len(made) - same, 1)]
     told.before, told.after = ("\n".join(map(ast.unparse, each)) for each in parts)
@@ -689,13 +665,14 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
     return Change(told, failing.options, function=new, tree=tree, lines=lines) if new is not None else None
 
 
-def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
-    """Return the block of the innermost statement on a line, and its position in it. None if none."""
+def _innermost(node: Any, line: int, kind: Any) -> Optional[Tuple[List[ast.stmt], int]]:
+    """Return the block of the innermost statement of a kind on a line, and its position. None if none."""
     for part in ("body", "orelse", "finalbody", "handlers"):
         for number, each in enumerate(block := getattr(node, part, None) or []):
             if each.lineno <= line <= (each.end_lineno or each.lineno):
-                inner = _innermost(each, line)
-                return (block, number) if inner is None and part != "handlers" else inner
+                inner = _innermost(each, line, kind)
+                found = inner is None and part != "handlers" and isinstance(each, kind)
+                return (block, number) if found else inner
     return None
 
 

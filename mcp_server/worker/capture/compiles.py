@@ -17,7 +17,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType
 from typing import Any, Iterator, Optional
@@ -171,10 +171,11 @@ class Compiles:
         self.thread = threading.local()
         self.compiles = False  # whether this process has compiled anything
         self.comparisons = Comparisons(calls)
-        self.last_export: Any = None  # module, arguments, options and error
+        self.last_export: Any = None  # an instance of `changes.Failing`
         self.export_s = 0.0
         # Of each exported model: itself, and its weights at the export with their counts.
         self.models: deque[tuple[Any, dict[str, tuple[Any, int]]]] = deque(maxlen=MODELS)
+        self.told_state = False
         self.last_compile: Any = None  # options and error of a failed compile
         self.fixed: Any = None  # the last compiled program, and the guards that its compile added
         self.kept: set[str] = set()  # packages that existed before this process wrote them
@@ -280,13 +281,17 @@ class Compiles:
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Ending:
         """Keep the last export: if it or its compile ends the program, changes are tried."""
         if isinstance(module, torch.nn.Module):
-            began = time.monotonic()
+            from .attempts import state_of
+            from .changes import Failing
+
+            begun, began = state_of(module, only_python=True), time.monotonic()
             _, error = yield
             options = dict(kwargs)
             given = args[0] if args else options.pop("args", ())
             more = args[1] if len(args) > 1 else options.pop("kwargs", None)
             sources = tuple(dict.fromkeys(frame.f_code.co_filename for frame in callers()))
-            self.last_export = (module, tuple(given), dict(more or {}), options, error, sources)
+            arguments = tuple(given), dict(more or {})
+            self.last_export = Failing(module, *arguments, options, error, sources=sources, begun=begun)
             self.export_s, self.calls.shapes = time.monotonic() - began, {}
             known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
             self.models.append((weakref.ref(module), known))
@@ -323,18 +328,14 @@ class Compiles:
         if self.last_export is None:
             return
         from .attempts import attempts, compile_with  # only a program that fails this way needs these
-        from .changes import Failing, advice, chain
+        from .changes import advice, chain
 
-        module, args, kwargs, options, failed, sources = self.last_export
-        inside = set(map(id, chain(error)))
-        if failed is not None and id(failed) in inside:
-            build = compile_with({})
-            failing = Failing(module, args, kwargs, options, failed, build=build, sources=sources)
+        failing, inside = self.last_export, set(map(id, chain(error)))
+        if failing.error is not None and id(failing.error) in inside:
+            failing = replace(failing, build=compile_with({}))
         elif self.last_compile is not None and id(self.last_compile[1]) in inside:
-            again = compile_with(self.last_compile[0])
-            error = self.last_compile[1]
-            configs = self.last_compile[0]
-            failing = Failing(module, args, kwargs, options, error, again, sources=sources, configs=configs)
+            configs, error = self.last_compile
+            failing = replace(failing, error=error, compile=compile_with(configs))
         else:
             return
         self.last_export = None
@@ -356,28 +357,39 @@ class Compiles:
         for told, lines in fixed_sizes(program, guards, shapes):
             self.journal.event("attempted", stage="sizes", attempts=[told], frames=lines)
 
-    def tell_state(self) -> None:
-        """Journal Python state that a call in eager mode changes: a package has that of the export."""
-        if self.last_export is None or self.last_export[4] is not None:
-            return
-        from .attempts import as_buffer, changed_by_a_call, compile_with, in_a_buffer
-        from .changes import Failing, changing
+    def tell_state(self, passed: bool = False) -> None:
+        """Journal Python state that a call in eager mode changes: a package has that of the export.
 
-        module, args, kwargs, options, _, sources = self.last_export
-        failing = Failing(module, args, kwargs, options, None, compile_with({}), sources=sources)
+        Of a program that passed, only if the outputs of later calls then differ from those of eager mode.
+        """
+        if self.last_export is None or self.last_export.error is not None or self.told_state:
+            return
+        from .attempts import CALLS, changed_by_a_call, compile_with, in_a_buffer, loses_state, python_state
+        from .changes import changing
+
+        # A process that ends starts no threads, which a compile needs.
+        self.told_state, failing = True, replace(self.last_export, build=None if passed else compile_with({}))
+        module = failing.module
+        # Most programs that pass have no such state: their weights need not be copied.
+        may_change = (changing(module.get_submodule(path), name)[1] for path, name in python_state(module))
+        if passed and (self.export_s > SLOW_EXPORT_S or not any(may_change)):
+            return
         for path, name in changed_by_a_call(failing):
             owner = module.get_submodule(path)
             kind, place = changing(owner, name)
             fixed = name in owner._parameters
+            if not fixed and not loses_state(failing, path, name):
+                continue
             told = Attempt("state", (FIXED if fixed else STATE).format(name=name), outcome="untried")
             told.reached_code = f"{name} ({kind})"
+            told.again, told.sizes = f"other outputs than eager mode in one of {CALLS} calls in turn", CALLS
             lines: list[Any] = [
                 {"file": f, "line": n, "code": linecache.getline(f, n).strip()} for f, n in place
             ]
             self.journal.event("attempting", step=f"trying to keep {name} in a buffer")
             self.journal.paused = True
             try:
-                (as_buffer if fixed else in_a_buffer)(failing, path, name, told)
+                in_a_buffer(failing, path, name, told)
             finally:
                 self.journal.paused = False
             stage = "parameter" if fixed else "state"
@@ -391,12 +403,10 @@ class Compiles:
         shapes, self.calls.shapes = self.calls.shapes, None
         if not shapes or self.last_export is None or self.export_s > SLOW_EXPORT_S:
             return
-        module, args, kwargs, options, failed, sources = self.last_export
-        if failed is None and options.get("dynamic_shapes") is not None:
+        if self.last_export.error is None and self.last_export.options.get("dynamic_shapes") is not None:
             from .attempts import widened
-            from .changes import Failing
 
-            tried = widened(Failing(module, args, kwargs, options, None, sources=sources), list(shapes))
+            tried = widened(self.last_export, list(shapes))
             if tried:
                 self.journal.event("attempted", stage="range", attempts=tried)
 

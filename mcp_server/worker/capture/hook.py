@@ -75,7 +75,9 @@ class Hook:
             safely(self.journal, self.compiles.drifted)  # `raise SystemExit` reaches no other hook
             safely(self.journal, self.compiles.comparisons.left)
             self.journal.event("exit")
-            safely(self.journal, self.compiles.widen)  # last, since eager mode may not survive that size
+            # Last, since eager mode may not survive these calls.
+            safely(self.journal, self.compiles.widen)
+            safely(self.journal, self.compiles.tell_state, True)
 
     def attach(self, name: str, module: Any) -> None:
         """Wrap the watched functions of the module that was just executed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, List, Optional
 
 Node = Any  # a statement or an expression
@@ -43,6 +43,7 @@ class Rewrite:
     action: str
     changes: str = ""
     stage: str = "export"
+    of: Any = ast.stmt  # the kind of the innermost statement at the failing line that it replaces
 
 
 def in_expression(change: Callable[[Node, Any], Optional[Node]]) -> Made:
@@ -374,16 +375,93 @@ def either(node: Node, _module: Any) -> Optional[Node]:
     return chosen(node.test, node.body, node.orelse) if isinstance(node, ast.IfExp) else None
 
 
-@in_expression
-def picked_module(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `self.experts[k.item()](x)`: compute all of them, and pick the wanted row."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
+def picked(statement: Node, context: Context) -> Optional[List[Node]]:
+    """Rewrite `self.experts[k.item()](x)` and `self.heads[NAMES[k.item()]](x)`: compute all, and pick one.
+
+    A number or an element that has a name, and is used once, is put where it is used.
+    """
+    numbers = {name: value for each in context.before for name, value in values_of(each)}
+
+    def each_of(node: Node) -> Any:
+        """Return the expression for element `n` of a container, the container, and the tensor that picks."""
+        if isinstance(node, ast.Subscript):
+            inner = each_of(node.slice)
+            if inner is not None:
+                return ast.Subscript(node.value, inner[0], ast.Load()), *inner[1:]
+            index: Node = numbers.get(node.slice.id) if isinstance(node.slice, ast.Name) else node.slice
+            texts = calls(index, "str")
+            number = index.args[0] if texts and index.args else index
+            tensor = without_conversion(number)
+            key = parsed("str(n)" if texts else "n")
+            return (parsed("M[K]", M=node.value, K=key), node.value, tensor) if tensor is not number else None
+        inner = each_of(node.func) if isinstance(node, ast.Call) else None
+        return (ast.Call(inner[0], node.args, node.keywords), *inner[1:]) if inner is not None else None
+
+    def change(node: Node, _module: Any) -> Optional[Node]:
+        found = each_of(node)
+        text = "torch.stack([E for n in range(len(M))]).index_select(0, K.reshape(1))[0]"
+        return parsed(text, E=found[0], M=found[1], K=found[2]) if found is not None else None
+
+    name, after = assigned(statement) or "", context.after
+    uses = [use for use in after if name in {e.id for e in ast.walk(use) if isinstance(e, ast.Name)}]
+    value = statement.value if name and len(uses) == 1 else None
+    if value is not None and (each_of(value) is not None or without_conversion(value) is not value):
+        used = after.index(uses[0])
+        whole = Named(name, value).visit(copy.deepcopy(uses[0]))
+        rest = replace(context, after=after[used + 1 :])
+        made = in_expression(change)(whole, rest)
+        return [*after[:used], *made] if made is not None else None
+    return in_expression(change)(statement, context)
+
+
+class Named(ast.NodeTransformer):
+    """Puts the value of a variable in its place."""
+
+    def __init__(self, name: str, value: Node) -> None:
+        self.name, self.value = name, value
+
+    def visit_Name(self, node: ast.Name) -> Node:
+        return self.value if node.id == self.name and isinstance(node.ctx, ast.Load) else node
+
+
+def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
+    """Rewrite a `for` with `if ...: break`: all passes run, and those after the exit change nothing."""
+    exits = [each for each in getattr(loop, "body", ()) if isinstance(each, ast.If)]
+    if not isinstance(loop, ast.For) or loop.orelse or not exits:
         return None
-    index = without_conversion(node.func.slice)
-    if index is node.func.slice or len(node.args) != 1:
-        return None
-    text = "torch.stack([each(X) for each in M]).index_select(0, K.reshape(1))[0]"
-    return parsed(text, X=node.args[0], M=node.func.value, K=index)
+    known = {name for each in context.before for name, _ in values_of(each)} | set(context.parameters)
+    used = set(carried([], loop.body, context.after))
+    parts = [_until_exit(each, used, known) for each in loop.body]
+    device = f", device={context.parameters[0]}.device" if context.parameters else ""
+    start = ast.parse(f"going = torch.ones((), dtype=torch.bool{device})").body
+    body = [each for part in parts for each in part]
+    return [*start, ast.For(loop.target, loop.iter, body, []), *context.after] if all(parts) else None
+
+
+def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
+    """Return statements that change variables only while `going`; for the exit, one that sets `going`.
+
+    Empty if the loop cannot be rewritten. `used` are the variables that a later pass needs.
+    """
+    if isinstance(node, ast.If):
+        test = parsed("going & ~(T)", T=Unconverted().visit(copy.deepcopy(node.test)))
+        leaves = only(node.body, ast.Break) is not None and not node.orelse
+        return [ast.Assign([ast.Name("going", ast.Store())], test)] if leaves else []
+    target: Any = node.target if isinstance(node, ast.AugAssign) else getattr(node, "targets", [None])[0]
+    stored = [each for each in ast.walk(target) if isinstance(each, ast.Name)] if target is not None else []
+    names = {each.id for each in stored if isinstance(each.ctx, ast.Store)} & used
+    if isinstance(target, (ast.Name, ast.Tuple)) and not names:
+        return [node]
+    if not isinstance(target, (ast.Name, ast.Tuple, ast.Subscript)) or not names <= known:
+        return []
+    if isinstance(target, ast.Tuple):
+        news = {name: f"{name}_next" for name in sorted(names)}
+        whole = ast.Assign([Renamed(news).visit(target)], node.value)
+        texts = "".join(f"{name} = torch.where(going, {new}, {name})\n" for name, new in news.items())
+        return [whole, *ast.parse(texts).body]
+    old = ast.parse(ast.unparse(target), mode="eval").body
+    value = ast.BinOp(old, node.op, node.value) if isinstance(node, ast.AugAssign) else node.value
+    return [ast.Assign([target], parsed("torch.where(going, V, O)", V=value, O=old))]
 
 
 @in_expression
@@ -481,19 +559,6 @@ def cut_by_index(node: Node, _module: Any) -> Optional[Node]:
 
 
 @in_expression
-def copied_branch(node: Node, _module: Any) -> Optional[Node]:
-    """Make a branch of `torch.cond` that returns its input return a copy of it."""
-    if not calls_method(node, "cond") or len(node.args) < 3:
-        return None
-    new = copy.deepcopy(node)
-    for place in (1, 2):
-        branch = new.args[place]
-        if isinstance(branch, ast.Lambda):
-            branch.body = parsed("X.clone()", X=branch.body)
-    return new
-
-
-@in_expression
 def tensor_state(node: Node, _module: Any) -> Optional[Node]:
     """Turn a number that a `while_loop` carries into a tensor."""
     if not calls_method(node, "while_loop") and not calls(node, "while_loop"):
@@ -518,11 +583,6 @@ def no_numbers(statement: Node, context: Context) -> Optional[List[Node]]:
     ]
     changed = any(a is not b for a, b in zip(kept, statement.value.elts))
     return [ast.Return(ast.Tuple(kept, ast.Load())), *context.after] if changed else None
-
-
-@in_expression
-def no_pointer(node: Node, _module: Any) -> Optional[Node]:
-    return ast.Constant(0) if calls_method(node, "data_ptr") else None
 
 
 @in_expression
@@ -621,78 +681,39 @@ class Padded(ast.NodeTransformer):
         return parsed(text, H=node.args[0], L=self.lengths)
 
 
-CAPACITY = 64  # elements of a list that is kept in a buffer
+class InBuffer(ast.NodeTransformer):
+    """Writes an attribute in place, as a buffer needs: `self.x = y` becomes `self.x.copy_(y)`.
 
+    A number becomes a buffer of two elements, because a compile takes one of a single element for a constant
+    (torch 2.13): `self.n += 1` becomes `self.n.copy_(self.n[0] + 1)`.
+    """
 
-class Buffered(ast.NodeTransformer):
-    """Keeps the tensors of a list attribute in a buffer: `append`, `stack`, `cat` and `len` are rewritten."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, first: Any) -> None:
+        self.name = f"self.{name}"
+        self.number = isinstance(first, (int, float))
         self.lines: List[int] = []
-        self.mark = f"{name}_"  # of the new lines
-        self.made = (
-            f'self.register_buffer("{name}_kept", torch.zeros({CAPACITY}, *shape))  # in __init__',
-            f'self.register_buffer("{name}_count", torch.zeros(2, dtype=torch.int64))',
-        )
+        start = f"torch.tensor([{first}] * 2)" if self.number else "first_value"
+        self.made = f'self.register_buffer("{name}", {start})  # in __init__'
 
-    def left(self, tree: Node) -> bool:
-        """Whether the rewritten method still uses the list."""
-        return any(isinstance(each, ast.Attribute) and each.attr == self.name for each in ast.walk(tree))
-
-    def _is_list(self, node: Node) -> bool:
-        return isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{self.name}"
-
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        call: Any = node.value
-        if not calls_method(call, "append") or not self._is_list(call.func.value) or len(call.args) != 1:
+    def visit_AugAssign(self, node: ast.AugAssign) -> Node:
+        if not self.number or ast.unparse(node.target) != self.name:
             return self.generic_visit(node)
-        self.lines.append(node.lineno)
-        text = "self.L_kept.index_copy_(0, self.L_count[:1], E.unsqueeze(0)); self.L_count.add_(1); "
-        text += "L_now = self.L_count[0].item(); torch._check(L_now >= 1); torch._check(L_now <= N)"
-        tree = ast.parse(text.replace("L_", f"{self.name}_").replace("N)", f"{CAPACITY})"))
-        element = call.args[0]
-
-        class Fill(ast.NodeTransformer):
-            def visit_Name(self, each: ast.Name) -> Node:
-                return copy.deepcopy(element) if each.id == "E" else each
-
-        return [ast.copy_location(Fill().visit(each), node) for each in tree.body]
-
-    def visit_Call(self, node: ast.Call) -> Node:
-        joins = calls_method(node, "stack", "cat") and bool(node.args) and self._is_list(node.args[0])
-        if calls(node, "len") and self._is_list(node.args[0]):
-            return ast.Name(f"{self.name}_now", ast.Load())
-        if not joins:
-            return self.generic_visit(node)
-        self.lines.append(node.lineno)
-        named = next((each.value for each in node.keywords), ast.Constant(0))
-        given = node.args[1] if len(node.args) > 1 else named
-        text = f"self.{self.name}_kept[0:{self.name}_now].movedim(0, D)"
-        flat = calls_method(node, "cat")
-        return parsed(f"{text}.flatten(D, D + 1)" if flat else text, D=given)
-
-
-class Copied(ast.NodeTransformer):
-    """Writes a tensor attribute in place, as a buffer needs: `self.x = y` becomes `self.x.copy_(y)`."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lines: List[int] = []
-        self.mark = f"self.{name}.copy_("
-        self.made = (f'self.register_buffer("{name}", first_value)  # in __init__',)
-
-    def left(self, tree: Node) -> bool:
-        """Whether a part of the rewritten method still assigns the attribute."""
-        stored = (each for each in ast.walk(tree) if isinstance(getattr(each, "ctx", None), ast.Store))
-        return any(ast.unparse(each) == f"self.{self.name}" for each in stored)
+        read = ast.copy_location(parsed(self.name), node)
+        value = ast.BinOp(read, node.op, node.value)
+        return self.visit(ast.copy_location(ast.Assign([node.target], value), node))
 
     def visit_Assign(self, node: ast.Assign) -> Node:
-        if [ast.unparse(each) for each in node.targets] != [f"self.{self.name}"]:
+        node.value = self.visit(node.value)
+        if [ast.unparse(each) for each in node.targets] != [self.name]:
             return node
         self.lines.append(node.lineno)
-        call = parsed(f"self.{self.name}.copy_(V)", V=node.value)
-        return ast.copy_location(ast.Expr(call), node)
+        return ast.copy_location(ast.Expr(parsed(f"{self.name}.copy_(V)", V=node.value)), node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Node:
+        if not self.number or not isinstance(node.ctx, ast.Load) or ast.unparse(node) != self.name:
+            return self.generic_visit(node)
+        self.lines.append(node.lineno)
+        return parsed("N[0]", N=node)
 
 
 BOTH = "both sides are computed; torch.cond computes one"
@@ -715,7 +736,15 @@ REWRITES = [
     Rewrite("loop", ANY, of_loop, "loop with while_loop"),
     Rewrite("assertion", VALUE, of_assert, "assert with torch._assert_async", "it raises at run time"),
     Rewrite("number of a tensor", f"{VALUE}|item", no_int, "take the number with .item()"),
-    Rewrite("choice of a module", VALUE, picked_module, "compute all and select one", "all are computed"),
+    Rewrite("choice of a module", VALUE, picked, "compute all and select one", "all are computed"),
+    Rewrite(
+        "early exit",
+        VALUE,
+        of_exit,
+        "run all passes, and keep what the pass before the exit gave",
+        "all passes are computed",
+        of=ast.For,
+    ),
     Rewrite("one-hot", f"{VALUE}|one_hot", one_hot, "give the number of classes"),
     Rewrite("tensor of tensors", f"not allocated yet|{VALUE}", stacked, "join with torch.stack"),
     Rewrite(
@@ -736,8 +765,6 @@ REWRITES = [
         "it is a copy, and an index beyond the end fails",
     ),
     Rewrite("try", f"{ANY}|fake tensor call", of_try, "leave out try and except"),
-    Rewrite("aliasing branch", "aliasing during", copied_branch, "return a copy from the branch"),
-    Rewrite("address", "[Dd]ata pointer", no_pointer, "leave out the address"),
     Rewrite("least squares", "linalg_lstsq", least_squares, "multiply by the pseudo-inverse"),
     Rewrite("open slice", "None. was not declared", with_start, "write the start", "", "compile"),
     Rewrite("number in a loop", "FakeTensorUpdater", tensor_state, "carry a tensor", "", "compile"),
