@@ -152,12 +152,17 @@ class DiagnosisState(CallSeen):
         return equal_to_program(self.interpreted)
 
     @property
+    def nan_asked(self) -> bool:
+        """Whether NaN is the symptom, and the outputs are not known to be as expected."""
+        return self.symptom.seen == "nan" and not (self.plain_run is not None and self.plain_run.as_expected)
+
+    @property
     def nan_accepted(self) -> bool:
         """Whether NaN is expected, or the program accepted what eager mode gives, or what it gave itself.
 
-        Never if NaN is the symptom.
+        If NaN is the symptom, only the expected outputs can accept it.
         """
-        if self.symptom.seen == "nan" or not self.outputs_nonfinite:
+        if self.nan_asked or not self.outputs_nonfinite:
             return False
         plain, meant = self.plain_run, self.equals_eager
         if meant is None:

@@ -567,12 +567,13 @@ def paddings(kernel: Kernel) -> tuple[Padding, ...]:
 def narrow_sums(kernel: Kernel) -> tuple[NarrowSum, ...]:
     """List the sums of a kernel that are kept in 16 bits, in source order."""
     lines = kernel.source.split("\n")
-    sums = (line for line, fold in _reductions(kernel) if fold.kind == "sum" and fold.dtype in _HALF)
+    folds = _reductions(kernel, loops=True)
+    sums = (line for line, fold in folds if fold.kind == "sum" and fold.dtype in _HALF)
     return tuple(NarrowSum(line, lines[line - 1].strip()) for line in dict.fromkeys(sums))
 
 
-def _reductions(kernel: Kernel) -> Iterator[tuple[int, Fold]]:
-    """Yield reductions over lanes, including those in loops, with the line of their first statement."""
+def _reductions(kernel: Kernel, *, loops: bool = False) -> Iterator[tuple[int, Fold]]:
+    """Yield reductions over lanes, or also those over loops, with the line of their first statement."""
     program = read_program(kernel)
     made = [(each.line, each.value) for each in program.definitions]
     made += [(each.line, each.value) for each in program.stores]
@@ -581,7 +582,7 @@ def _reductions(kernel: Kernel) -> Iterator[tuple[int, Fold]]:
         for each in parts(value, inside_indices=True):
             if isinstance(each, Fold) and each not in seen:
                 seen.add(each)
-                if _over_lanes(each.ranges):
+                if loops or _over_lanes(each.ranges):
                     yield line, each
 
 

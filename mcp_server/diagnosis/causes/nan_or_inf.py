@@ -190,7 +190,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     if first.what != "non_finite":
         return found
     # There is only minus infinity, and the program did not fail over it: a mask, for example.
-    asked = case.symptom.seen == "nan"
+    asked = case.nan_asked
     complained = asked or case.outputs_nan or (case.failed and case.outputs_nonfinite)
     meant = first.perhaps_intended and not complained
     # A program succeeded with these values, and no eager run says whether the model intends them.

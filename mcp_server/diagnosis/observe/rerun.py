@@ -405,9 +405,8 @@ def _filled(kernel: _KernelText) -> _Edits:
 
 def _in_32_bits(kernel: _KernelText) -> _Edits:
     """Sum in float32: the memory of a running sum, or the values of a plain one."""
-    halves = ("tl.float16", "tl.bfloat16")
     running = [_other(each, "dtype", 1) for each in kernel.calls("zeros", anywhere=True)]
-    narrow = [each for each in running if each is not None and ast.unparse(each) in halves]
+    narrow = [each for each in running if each is not None and ast.unparse(each) != "tl.float32"]
     yield from ((each, "tl.float32") for each in narrow)
     for call in kernel.calls("sum") if not narrow else ():
         yield call.args[0], f"({ast.unparse(call.args[0])}).to(tl.float32)"

@@ -152,8 +152,9 @@ class Functions(Reader):
             case "to" | "cast" if call.args:
                 return self._converted(call)
             case "zeros" | "zeros_like":
-                dtype = call.argument("dtype", 1)
-                return Number(0, (dtype_of(dtype.name) if isinstance(dtype, Name) else None) or "float32")
+                asked = call.argument("dtype", 1)
+                dtype = self._dtype(asked) if asked is not None else "float32"
+                return Number(0, dtype) if dtype else Unread("zeros")
             case "full":
                 return self._full(call)
             case "expand_dims" if not self.generated:
@@ -229,18 +230,23 @@ class Functions(Reader):
         match type_:
             case Call(name="tl.pointer_type", args=(Name(name=name), *_)):
                 return cast(term, f"*{dtype_of(name) or 'float32'}")
-            case Name(name=name):
-                variable, dot, _ = name.partition(".dtype")
-                dtype = self.named(variable).dtype if dot else dtype_of(name)
-                return cast(term, dtype) if dtype else term
-        return Unread("to", args=(term,))
+        dtype = self._dtype(type_)
+        return cast(term, dtype) if dtype else Unread("to", args=(term,))
+
+    def _dtype(self, given: object) -> str | None:
+        """Return the dtype that `tl.float16`, `x.dtype` or `x_ptr.dtype.element_ty` names, if known."""
+        if not isinstance(given, Name):
+            return None
+        variable, dot, of = re.sub(r"\.type\b", ".dtype", given.name).partition(".dtype")
+        known = self.names.get(variable) if dot else None
+        if not isinstance(known, Term):
+            return dtype_of(given.name)
+        return known.dtype.removeprefix("*") if of == ".element_ty" else known.dtype
 
     def _full(self, call: Call) -> Term:
         value, dtype = self.term(call.args[1]), call.argument("dtype", 2)
-        if isinstance(dtype, Name):
-            variable, dot, _ = dtype.name.partition(".dtype")  # `tmp13.dtype`
-            return cast(value, self.named(variable).dtype if dot else dtype_of(dtype.name))
-        return value
+        known = self._dtype(dtype)
+        return cast(value, known) if known else value if dtype is None else Unread("full", args=(value,))
 
     def _inlined(self, function: ast.FunctionDef, call: Call) -> Value:
         """Return what a function of the same source returns for these arguments."""
