@@ -185,15 +185,22 @@ class CapturedUpdate(Phase):
         return sorted(set(self.constants) - set(self.compiled))
 
 
-class CapturedCall(Phase):
+class HoldsOutputs(Phase):
+    """At its end, `kept_outputs` blocks of memory of the outputs of `kept_calls` calls were still in use."""
+
+    kept_outputs: int = 0
+    kept_calls: int = 0
+    kept_bytes: int = 0
+
+
+class CapturedCall(HoldsOutputs):
     """One call. `file` contains its inputs. None if they were not kept, or were deleted after it succeeded.
 
     - `threads`: the number of torch's CPU threads. 0 if unknown.
     - `streams`: the program had switched to another CUDA stream before the call.
     - `headroom`: bytes that the process could still map under the limit `headroom_of`. None if unlimited.
     - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
-    - `after`: the calls that had returned, if what the program then held was counted. 0 if it was not. It
-      held `kept_outputs` blocks of memory of outputs (`kept_bytes`), and `loaders`.
+    - `after`: the calls that had returned, if the `loaders` in use were counted then. 0 if they were not.
     - `began_cpu` and `ended_cpu`: processor seconds of the calling thread until the hook began to look at the
       call, and until it had done so.
     """
@@ -212,8 +219,6 @@ class CapturedCall(Phase):
     current_device: int | None = None
     outputs: list[Leaf] = Field(default_factory=list)
     after: int = 0
-    kept_outputs: int = 0
-    kept_bytes: int = 0
     loaders: int = 0
     began_cpu: float = 0.0
     ended_cpu: float = 0.0
@@ -273,14 +278,8 @@ class CapturedAttempts(Phase):
     attempts: list[Attempt] = Field(default_factory=list)
 
 
-class FailedCheck(Phase):
-    """A failed check of the script, or another exception that ended a process after it had compiled.
-
-    `kept_outputs` is the number of memory blocks from calls still in use, `kept_bytes` their size.
-    """
-
-    kept_outputs: int = 0
-    kept_bytes: int = 0
+class FailedCheck(HoldsOutputs):
+    """A failed check of the script, or another exception that ended a process after it had compiled."""
 
 
 class CapturedDrift(Phase):
@@ -423,6 +422,7 @@ OF_THE_END = (
     "seconds",
     "after",
     "kept_outputs",
+    "kept_calls",
     "kept_bytes",
     "loaders",
     "cpu_s",
@@ -493,8 +493,7 @@ def _phases(lines: list[Line], phase: tuple[str, str, str, str], kind: type[R]) 
         if end is not None and end.event == badly:
             joined = _failed(joined, end.facts)
         elif end is not None:
-            joined |= {key: end.facts[key] for key in OF_THE_END if end.facts.get(key) is not None}
-            joined["outcome"] = "ok"
+            joined |= _ended(end.facts) | {"outcome": "ok"}
         found += _built(kind, _of_phase(joined))
     return found
 
@@ -507,7 +506,11 @@ def _single(lines: list[Line], event: str, kind: type[R]) -> list[R]:
 
 
 def _failed(begun: Facts, end: Facts) -> dict[str, object]:
-    return {**begun, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
+    return {**begun, **_ended(end), "outcome": "failed", "error": end}
+
+
+def _ended(end: Facts) -> dict[str, object]:
+    return {key: end[key] for key in OF_THE_END if end.get(key) is not None}
 
 
 def _of_phase(event: Facts) -> Facts:

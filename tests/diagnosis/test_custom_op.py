@@ -300,23 +300,14 @@ def lookup_kernel(table, ids, out, width: tl.constexpr):
 def test_a_kernel_whose_masked_lanes_count_is_suspect(tmp_path: Path) -> None:
     """One whose masked lanes hold 0 where a maximum is taken, and none with a neutral filler."""
     (found,) = by("custom_op.detect_reductions", reducing(tmp_path, MAXIMUM.format(other="0.0")))
-    assert (found.category, found.guilty.kind, found.guilty.name) == (
-        "wrong_output",
-        "kernel",
-        "lookup_kernel",
-    )
+    party = found.guilty
+    assert (found.category, party.kind, party.name) == ("wrong_output", "kernel", "lookup_kernel")
     assert found.fix is not None and "other=float('-inf')" in found.fix.text
     assert "tl.max(" in found.summary and found.weak
-    (tmp_path / "sound").mkdir()
-    assert (
-        list(
-            by(
-                "custom_op.detect_reductions",
-                reducing(tmp_path / "sound", MAXIMUM.format(other="float('-inf')")),
-            )
-        )
-        == []
-    )
+    sound = tmp_path / "sound"
+    sound.mkdir()
+    right = reducing(sound, MAXIMUM.format(other="float('-inf')"))
+    assert not by("custom_op.detect_reductions", right)
 
 
 def test_a_reference_that_differs_makes_it_the_first_to_suspect(tmp_path: Path) -> None:

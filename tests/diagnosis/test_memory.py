@@ -171,3 +171,16 @@ def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     (again,) = by("out_of_memory.detect_allocation", case)
     assert not is_bystander(again, case) and confidence(again, case) == "likely"
+
+
+@pytest.mark.parametrize(
+    ("calls", "size", "kind"), [(7, 7 << 30, "script"), (7, 1 << 20, "kernel"), (1, 7 << 30, "kernel")]
+)
+def test_outputs_that_fill_the_memory(zoo: ZooPackage, calls: int, size: int, kind: str) -> None:
+    """They are the likely cause if they hold more than the call asked for; one may be a variable's."""
+    held = {"kept_outputs": calls, "kept_calls": calls, "kept_bytes": size, "outcome": "failed"}
+    case = too_large(zoo)
+    case.capture = capture(calls=[phase(3, load=1, thread=1, stack=[LINE]) | held])
+    (found,) = by("out_of_memory.detect_allocation", case)
+    assert (found.guilty.kind, confidence(found, case)) == (kind, "likely")
+    assert ("outputs of 7 earlier calls are still in use: 7 GiB" in found.summary) == (kind == "script")

@@ -214,19 +214,14 @@ def test_a_check_of_time_is_told_as_cost() -> None:
     assert headline_of("cost", found.guilty, case, known=True) == "too slow or too large"
 
 
-def test_a_check_of_memory_names_the_outputs_that_are_kept() -> None:
-    """Outputs that the program still holds are likely the cause; without them it stays open what grows."""
+def test_a_check_of_memory_names_what_is_kept() -> None:
+    """Outputs in use, or a loader for each request with its weights; else it stays open what grows."""
     grown = RAISED.replace("risk above 1", "grew by 728 MB")
     for kept, sure in ((150, "likely"), (1, "possible")):
         case = checked(grown, kept_outputs=kept, kept_bytes=kept * 5_000_000)
         (found,) = by("wrong_output.detect_own_check", case)
         assert (found.category, confidence(found, case)) == ("cost", sure)
         assert ("150 blocks of memory, 750 MB" in found.summary) == (kept == 150)
-
-
-def test_a_check_of_memory_names_the_loads_of_one_package() -> None:
-    """A loader for each request holds the weights as often, at the line of the load."""
-    case = checked(RAISED.replace("risk above 1", "grew by 728 MB"))
     at = {"loader": "l", "package": "m.pt2", "bytes": 32_000_000, "stack": [{"file": "serve.py", "line": 4}]}
     case.capture = capture(calls=[phase(1, **CALL)], loads=[phase(n, **at) for n in range(3, 15)])
     (found,) = by("wrong_output.detect_own_check", case)

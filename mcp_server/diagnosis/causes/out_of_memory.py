@@ -14,7 +14,7 @@ from mcp_server.diagnosis.components import component, confirming, launch_compon
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedCall
+from mcp_server.logs.captured import CapturedCall, HoldsOutputs
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.package.launches import Buffer
@@ -46,7 +46,11 @@ def _symbols(buffer: Buffer) -> set[str]:
 
 
 def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for the first buffer whose size in this call is the request that failed."""
+    """The outputs that fill the memory, or the first buffer whose size in this call is the failed request."""
+    holding = _holding(case)
+    if holding is not None:
+        yield _of_outputs(holding, case)
+        return
     if case.view is None or case.given is None or case.package is None:
         return
     sizes = case.sizes
@@ -66,6 +70,37 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
                 return
 
 
+def _holding(case: DiagnosisState) -> HoldsOutputs | None:
+    """The call or the check that failed while earlier outputs held more memory than it asked for."""
+    asked = [asked_for(root) or 0 for _, root in case.roots if "out_of_memory" in root.candidates]
+    end = case.captured.failing or next(reversed(case.captured.ends), None)
+    if not asked or end is None or end.kept_bytes < max(LARGE, *asked):
+        return None
+    return end if end.kept_calls > 1 else None  # a variable may hold the output of the previous call
+
+
+def _of_outputs(holding: HoldsOutputs, case: DiagnosisState) -> Suspect:
+    """The outputs of earlier calls that the program still held when its memory ran out."""
+    size = f"{holding.kept_bytes / UNITS['GiB']:.3g} GiB"
+    if holding.kept_bytes < UNITS["GiB"]:
+        size = f"{holding.kept_bytes / UNITS['MiB']:.3g} MiB"
+    calls, value = counted(holding.kept_calls, "earlier call"), f"{holding.kept_bytes} bytes"
+    facts = [reported(root, source) for source, root in case.roots if asked_for(root)][:1]
+    facts.append(seen("capture", f"{counted(holding.kept_outputs, 'block')} of their memory were in use"))
+    if case.failure_of("plain") == "none":
+        facts.append(seen("run", "made alone, without these outputs, the call returns"))
+    return Suspect(
+        category="out_of_memory",
+        guilty=component("script", "outputs of calls", holding.stack[:2], value=value),
+        summary=f"There is not enough memory, because the outputs of {calls} are still in use: {size}. "
+        "The program keeps them, or views of them.",
+        level=CausalLevel.STATE,
+        evidence=tuple(facts),
+        fix=Fix(text=KEEP_LESS),
+    )
+
+
+KEEP_LESS = "copy what is needed of an output (.clone()), and drop the output: a view of it keeps all of it"
 LARGE = 32 << 20  # bytes that are worth a change
 SEVERAL = 3  # loaders of packages: more than a program needs
 GROWS = 1.5  # times as many blocks after twice as many calls
@@ -130,8 +165,7 @@ def _kept_outputs(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
         party = component("script", "outputs of calls", last.stack[:1], value=f"{size} bytes")
         summary = f"The program keeps the memory of {counted(last.kept_outputs, 'output')} after "
         summary += f"{counted(last.after, 'call')}, {size / 1e6:.4g} MB, and more with each call."
-        fix = "keep no view of an output longer than needed: copy the part with .clone(), or keep a number"
-        yield size, _uses(party, summary, memory_facts(case), fix)
+        yield size, _uses(party, summary, memory_facts(case), KEEP_LESS)
 
 
 def _loaders(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:

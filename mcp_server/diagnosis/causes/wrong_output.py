@@ -11,7 +11,7 @@ from pathlib import Path
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.constants import programs_values
 from mcp_server.diagnosis.causes.input_mismatch import size_is_open
-from mcp_server.diagnosis.causes.out_of_memory import largest_buffer
+from mcp_server.diagnosis.causes.out_of_memory import KEEP_LESS, largest_buffer
 from mcp_server.diagnosis.causes.value_constraints import EVALUATION, EXTREME, extreme_parts
 from mcp_server.diagnosis.components import (
     component,
@@ -329,26 +329,21 @@ _OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
 
 def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """A failed check of memory, and the outputs or the loaders that the program still holds."""
-    loads, end = _loads(case.captured), case.captured.ends[-1] if case.captured.ends else None
-    if (end is None or end.kept_outputs < SEVERAL) and len(loads) >= SEVERAL:
+    loads, end = _loads(case.captured), next(reversed(case.captured.ends), None)
+    if end is not None and end.kept_outputs >= SEVERAL:
+        kept, size = end.kept_outputs, end.kept_bytes / 1e6
+        fact = f"the outputs of earlier calls still keep {kept} blocks of memory, {size:.3g} MB in all"
+        return _costs(suspect, "memory", KEEP_LESS, fact)
+    if len(loads) >= SEVERAL:
         path, size = loads[0].package.name, loads[-1].bytes / 1e6
         fact = f"{path} ({size:.3g} MB) was loaded {len(loads)} times, each time with its own weights"
         found = _costs(suspect, "memory", LOAD_ONCE, fact)
         return replace(found, guilty=component("script", path, loads[-1].stack[:1]))
-    if end is None or end.kept_outputs < SEVERAL:
-        for _, buffer in largest_buffer(case):
-            found = _costs(suspect, "memory", buffer.fix.text if buffer.fix else "", buffer.evidence[0].fact)
-            return replace(found, guilty=buffer.guilty)
-        return _costs(
-            suspect,
-            "memory",
-            "see what keeps memory from call to call: outputs, views of them, loaders, caches",
-        )
-    kept, size = end.kept_outputs, end.kept_bytes / 1e6
-    fact = f"the outputs of earlier calls still keep {kept} blocks of memory, {size:.3g} MB in all"
-    return _costs(
-        suspect, "memory", "keep no view of an output longer than needed: copy the part with .clone()", fact
-    )
+    for _, buffer in largest_buffer(case):
+        found = _costs(suspect, "memory", buffer.fix.text if buffer.fix else "", buffer.evidence[0].fact)
+        return replace(found, guilty=buffer.guilty)
+    fix = "see what keeps memory from call to call: outputs, views of them, loaders, caches"
+    return _costs(suspect, "memory", fix)
 
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:

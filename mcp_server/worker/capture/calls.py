@@ -256,7 +256,8 @@ class Calls:
     def _called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
         seconds = time.monotonic() - state.start
         if error is not None:
-            self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
+            told = {**self.outputs.kept(), **failure(error)}
+            self.journal.event("call_failed", call=state.number, seconds=seconds, **told)
             if not (capturing() or device_error()):
                 self.memory.failed(state.load, state.number)
             return
@@ -284,13 +285,7 @@ class Calls:
         self.returned += 1
         if self.returned & (self.returned - 1):
             return {}
-        blocks, size = self.outputs.kept()
-        return {
-            "after": self.returned,
-            "kept_outputs": blocks,
-            "kept_bytes": size,
-            "loaders": len(self.loads),
-        }
+        return {"after": self.returned, "loaders": len(self.loads), **self.outputs.kept()}
 
 
 def device_error() -> str:

@@ -273,10 +273,8 @@ class Compiles:
 
     def _program_failed(self, error: BaseException, shown: object) -> None:
         self.calls.memory.failed()
-        outputs, size = self.calls.outputs.kept()
-        self.journal.event(
-            "program_failed", frames=shown, kept_outputs=outputs, kept_bytes=size, **failure(error)
-        )
+        told = {**self.calls.outputs.kept(), **failure(error)}
+        self.journal.event("program_failed", frames=shown, **told)
 
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Ending:
         """Keep the last export: if it or its compile ends the program, changes are tried."""

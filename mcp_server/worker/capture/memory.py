@@ -54,18 +54,22 @@ class Outputs:
 
     def __init__(self) -> None:
         self.known: deque[tuple[int, Any]] = deque(maxlen=MAX_OUTPUTS)
-        self.storages: deque[tuple[StorageWeakRef, int]] = deque(maxlen=MAX_OUTPUTS)
+        self.storages: deque[tuple[int, StorageWeakRef, int]] = deque(maxlen=MAX_OUTPUTS)
 
     def add(self, call: int, outputs: Iterable[Any]) -> None:
         tensors = [each for each in outputs if isinstance(each, torch.Tensor)]
         self.known += [(call, weakref.ref(each)) for each in tensors]
         storages = [each.untyped_storage() for each in tensors if is_plain(each)]
-        self.storages += [(StorageWeakRef(each), each.nbytes()) for each in storages]
+        self.storages += [(call, StorageWeakRef(each), each.nbytes()) for each in storages]
 
-    def kept(self) -> tuple[int, int]:
+    def kept(self) -> dict[str, int]:
         """Count the outputs' memory blocks still in use, by a view or the output itself, and their bytes."""
-        alive = {ref.cdata: size for ref, size in list(self.storages) if not ref.expired()}
-        return len(alive), sum(alive.values())
+        alive = {ref.cdata: (call, size) for call, ref, size in list(self.storages) if not ref.expired()}
+        return {
+            "kept_outputs": len(alive),
+            "kept_calls": len({call for call, _ in alive.values()}),
+            "kept_bytes": sum(size for _, size in alive.values()),
+        }
 
     def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
         """List the calls whose outputs these tensors are or share memory with, each once.
