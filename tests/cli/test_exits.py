@@ -345,6 +345,7 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], str]] = [
     (["diagnose", "--resume", "BAD"], {}, "damaged, or comes from a different version"),
     (["diagnose", "--resume", "DEEP"], {}, "not a diagnosis that can be taken up again"),
     (["diagnose", "--resume", "RUNNING"], {}, "the job still runs"),
+    (["diagnose", "--resume", "RUN", "--log", "x"], {}, "--resume"),
     # what is named is no file, no program, no place
     (["explain-error", "--log", "/proc/kmsg"], {}, "the log is a file under /proc or /sys"),
     (["explain-error", "--log", "x.py/y"], {}, "log cannot be reached"),

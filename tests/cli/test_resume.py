@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,7 +23,6 @@ from mcp_server.runtime.context import Context
 from mcp_server.runtime.steps import StepCache, in_words
 from mcp_server.server.running import answered
 from tests.conftest import ZooPackage
-from tests.support.command import CLI
 from tests.zoo.names import THOROUGH, thorough
 
 # A stopped diagnosis says what it knows, and is taken up again where it was.
@@ -56,34 +52,6 @@ def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
     (step,) = now["next_steps"]
     given: Any = validated(DIAGNOSE.arguments, step["arguments"])
     assert given.log == now["job_id"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_and_resume_on_the_command_line(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Ctrl-C prints what is known and how to go on; going on proves the fault.
-
-    It comes while the call is made, which takes a second: later steps may be over before it arrives.
-    """
-    package = zoo("ranker")
-    inputs = package.with_name("ranker.bad-index.pt")
-    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path)}
-    argv = [*CLI, "diagnose", str(package), "--inputs", str(inputs)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env=env) as child:
-        assert child.stderr is not None
-        for line in child.stderr:
-            if "making the call" in line:
-                child.send_signal(signal.SIGINT)
-                break
-        out, err = child.communicate(timeout=300)
-    assert child.returncode == 130 and "Stopped during" in out, (out, err)
-    handle = err.rsplit("--resume ", 1)[1].split()[0]
-    argv = [*CLI, "diagnose", "--resume", handle, "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=6000)
-    verdict = Verdict.model_validate(json.loads(done.stdout))
-    assert (verdict.category, verdict.confidence) == ("index_out_of_bounds", "proven")
-    refused = subprocess.run([*argv, "--log", "x"], capture_output=True, text=True, env=env, timeout=600)
-    assert refused.returncode == 2 and "--resume" in refused.stderr
 
 
 # A diagnosis keeps to its budget, can be stopped at any time, and goes on where it was.

@@ -82,7 +82,7 @@ def test_a_disk_that_takes_nothing(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, *nightly(signal.SIGINT, signal.SIGTERM)])
+@pytest.mark.parametrize("number", [signal.SIGINT, *nightly(signal.SIGHUP, signal.SIGTERM)])
 def test_a_signal_leaves_what_is_known(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C, SIGTERM and SIGHUP end a diagnosis alike: verdict, how to go on, 128 + n, no process."""
     script = tmp_path / "slow.py"

@@ -16,10 +16,9 @@ from mcp import Client
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.package.problems import PackageError
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ZooPackage
 from tests.package.archives import climbing, write
 from tests.server.clients import drive, real_server, text_of
-from tests.support.command import CLI, environment
 
 LOAD = "import sys, torch; torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], 'model', False, 1, -1)"
 HOST = [sys.executable, "-c", "print('the host ran')"]
@@ -97,24 +96,6 @@ def test_torch_alone_writes_the_file_outside(zoo: ZooPackage, tmp_path: Path) ->
     )
     assert done.stderr == ""
     assert outside.read_bytes() == b"written outside"
-
-
-def test_the_command_line_refuses_it_as_well(zoo: ZooPackage, tmp_path: Path) -> None:
-    """`diagnose` in a terminal blames the package, and makes no run."""
-    unsafe, outside = climbing(zoo("ranker"), tmp_path / "unsafe.pt2")
-    inputs = zoo("ranker").with_name("ranker.inputs.pt")
-    done = subprocess.run(
-        [*CLI, "diagnose", str(unsafe), "--inputs", str(inputs), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env=environment(tmp_path),
-    )
-    assert done.returncode == 1, done.stderr
-    assert '"category": "invalid_package"' in done.stdout
-    assert '"runs": 0' in done.stdout
-    assert not outside.exists()
 
 
 def test_a_second_directory_that_only_torch_would_find_is_refused(tmp_path: Path) -> None:
