@@ -111,15 +111,16 @@ class Timed:
         A single thread never waits for another, so it must save much of the processor time to count. An
         option of the build comes before a change of the model that saves no more.
         """
-        won = [each for each in self.pairs if each.same and each.low >= self._least(each.name, each.by_cpu)]
+        won = [each for each in self.pairs if each.same and each.low >= self.least(each)]
         options = {each.signal.name for each in self.signals if each.signal.configs is not None}
         return sorted(won, key=lambda each: -each.ratio * (1.1 if each.name in options else 1.0))
 
-    def _least(self, name: str, by_cpu: bool) -> float:
-        if name not in {*LEVERS, *(each.signal.name for each in self.signals)}:
+    def least(self, pair: PairsTimed) -> float:
+        """The ratio from which a change counts as faster."""
+        if pair.name not in {*LEVERS, *(each.signal.name for each in self.signals)}:
             return inf
-        spun = {ONE_THREAD: LEAST_SPUN, ALL_THREADS: inf} if by_cpu else {}
-        return spun.get(name, LEAST_WIN)
+        spun = {ONE_THREAD: LEAST_SPUN, ALL_THREADS: inf} if pair.by_cpu else {}
+        return spun.get(pair.name, LEAST_WIN)
 
     def share(self, found: Found) -> float:
         """The share of a call's time spent in the launches of a signal. 0 if nothing was timed."""
@@ -268,7 +269,11 @@ def _verdict(context: Context, timed: Timed, built: Built) -> Verdict:
             else "to test this, the model itself would have to be changed.",
         )
     else:
-        tried = ", ".join(f"{each.name} {each.ratio:.2f}" for each in timed.pairs)
+        short = {
+            each.name: timed.least(each) for each in timed.pairs if each.ratio >= LEAST_WIN and each.same
+        }
+        limits = {name: f" ({least} would count)" for name, least in short.items() if least < inf}
+        tried = ", ".join(f"{each.name} {each.ratio:.2f}{limits.get(each.name, '')}" for each in timed.pairs)
         first_time = timed.launches[0] if timed.launches else None
         top = f"; most of it in {first_time.name} ({told(first_time.seconds)})" if first_time else ""
         summary = f"{timed.plain}{top}. No change saved time (ratio of paired medians: {tried})."

@@ -271,7 +271,7 @@ def health_summary(case: DiagnosisState) -> str:
     if memory := no_use_of_memory(case):
         return memory
     if case.otherwise_alone is not None:
-        sentences[0] += " Repeated outside of the program, the call returns different numbers."
+        sentences[0] += " Repeated without the program's earlier calls, the call returns different numbers."
     if case.plain_run is not None and case.plain_run.as_expected:
         return f"{sentences[0]} {_as_expected(case.plain_run)}"
     if case.outputs_nan:

@@ -295,7 +295,10 @@ def _lines_traced(program: Any) -> list[events.TracedLine]:
     found = []
     for (file, line, code), targets in nodes.items():
         times = statistics.median_low(targets.values())
+        # A pass may use most operators several times.
+        passes = math.gcd(*(count for count in targets.values() if 4 * count >= times))
         if MOST_MODULES * len(modules[file, line, code]) <= times:
+            times = passes if 4 * passes >= times else times
             found.append(events.TracedLine(file, line, code, times, sum(targets.values()) / whole))
     return sorted(found, key=lambda each: -each.share)[:MOST_LINES]
 

@@ -73,13 +73,18 @@ def on_statement(change: Callable[[Node, List[Node]], Optional[List[Node]]]) -> 
 
 def parsed(text: str, **parts: Node) -> Node:
     """Build an expression from a template whose names are replaced with nodes."""
-    tree = ast.parse(text, mode="eval").body
+    return Renamed(parts).visit(ast.parse(text, mode="eval").body)
 
-    class Fill(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> Node:
-            return copy.deepcopy(parts[node.id]) if node.id in parts else node
 
-    return Fill().visit(tree)
+class Renamed(ast.NodeTransformer):
+    """Gives variables other names, or puts nodes in their place."""
+
+    def __init__(self, names: Any) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> Node:
+        new = self.names.get(node.id, node.id)
+        return ast.Name(new, node.ctx) if isinstance(new, str) else copy.deepcopy(new)
 
 
 def calls(node: Node, *names: str) -> bool:
@@ -176,16 +181,6 @@ def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
     name = ast.Name(target, ast.Load())
     other = value_of(second) if second is not None else name
     return [ast.Assign([ast.Name(target, ast.Store())], chosen(node.test, value_of(first), other)), *after]
-
-
-class Renamed(ast.NodeTransformer):
-    """Gives variables other names."""
-
-    def __init__(self, names: Any) -> None:
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> Node:
-        return ast.Name(self.names.get(node.id, node.id), node.ctx)
 
 
 def of_long_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
@@ -407,21 +402,11 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
     value = statement.value if name and len(uses) == 1 else None
     if value is not None and (each_of(value) is not None or without_conversion(value) is not value):
         used = after.index(uses[0])
-        whole = Named(name, value).visit(copy.deepcopy(uses[0]))
+        whole = Renamed({name: value}).visit(copy.deepcopy(uses[0]))
         rest = replace(context, after=after[used + 1 :])
         made = in_expression(change)(whole, rest)
         return [*after[:used], *made] if made is not None else None
     return in_expression(change)(statement, context)
-
-
-class Named(ast.NodeTransformer):
-    """Puts the value of a variable in its place."""
-
-    def __init__(self, name: str, value: Node) -> None:
-        self.name, self.value = name, value
-
-    def visit_Name(self, node: ast.Name) -> Node:
-        return self.value if node.id == self.name and isinstance(node.ctx, ast.Load) else node
 
 
 def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
