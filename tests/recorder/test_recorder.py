@@ -368,7 +368,7 @@ def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path
 
 
 PROGRAM = """
-import gc, os, sys, torch
+import gc, os, sys, threading, time, torch
 from pathlib import Path
 from torch._inductor.package import load_package
 how, package, folder = sys.argv[1:]
@@ -397,6 +397,17 @@ elif how == "loaded again":
         model = load_package(package)
         model(*good)
     assert sum(".ring" in line for line in open("/proc/self/maps")) == 1
+elif how == "outlived":
+    called, unloaded = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (model(*good), called.set(), unloaded.wait()), daemon=True)
+    thread.start()
+    called.wait()
+    model = None
+    gc.collect()
+    unloaded.set()
+    thread.join()
+    time.sleep(0.2)  # Python does not wait for the end of the thread
+    model = load_package(package)
 elif how == "swallowed":
     try:
         model(good[0] + 1000)
@@ -491,9 +502,9 @@ def test_a_server_is_diagnosed_from_its_recording(
     assert served.told in json.dumps(found), found
 
 
-@pytest.mark.parametrize("how", ["cut", *nightly("deleted", "loaded again")])
+@pytest.mark.parametrize("how", ["outlived", "cut", *nightly("deleted", "loaded again")])
 def test_the_host_outlives_what_happens_to_its_recording(recorded: Path, tmp_path: Path, how: str) -> None:
-    """A ring that is cut or deleted, and loads that come and go, end no host."""
+    """A ring that is cut or deleted, loads that come and go, and threads that outlive them end no host."""
     assert of_python(how, recorded, tmp_path / "kept") == 0
 
 

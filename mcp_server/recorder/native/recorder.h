@@ -47,9 +47,9 @@ enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED, WEIGHTS }; // Entry.kind
 enum { ADAPTIVE, INTEGERS, FULL, REDACTED };            // mode
 
 typedef struct {
-  uint32_t tid, used;
+  uint32_t tid, pad; // the thread that took it last, which may have ended
   uint64_t at, sequence;
-  char pad[LINE - 24];
+  char line[LINE - 24];
 } Slot;
 
 typedef struct {
@@ -114,7 +114,6 @@ static double share = 0.007; // of a call's time that recording may take
 static double mean_ns[MODELS], budget[MODELS];
 static Record *volatile in_flight[MOST_SLOTS];
 static struct sigaction before[65];
-static pthread_key_t thread_end;
 static __thread int my_slot = -1;
 static __thread uint32_t my_epoch, my_tid;
 static char *alternate_stacks;
@@ -283,12 +282,6 @@ static int reserve(int file) {
   return 0;
 }
 
-static void release_slot(void *epoch_of_slot) {
-  if (my_slot >= 0 && (uint32_t)(uintptr_t)epoch_of_slot == epoch && ring)
-    __atomic_store_n(&header()->slot[my_slot].used, 0, __ATOMIC_RELEASE);
-  my_slot = -1;
-}
-
 static void in_child(void) { // a forked process opens a ring of its own at its first call
   epoch++;
   ring = 0, active = 0, pinned = 0, area_count = 0;
@@ -347,7 +340,6 @@ static void start(void) {
   pthread_mutex_lock(&lock);
   if (!once) {
     once = 1;
-    pthread_key_create(&thread_end, release_slot);
     pthread_atfork(0, 0, in_child);
     alternate_stacks = malloc((size_t)MOST_SLOTS * STACK_BYTES);
   }
@@ -397,14 +389,15 @@ static uint32_t number_of(Known *known) {
   return known->number;
 }
 
+// A thread leaves its slot behind: a function that runs when it ends would be gone if the host has unloaded us.
 static int take_slot(void) {
   Header *h = header();
-  for (uint32_t i = 0; i < slot_count; i++) { // the one that was free the longest
-    uint32_t slot = __atomic_fetch_add(&next_slot, 1, __ATOMIC_RELAXED) % slot_count, nobody = 0;
-    if (!__atomic_compare_exchange_n(&h->slot[slot].used, &nobody, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
-    my_slot = slot, my_epoch = epoch, my_tid = thread_id();
-    h->slot[slot].tid = my_tid;
-    pthread_setspecific(thread_end, (void *)(uintptr_t)epoch);
+  for (uint32_t i = 0; i < slot_count; i++) { // the one that was taken the longest ago
+    uint32_t slot = __atomic_fetch_add(&next_slot, 1, __ATOMIC_RELAXED) % slot_count, owner = h->slot[slot].tid;
+    if (owner && (!syscall(SYS_tgkill, getpid(), owner, 0) || errno != ESRCH)) continue;
+    my_tid = thread_id();
+    if (!__atomic_compare_exchange_n(&h->slot[slot].tid, &owner, my_tid, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
+    my_slot = slot, my_epoch = epoch;
     stack_t current, own = {.ss_sp = alternate_stacks + (size_t)slot * STACK_BYTES, .ss_size = STACK_BYTES};
     if (alternate_stacks && !sigaltstack(0, &current) && (current.ss_flags & SS_DISABLE)) sigaltstack(&own, 0);
     return 1;
