@@ -18,7 +18,7 @@ from mcp_server.diagnosis.origin.lines import (
     may_leave_domain,
     operand_text,
 )
-from mcp_server.diagnosis.origin.of_model import OPEN_END
+from mcp_server.diagnosis.origin.of_model import OPEN_END, WRITTEN
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, rejecting
@@ -326,13 +326,15 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         return None
     if condition is None:
         masked = any(each.value in ("True", "False") for each in origin.elements)
-        return Fix(text=OPEN_MASK) if masked else None
+        return Fix(text=OPEN_MASK) if masked and not origin.explanation.startswith(WRITTEN) else None
     only = condition.low if condition.low == condition.high else None
     if only is not None and f"<= {only:g}" in origin.expression:
         return Fix(
             text=f"compare with `< {only:g}` in place of `<= {only:g}` in the model: the index that belongs "
             f"to {only:g} is past the end"
         )
+    if all(each.label != condition.label for each in _inputs(origin)):
+        return None  # the condition is on a value that the model computes
     limit, passes = _limit(condition)
     places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
