@@ -105,6 +105,11 @@ def anew(kernel: str) -> Intervention:
     return Intervention(f"kernel:{kernel}:anew", Kind.KERNEL, f"the call with {ANEW.format(kernel)}")
 
 
+async def with_text(context: Context, call: TriedCall, name: str, text: str) -> Options:
+    """Return the call's package with another text of a kernel. Raise `ProblemError` if impossible."""
+    return (await _changed(context, call, name, lambda _kernel: text, "text", name)).options
+
+
 async def compile_anew(context: Context, call: TriedCall, name: str) -> Intervention:
     """As `anew`, with the package built. Raise `ProblemError` if the kernel cannot be compiled."""
     return await _changed(context, call, name, lambda kernel: kernel.source, "anew", ANEW.format(name))

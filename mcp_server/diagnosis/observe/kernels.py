@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from textwrap import dedent
 
 import anyio.to_thread
 
 from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, explains
-from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
+from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel, with_text
 from mcp_server.diagnosis.interventions.run import try_intervention
-from mcp_server.diagnosis.observe import COMPARES, EXPLAINS, Observation
+from mcp_server.diagnosis.observe import COMPARES, DECIDES, EXPLAINS, Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
+from mcp_server.diagnosis.observe.rerun import change_of, corrected, mistakes_of, users_kernels
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.package.prover import Finding, find_kernel_defects, narrow_arithmetic
+from mcp_server.package.terms.triton_calls import function_of
 from mcp_server.runtime.context import Context
 
 MOST_MENDED = 3
@@ -83,3 +86,44 @@ def _to_mend(case: DiagnosisState) -> list[Finding]:
 def _only_by_eager(case: DiagnosisState) -> bool:
     """Whether only the exported program shows that the call is wrong."""
     return case.equals_eager is False and not case.call_fails and not case.symptom.judges
+
+
+class MendUsersKernels(Observation):
+    """Make a call whose numbers are wrong with a user's kernel corrected, where its text shows a mistake."""
+
+    name = "mend_users_kernels"
+    seconds = 8.0
+    best = DECIDES
+    extra = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        judged = case.failure_of("plain") == "differs" and case.kernel_defects is not None
+        possible = case.call is not None and not case.call.request.get("library")
+        return self.best if judged and possible and users_kernels(case) else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        texts = [(kernel, dedent(kernel.source)) for kernel in users_kernels(case)]
+        found = [(kernel, text, each) for kernel, text in texts for each in mistakes_of(kernel, text, case)]
+        for kernel, text, mistake in found[:MOST_MENDED]:
+            function, call = function_of(kernel), tried_call(case)
+            right = corrected(text, function.name, mistake) if function is not None else ""
+            if not right:
+                continue
+            change = change_of(kernel, mistake, (text, right), "the kernel")
+            try:
+                made = await with_text(context, call, kernel.name, _as_embedded(kernel.source, text, right))
+            except ProblemError as problem:
+                case.notes.append(f"{kernel.name} was not corrected: {problem}")
+                continue
+            change = replace(change, what=f"the call with {change.what}", options=made)
+            case.trials[change.key] = await try_intervention(context, call, change)
+            case.users_changes.setdefault((kernel.name, mistake.kind), change)
+
+
+def _as_embedded(source: str, text: str, right: str) -> str:
+    """Return the embedded source with the lines in which the corrected text differs."""
+    lines = source.split("\n")
+    for number, (old, new) in enumerate(zip(text.split("\n"), right.split("\n"), strict=True)):
+        if old != new:
+            lines[number] = lines[number].replace(old.strip(), new.strip())
+    return "\n".join(lines)

@@ -182,25 +182,26 @@ class TryUsersKernels(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         read = case.kernel_defects is not None or case.view is None
         doubted = numbers_doubted(case) or _fault(case) is not None
-        possible = isinstance(case.workload, ScriptWorkload) and read and doubted
-        return self.best if possible and _users_kernels(case) else 0.0
+        tried = any(case.trials[each.key].effect is Effect.GONE for each in case.users_changes.values())
+        possible = isinstance(case.workload, ScriptWorkload) and read and doubted and not tried
+        return self.best if possible and users_kernels(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         wanted = [
             (kernel, at, mistake)
-            for kernel in _users_kernels(case)
+            for kernel in users_kernels(case)
             if (at := _defined(kernel, case)) is not None
-            for mistake in _mistakes(kernel, at, case)
+            for mistake in mistakes_of(kernel, at.file.read_text(), case)
         ]
         for kernel, at, mistake in wanted[:MOST_TRIED]:
             text = corrected(at.file.read_text(), at.name, mistake)
             if text:
-                change = _change(kernel, at, mistake, text)
+                change = change_of(kernel, mistake, (at.file.read_text(), text), at.file.name)
                 case.trials[change.key] = await _run_with(case, context, at, change, text)
                 case.users_changes.setdefault((kernel.name, mistake.kind), change)
 
 
-def _users_kernels(case: DiagnosisState) -> list[Kernel]:
+def users_kernels(case: DiagnosisState) -> list[Kernel]:
     found = (kernel_of(launch, case) for launch in case.launches if launch.kind == "user_triton")
     return list({each.name: each for each in found if each is not None}.values())
 
@@ -210,10 +211,11 @@ def _defined(kernel: Kernel, case: DiagnosisState) -> UsersKernel | None:
     return _of_user(function.name, 0, case) if function is not None else None
 
 
-def _mistakes(kernel: Kernel, at: UsersKernel, case: DiagnosisState) -> list[Mistake]:
-    """List what the kernel's text shows, with lines counted from its `def`."""
+def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake]:
+    """List what the kernel's text shows, with lines counted from its `def`. `text` has the function, too."""
     function = function_of(kernel)
-    assert function is not None, "the kernel's function was found in a file"
+    if function is None:
+        return []
     defects = [each for each in case.kernel_defects or {} if each.kernel == kernel.name]
     found: list[tuple[str, int, str]] = [(each.kind, each.line, "") for each in defects]
     found += [("padded", each.load_line, f"float('{each.needed}')") for each in paddings(kernel)]
@@ -224,7 +226,7 @@ def _mistakes(kernel: Kernel, at: UsersKernel, case: DiagnosisState) -> list[Mis
         wraps = fault.missed is not None and is_a_turn_away(fault.missed)
         at_fault = [n for n, line in enumerate(lines, 1) if fault.code and line.strip() == fault.code.strip()]
         known += [Mistake("overflow" if wraps else "beyond", n - function.lineno) for n in at_fault[:1]]
-    return known + [Mistake("unmasked", line) for line in unmasked(at.file.read_text(), at.name)]
+    return known + [Mistake("unmasked", line) for line in unmasked(text, function.name)]
 
 
 def _fault(case: DiagnosisState) -> Fault | None:
@@ -280,15 +282,15 @@ def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
             shutil.copy2(aside, path)
 
 
-def _change(kernel: Kernel, at: UsersKernel, mistake: Mistake, text: str) -> Intervention:
-    """The change of a kernel's file, with the lines that differ."""
-    pairs = zip(at.file.read_text().split("\n"), text.split("\n"), strict=True)
+def change_of(kernel: Kernel, mistake: Mistake, texts: tuple[str, str], name: str) -> Intervention:
+    """The change from the first text to the second, with the lines that differ. `name` is the file's."""
+    pairs = zip(*(text.split("\n") for text in texts), strict=True)
     lines = [(n, old.strip(), new.strip()) for n, (old, new) in enumerate(pairs, 1) if old != new]
     shown = ", ".join(str(number) for number, _, _ in lines)
     return Intervention(
         key=f"source:{kernel.name}:{mistake.kind}:{mistake.line}",
         kind=Kind.SOURCE,
-        what=f"this change in line {shown} of {at.file.name}",
+        what=f"this change in line {shown} of {name}",
         before_code="\n".join(old for _, old, _ in lines),
         after_code="\n".join(new for _, _, new in lines if not _DOES_NOTHING.fullmatch(new)),
     )
