@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
 
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.interventions.kernel import edit_kernel, replace_launch
 from mcp_server.diagnosis.interventions.run import call_of_package, try_interventions
-from mcp_server.model import Verdict
+from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.runtime.context import Context
@@ -84,6 +86,45 @@ USER_KERNELS = [
     ("bad-write", "spread_kernel", None),
     ("bad-shift", "shift_kernel", 4),
 ]
+
+
+PARTS = """
+import sys, torch, triton, triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+@triton.jit
+def parts_kernel(x_ptr, out_ptr, width, CHUNK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    x = tl.load(x_ptr + row * width + cols, mask=cols < width, other=0.0)
+    tl.store(out_ptr + row, tl.sum(x, axis=0))
+
+@triton_op("own::row_sum", mutates_args={})
+def row_sum(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(x.shape[0], device=x.device)
+    wrap_triton(parts_kernel)[(x.shape[0], 4)](x, out, x.shape[1], CHUNK=64)
+    return out
+
+class Sums(torch.nn.Module):
+    def forward(self, x):
+        return row_sum(x) + 1
+
+x = torch.randn(8, 256, device="cuda")
+package = torch._inductor.aoti_compile_and_package(torch.export.export(Sums(), (x,)), package_path="sums.pt2")
+worst = (torch._inductor.aoti_load_package(package)(x) - x.sum(1) - 1).abs().max().item()
+if worst > 1e-3:
+    sys.exit(f"rows differ by {worst:.3f}")
+"""
+
+
+def test_a_users_kernel_is_proven_by_its_corrected_line(cuda_context: Context, tmp_path: Path) -> None:
+    """The program passes with Triton's changed text and fails without; its file stays as it is."""
+    script = tmp_path / "sums.py"
+    script.write_text(PARTS)
+    seen = anyio.run(diagnose, cuda_context, ScriptWorkload(script=script, cwd=tmp_path))
+    assert (seen.category, seen.confidence) == ("wrong_output", "proven"), seen.summary
+    assert seen.fix is not None and seen.fix.after == "tl.atomic_add(out_ptr + row, tl.sum(x, axis=0))"
+    assert script.read_text() == PARTS
 
 
 @pytest.mark.parametrize(("name", "kernel", "launch"), USER_KERNELS)
