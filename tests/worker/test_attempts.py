@@ -334,7 +334,7 @@ def test_a_change_that_exports_and_does_not_compile_is_no_fix(tmp_path: Path) ->
 
 OF_TENSOR = KEEPING.format("torch.zeros(4)", "self.seen = self.seen * 0.5 + x", "self.seen * 2", CHECK)
 OF_NUMBER = KEEPING.format("0", "self.seen += 1", "x * self.seen", CHECK)
-SILENT = KEEPING.format("[]", "self.seen.append((x, x))", "sum(a for a, _ in self.seen)", "print")
+SILENT = KEEPING.format("{0: 0}", "self.seen[0] = self.seen[0] + x", "self.seen[0] * 2", "print")
 # The script, what is guilty and its line, words of the fix, and what its run showed.
 VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
     (SCRIPT, "compile_failure", 6, {"after": "return torch.where(x.mean() > 0, x.relu(), -x)"}, "passed"),
@@ -353,7 +353,7 @@ VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
 @pytest.mark.parametrize(
     ("program", "category", "line", "fix", "shown"),
     VERDICTS,
-    ids=["branch", "a fixed size", "a tensor", "a number", "a list that no check sees", "a compile's size"],
+    ids=["branch", "a fixed size", "a tensor", "a number", "a dict that no check sees", "a compile's size"],
 )
 def test_a_verdict_has_the_line_and_the_change_that_ran(
     program: str, category: str, line: int, fix: dict[str, str], shown: str, tmp_path: Path

@@ -88,7 +88,7 @@ def state_of(module: torch.nn.Module, only_python: bool = False) -> State:
             if isinstance(each, torch.Tensor) and each.layout is torch.strided
         ],
         attributes,
-        [(each, copy.copy(each)) for each in values if isinstance(each, (list, dict, set, deque))],
+        [(each, _copied(each)) for each in values if isinstance(each, (list, dict, set, deque))],
     )
 
 
@@ -101,7 +101,13 @@ def restore(state: State) -> None:
         own.update(attributes)
     for container, content in state.containers:
         container.clear()
-        (container.extend if isinstance(container, (list, deque)) else container.update)(content)
+        add = container.extend if isinstance(container, (list, deque)) else container.update
+        add(_copied(content))
+
+
+def _copied(container: Any) -> Any:
+    """Copy a container and the containers in it, not the tensors."""
+    return pytree.tree_map(lambda leaf: leaf, copy.copy(container))
 
 
 def _end(dim: Any, bound: str, default: int) -> int:
@@ -533,34 +539,39 @@ def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
     """Return the Python state that a call in eager mode changes, by module and attribute; it is put back."""
     weights = dict(failing.module.named_parameters())
     with _put_back(failing), torch.no_grad():
-        before, versions = (
-            python_state(failing.module),
-            {key: version_of(each) for key, each in weights.items()},
-        )
-        held = [value for each in failing.module.modules() for value in vars(each).values()]
+        before, versions = python_state(failing.module), list(map(version_of, weights.values()))
         failing.module(*failing.args, **failing.kwargs)
-        written = [key.rpartition(".")[::2] for key in weights if version_of(weights[key]) != versions[key]]
-        changed = [key for key, value in python_state(failing.module).items() if before.get(key) != value]
-        del held  # it kept tensors alive, so that no new one has their id
-    return [*changed, *written]
+        written = [key for key, old in zip(weights, versions) if version_of(weights[key]) != old]
+        after = python_state(failing.module)
+        same = {key for key in after if _marks(after[key]) == _marks(before.get(key, []))}
+    return [*(key for key in after if key not in same), *(key.rpartition(".")[::2] for key in written)]
 
 
-def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], Any]:
-    """Return what forward may change and a package cannot: numbers, texts, sizes of containers, and the
-    identity of tensors that are no buffers.
+def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], List[Any]]:
+    """Return what forward may change and a package cannot, by module and attribute: the parts of its value.
+
+    Of each part: a value or an identity, and the version of a tensor. The part itself is kept alive, so that
+    no new one has its identity.
     """
-    found: Dict[Tuple[str, str], Any] = {}
+    found: Dict[Tuple[str, str], List[Any]] = {}
     for path, each in module.named_modules():
         for name, value in vars(each).items():
-            if name.startswith("_") or name == "training":
+            if name.startswith("_") or name == "training" or not isinstance(value, KEPT):
                 continue
-            if isinstance(value, (list, dict, set, deque)):
-                found[path, name] = len(value)
-            elif isinstance(value, (bool, int, float, str)):
-                found[path, name] = value
-            elif isinstance(value, torch.Tensor):
-                found[path, name] = (id(value), value._version)
+            parts = pytree.tree_leaves(list(value) if isinstance(value, set) else value)
+            found[path, name] = [
+                (part if isinstance(part, PLAIN) else id(part), getattr(part, "_version", 0), part)
+                for part in parts
+            ]
     return found
+
+
+PLAIN = (bool, int, float, str)
+KEPT = (*PLAIN, list, dict, set, deque, torch.Tensor)
+
+
+def _marks(parts: List[Any]) -> List[Any]:
+    return [each[:2] for each in parts]
 
 
 def loses_state(failing: Failing, path: str, name: str) -> bool:
@@ -588,7 +599,7 @@ def _outputs(
     torch.manual_seed(0)
     found = []
     for args, kwargs in _varied(failing):
-        left = {name: copy.copy(own[name]) for name in spared}
+        left = {name: _copied(own[name]) for name in spared}
         restore(begun)
         vars_of = own if own is not None else {}
         vars_of.update(left)
