@@ -44,7 +44,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command
 from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.jobs.run import run
-from mcp_server.jobs.store import write_whole
+from mcp_server.jobs.store import cause, write_whole
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.table import DIAGNOSE
@@ -53,7 +53,7 @@ from mcp_server.operations.work import open_store, work_of
 FILES = ("package", "exported", "script", "log", "inputs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MAX_VALUES = 200_000
-EXAMPLE = "cases: [{package: model.pt2, inputs: call.pt}, {script: serve.py}]"
+EXAMPLE = "a YAML file such as: cases: [{package: model.pt2, inputs: call.pt}, {script: serve.py}]"
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ def read_plan(path: Path) -> tuple[SweepCase, ...]:
         _check_size(yaml.compose(text, yaml.SafeLoader), {})
         document = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ProblemError(f"the cases cannot be read: {error}", value=str(path), allowed=EXAMPLE) from error
-    entries = _mapping(document, "the file").get("cases")
+        what = f"the cases cannot be read: {cause(error) if isinstance(error, OSError) else error}"
+        raise ProblemError(what, value=str(path), allowed=EXAMPLE) from error
+    entries = _mapping(document, f"the content of {path}").get("cases")
     defaults = _mapping(document.get("defaults") or {}, "defaults")
     if not isinstance(entries, list) or not entries:
         raise ProblemError("no cases in the file", value=str(path), allowed=EXAMPLE)

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from mcp_server import __version__
 from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
-from mcp_server.cli.parameters import arguments_of, parameter, parameters_of
+from mcp_server.cli.parameters import Sectioned, arguments_of, parameter, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import write_whole
@@ -125,6 +125,7 @@ def add_command(
         help=in_shell_words(operation.description),
         short_help=operation.title,
         epilog=examples(*(line.removeprefix("aoti-debug ") for line in operation.examples)),
+        cls=Sectioned,
     )(command)
 
 
@@ -136,7 +137,7 @@ def run_operation(operation: Operation, given: Given) -> int:
 
 
 RESUME = typer.Option("--resume", help="Continue this job; finished checks are not repeated.", metavar="JOB")
-REPORT = typer.Option("--report", help="Also write an HTML report to this directory.", metavar="DIR")
+REPORT = typer.Option("--report", help="Also write an HTML report into this folder.", metavar="FOLDER")
 BUNDLE = typer.Option(
     "--bundle", help="Also pack the verdict and its evidence into this file.", metavar="FILE.zip"
 )
@@ -176,7 +177,7 @@ def run_diagnose(given: Given) -> int:
     return exit_code(verdict)
 
 
-TARGET = typer.Argument(help="The package (.pt2); with --preload: the host to run.", metavar="[PACKAGE]")
+TARGET = typer.Argument(help="The package (.pt2); with --preload: the host to run.", metavar="PACKAGE")
 PRELOAD = typer.Option("--preload", help="Record whatever package a host loads, and run the host if given.")
 OF_RECORD = (
     parameter("package", Annotated[list[str], TARGET], []),
@@ -222,7 +223,7 @@ SOURCE = Annotated[
 )
 def report(
     source: SOURCE,
-    out: Annotated[Path, typer.Option("--out", help="Directory for report.html.", metavar="DIR")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for report.html.", metavar="FOLDER")],
 ) -> None:
     """Write a diagnosis as one HTML file that needs no network."""
     make_report(read_source(source, open_store(writing=False)), out)
@@ -379,7 +380,7 @@ def sweep(
         Path,
         typer.Option(
             help="Folder for results and report. The folder of an earlier sweep continues that sweep.",
-            metavar="DIR",
+            metavar="FOLDER",
         ),
     ],
     jobs: Annotated[

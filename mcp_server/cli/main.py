@@ -110,6 +110,8 @@ def run(arguments: list[str]) -> int:
         with printing():
             pass
     except ProblemError as problem:
+        if problem.allowed and not problem.next_call:
+            problem.next_call = f"aoti-debug {words[0]} --help"
         return _explained(problem)
     except OSError as error:
         return _explained(ProblemError(f"it could not be done: {cause(error)}", value=error.filename))

@@ -17,10 +17,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
 
 from mcp_server.errors import OPTION_NAMES, ProblemError
 from mcp_server.operations.arguments import (
     COMMANDS,
+    FORMS,
     PAIRS,
     Arguments,
     RunArguments,
@@ -50,15 +52,29 @@ REST_HELP = "Arguments of the script or program; put -- before those that start 
 # Arguments whose text for agents mentions what only agents have. All others use the same text for both.
 OPTIONS = {
     "flags": "A flag, such as TORCHINDUCTOR_NAN_ASSERTS=1. Repeat it for more.",
-    "inputs": "Inputs of the call: a file of torch.save, or JSON as in the examples of diagnose.",
+    "inputs": "Inputs of the call: a file of torch.save, or JSON such as "
+    """'[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'.""",
+    "edit": "Edited model.py of decompile; with --launch, only that launch.",
     "log": "Log of a failing run.",
     "env": "An environment variable. Repeat it for more.",
+    "changes": f"Change of an input, such as 'args[1]: clamp 0 9 where > 9'. Repeat it for more. Form: {FORMS}.",
 }
+# The sections of a long help, most used first, and the arguments in each. All others are listed before them.
+SECTIONS = {
+    "What to look at": (
+        *("inputs", "exported", "package", "model_name", "log", "recording", "pid", "resume"),
+    ),
+    "What you see, and what is correct": ("symptom", "expect", "rtol", "atol", "check", "tolerance_factor"),
+    "Output": ("verbose", "as_json", "report", "bundle", "out", "save", "help"),
+    "Limits": ("budget_s", "timeout_s"),
+    "Where and how to run it": ("python", "cwd", "env", "extra_imports", "device_index", "in_place"),
+}
+LONG = 10  # options
 # What the value of an option is, if not a text in general.
 FILES = ("package", "exported", "inputs", "log", "python", "expect", "edit", "constants", "core")
 METAVARS = {
     **dict.fromkeys(FILES, "FILE"),
-    **dict.fromkeys(("cwd", "folder", "directory"), "DIR"),
+    **dict.fromkeys(("cwd", "folder", "directory"), "FOLDER"),
     "recording": "PATH",
     **dict.fromkeys(("model_name", "kernel", "kernels", "buffer", "buffers", "symbol", "constant"), "NAME"),
     "extra_imports": "MODULE",
@@ -66,6 +82,23 @@ METAVARS = {
     "location": "FILE:LINE",
     "changes": "CHANGE",
 }
+
+
+class Sectioned(TyperCommand):
+    """Lists the options of a long help in sections."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        shown = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
+        options = {each.name: row for each, row in shown if row and each.param_type_name == "option"}
+        sections = {"Arguments": [row for each, row in shown if row and each.param_type_name == "argument"]}
+        sections["Options"] = []
+        for title, names in SECTIONS.items() if len(options) > LONG else ():
+            sections[title] = [options.pop(name) for name in names if name in options]
+        sections["Options"] = [*options.values()]
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def option_help(name: str, for_agents: str) -> str:
@@ -89,11 +122,14 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
         rest = typer.Argument(help=REST_HELP, metavar="ARGS")
         positional.append(parameter("rest", Annotated[list[str], rest], []))
     for name, field in fields_of(model):
+        about = option_help(name, field.description or "")
+        if kinds and name == "package":
+            about = "The package (.pt2), if TARGET is something else."
         if field.is_required():
-            info = typer.Argument(help=option_help(name, field.description or ""), metavar=name.upper())
+            info = typer.Argument(help=about, metavar=name.upper())
             positional.append(parameter(name, Annotated[str, info], inspect.Parameter.empty))
         elif name not in NOT_ON_THE_COMMAND_LINE:
-            options.append(_option(name, field, hidden=bool(kinds) and name in AS_TARGET))
+            options.append(_option(name, field, about, hidden=bool(kinds) and name in AS_TARGET))
     return positional + options
 
 
@@ -107,11 +143,11 @@ def targets_of(model: type[Arguments]) -> list[str]:
     return [] if any(fields[kind].is_required() for kind in kinds) else kinds
 
 
-def _option(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
+def _option(name: str, field: FieldInfo, help_text: str, hidden: bool) -> inspect.Parameter:
     """Build an option. A mapping is repeated as NAME=VALUE, complex values are text, choices are listed."""
     kind: Any = field.annotation
     metavar = METAVARS.get(name, "TEXT")
-    default, help_text = field.default, option_help(name, field.description or "")
+    default = field.default
     if name in PAIRS:
         kind, default, metavar = tuple[str, str], None, "OLD NEW"
     elif name in COMMANDS:

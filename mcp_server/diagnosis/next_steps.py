@@ -342,10 +342,10 @@ STATE_DICT = "path/to/state_dict.pt"
 
 UNSEEN: dict[Seen, str] = {
     "wrong-output": "The call returns, but nothing says what its outputs should be. Give the correct "
-    "outputs (expect), a command that judges them (check), or the exported program to compare_with_eager.",
+    "outputs (`expect`), a command that judges them (`check`), or the exported program to compare_with_eager.",
     "nan": "No NaN or infinity was seen. Give the inputs or arguments that lead to one, or the program.",
     "crash": "Nothing crashed. Give the inputs or arguments that crash it, or the log or core of a crash.",
-    "hang": "This run ended. Give the program and the arguments that hang, or the process id (pid) of a "
+    "hang": "This run ended. Give the program and the arguments that hang, or the process id (`pid`) of a "
     "process that hangs now.",
     "memory": "This run had enough memory. Give the program, arguments or inputs with which it runs out.",
 }

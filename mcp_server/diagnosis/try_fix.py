@@ -20,7 +20,7 @@ from mcp_server.diagnosis.interventions.base import (
     Trial,
     update_from,
 )
-from mcp_server.diagnosis.interventions.input import FORMS, Leaf, changed, read_change, together
+from mcp_server.diagnosis.interventions.input import Leaf, changed, read_change, together
 from mcp_server.diagnosis.interventions.kernel import edit_kernel, launch_in_eager, replace_launch
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
 from mcp_server.diagnosis.interventions.source import edited
@@ -28,7 +28,7 @@ from mcp_server.diagnosis.next_steps import package_words, workload_arguments
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.errors import ProblemError, argument
 from mcp_server.model import PackageWorkload, Record
-from mcp_server.operations.arguments import TryArguments, option_words
+from mcp_server.operations.arguments import FORMS, TryArguments, option_words
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
 from mcp_server.plurals import capitalized, counted, ended_again, listed
@@ -103,9 +103,9 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: TryArgumen
     """
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     package = view.package
-    expected, bound = Path(asked.expect) if asked.expect else None, asked.tolerance or None
-    symptom = Symptom(expect=expected, rtol=bound, atol=bound)
-    judged = {name: value for name in ("expect", "tolerance") if (value := getattr(asked, name))}
+    expected = Path(asked.expect) if asked.expect else None
+    symptom = Symptom(expect=expected, rtol=asked.rtol or None, atol=asked.atol or None)
+    judged = {name: value for name in ("expect", "rtol", "atol") if (value := getattr(asked, name))}
     words = package_words({**workload_arguments(workload), **judged})
     call = replace(call_of_package(workload, symptom), spelling=words)
     if asked.edit:

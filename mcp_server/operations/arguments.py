@@ -28,6 +28,12 @@ InputsArgument = str | list[dict[str, Any]]  # specs as the caller wrote them; `
 PackagePath = Annotated[str, Field(description="A package (.pt2).")]
 ExportedPath = Annotated[str, Field(description="An exported program (.pt2).")]
 ModelName = Annotated[str, Field(description="Model in the package. Default: model.")]
+RelativeTolerance = Annotated[
+    float, Field(ge=0, le=1, description="Allowed relative difference, 0-1. By default, by dtype.")
+]
+AbsoluteTolerance = Annotated[
+    float, Field(ge=0, le=1, description="Allowed absolute difference, 0-1. By default, by dtype.")
+]
 DeviceIndex = Annotated[int, Field(ge=-1, description="GPU to use. By default, as compiled.")]
 Inputs = Annotated[
     InputsArgument,
@@ -46,6 +52,14 @@ SameInputs = Annotated[InputsArgument, Field(description="Inputs of the call: se
 Script = Annotated[str, Field(description="Python file to run.")]
 ScriptArguments = Annotated[list[str], Field(description="Arguments of the script.")]
 JobId = Annotated[str, Field(min_length=1, description="The job's handle.")]
+
+FORMS = (
+    "'INPUT: ACTION', where INPUT is args[1], a name or a number, and ACTION is clamp LOW HIGH, set VALUE, "
+    "cast DTYPE, move DEVICE, contiguous, own-memory, reshape S,S, reorder D,D, flip DIM, divide NUMBER, "
+    "resize DIM SIZE, pad DIM SIZE VALUE or drop-rows DIM N,N; or 'order N,N' for all inputs. clamp and set "
+    "may end with at I,J, flat N,N, rows N,N, where < X or > X, where == X, where nan or where non-finite"
+)
+"""The changes of inputs that `try_fix` makes; `interventions/input.py` reads them."""
 
 
 class Arguments(BaseModel):
@@ -75,7 +89,7 @@ class RunArguments(WaitArguments):
     env: dict[str, str] = Field(default={}, description="Environment variables.")
     python: str = Field(default="", description="Python interpreter that has torch.")
     timeout_s: float = Field(
-        default=300, ge=1, le=86_400, description="Time limit of a run, 1-86400 s. Default: 300."
+        default=300, ge=1, le=86_400, description="Limit of each run, 1-86400 s. Default: 300."
     )
 
 
@@ -126,7 +140,7 @@ class DiagnoseArguments(WorkloadArguments):
     )
     pid: int = Field(default=0, ge=0, description="Id of a process to look at; it keeps running.")
     budget_s: float = Field(
-        default=300, ge=1, le=86_400, description="Limit of the whole diagnosis, 1-86400 s. Default: 300."
+        default=300, ge=1, le=86_400, description="Limit of all runs together, 1-86400 s. Default: 300."
     )
     symptom: Literal[
         "", "wrong-output", "nan", "crash", "hang", "memory", "slow", "slow-load", "slow-build"
@@ -137,12 +151,8 @@ class DiagnoseArguments(WorkloadArguments):
     expect: str = Field(
         default="", description="File of the correct outputs of the call, or of a program's last call."
     )
-    rtol: float = Field(
-        default=0, ge=0, le=1, description="Allowed relative difference, 0-1. By default, by dtype."
-    )
-    atol: float = Field(
-        default=0, ge=0, le=1, description="Allowed absolute difference, 0-1. By default, by dtype."
-    )
+    rtol: RelativeTolerance = 0
+    atol: AbsoluteTolerance = 0
     check: list[str] = Field(
         default=[], description="Command that gets a file of outputs, and exits with 0 if they are correct."
     )
@@ -219,9 +229,8 @@ class TryArguments(CallArguments):
     constants: str = Field(default="", description="File with constants, {name: tensor}.")
     set_env: dict[str, str] = Field(default={}, description="Environment variables of the changed call.")
     expect: str = Field(default="", description="File of the correct outputs.")
-    tolerance: float = Field(
-        default=0, ge=0, le=1, description="Allowed difference, 0-1. By default, by dtype."
-    )
+    rtol: RelativeTolerance = 0
+    atol: AbsoluteTolerance = 0
 
 
 class LocateArguments(ProgramArguments):
@@ -267,20 +276,20 @@ class PairArguments(ModelArguments):
 
 
 class CompareArguments(PairArguments):
-    tolerance: float = Field(
-        default=1, gt=0, le=1000, description="Factor of the tolerance, up to 1000. Default: 1."
+    tolerance_factor: float = Field(
+        default=1, gt=0, le=1000, description="Multiplies the tolerances, up to 1000. Default: 1."
     )
 
 
 class ReduceArguments(PairArguments):
     budget_s: float = Field(
-        default=300, ge=1, le=86_400, description="Limit of the whole search, 1-86400 s. Default: 300."
+        default=300, ge=1, le=86_400, description="Limit of all runs together, 1-86400 s. Default: 300."
     )
 
 
 class BisectArguments(PairArguments):
     budget_s: float = Field(
-        default=600, ge=1, le=86_400, description="Limit of the whole search, 1-86400 s. Default: 600."
+        default=600, ge=1, le=86_400, description="Limit of all runs together, 1-86400 s. Default: 600."
     )
 
 

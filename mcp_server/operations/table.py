@@ -13,7 +13,7 @@ from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
 
-from mcp_server.errors import ProblemError, argument, here
+from mcp_server.errors import ProblemError, argument, here, option_of
 from mcp_server.model import (
     Attached,
     CostSymptom,
@@ -51,7 +51,7 @@ def operation(
     title="Find the cause of a failure",
     description="Runs a failing script, package, exported program or command, and finds the cause. Returns "
     "a verdict: the part at fault (input, kernel, constant, package, toolchain, ...), confidence, evidence "
-    "and the fix. Start here. Takes seconds to minutes. Unless proven, do its next steps.",
+    "and the fix. Start here. Takes seconds to minutes. If it is not proven, do its next steps.",
     examples=(
         "aoti-debug diagnose serve.py -- --batch 8",
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
@@ -162,7 +162,7 @@ async def check_devices(context: args.Context, given: args.CheckArguments) -> Re
     from mcp_server.tools.check_devices import check_devices as step
 
     if given.inputs and not given.package:
-        raise ProblemError("inputs are checked against a package, and none is given")
+        raise ProblemError("inputs are given without a package", allowed="`inputs` together with `package`")
     return await step(context, await in_thread(checked.package_workload, given) if given.package else None)
 
 
@@ -205,7 +205,8 @@ def question_of(given: args.InspectArguments) -> dict[str, str | int]:
     if given.generated_line < 0:
         return asked
     if "assertion" not in asked:
-        raise ProblemError("generated_line goes with an assertion")
+        what = f"{argument('generated_line')} is given without an assertion"
+        raise ProblemError(what, allowed=f"with {argument('assertion')}")
     return {**asked, "generated_line": given.generated_line}
 
 
@@ -260,7 +261,7 @@ async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Re
     description="Writes a package without source as a PyTorch program: its weights, and model.py with a "
     "function or call for each launch. With inputs, it runs both and says whether they agree, as a "
     "whole and launch by launch. Read it instead of the generated code. 1-30 s. Next: the same, with "
-    "launches set to the suspect launch.",
+    "`launches` set to the suspect launch.",
     examples=(
         "aoti-debug decompile model.pt2 --inputs batch.pt --out program",
         "aoti-debug decompile model.pt2 --launches 12",
@@ -362,7 +363,7 @@ async def compare_with_eager(context: args.Context, given: args.CompareArguments
     exported = None
     if isinstance(workload, PackageWorkload):
         exported = await in_thread(checked.exported_file, given.exported, checked.folder_of(given))
-    return await step(context, workload, exported, tolerance=given.tolerance)
+    return await step(context, workload, exported, factor=given.tolerance_factor)
 
 
 @operation(
@@ -427,7 +428,7 @@ async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
     title="Make a package that records its calls",
     description="Writes a package (or a library to preload) that records the latest calls of each thread: "
     "always the sizes, values if they cost little, and all inputs of calls that fail. Use it for hosts (also "
-    "in C++) whose failure cannot be repeated. 1-2 s. Next: diagnose with recording.",
+    "in C++) whose failure cannot be repeated. 1-2 s. Next: diagnose with `recording`.",
     examples=(
         "aoti-debug record model.pt2 --out recorded.pt2",
         "aoti-debug record --preload -- ./host model.pt2",
@@ -452,7 +453,7 @@ async def record(context: args.Context, given: args.RecordArguments) -> Record:
     args.RecordingsArguments,
     title="List recorded calls",
     description="Lists what the recorder kept, even while the host runs: processes, calls that failed or "
-    "are in flight, and which values were kept. Next: diagnose with recording.",
+    "are in flight, and which values were kept. Next: diagnose with `recording`.",
     hints=args.READS,
     examples=("aoti-debug recordings /dev/shm/aoti-debug-recordings-1000",),
 )
@@ -467,7 +468,7 @@ async def recordings(_context: args.Context, given: args.RecordingsArguments) ->
     title="Look at core files",
     description="Says where the threads of a dead process were in a package, from its core file: signal, "
     "launch, kernel, generated line, model line, inputs in memory. Groups a folder of core files by signal, "
-    "kernel and line. Runs nothing. 2-10 s. Next: diagnose with recording.",
+    "kernel and line. Runs nothing. 2-10 s. Next: diagnose with `recording`.",
     hints=args.READS,
     examples=(
         "aoti-debug post-mortem core.1234 --package model.pt2",
@@ -481,7 +482,7 @@ async def post_mortem(context: args.Context, given: args.PostMortemArguments) ->
     folder = here()
     if not given.package:
         raise ProblemError(
-            "the package that the process had loaded is needed", allowed="package, a .pt2 file"
+            "the package that the process had loaded is needed", allowed="`package` with a .pt2 file"
         )
     package = await in_thread(checked.package_file, given.package, folder)
     core = checked.absolute(given.core, folder)
@@ -505,12 +506,14 @@ def command_name(tool: str) -> str:
 
 # Arguments of ours whose names no library uses, so the names are unambiguous in a text.
 _OPTIONS = ("budget_s", "timeout_s", "extra_imports")
+_QUOTED = re.compile("`(expect|exported|inputs|package|script|check|pid|recording|launches|symptom)`")
 _NAMES = re.compile(rf"(?<![\w-])({'|'.join((*_OPTIONS, *(o.name for o in OPERATIONS if '_' in o.name)))})\b")
 
 
 def in_shell_words(text: str) -> str:
-    """Rewrite tool names as commands and arguments as options: `inspect-package`, `--budget-s`."""
-    return _NAMES.sub(lambda found: ("--" if found[1] in _OPTIONS else "") + command_name(found[1]), text)
+    """Rewrite tool names as commands and arguments as options: `inspect-package`, --budget-s."""
+    text = _NAMES.sub(lambda found: ("--" if found[1] in _OPTIONS else "") + command_name(found[1]), text)
+    return _QUOTED.sub(lambda found: option_of(found[1]), text)
 
 
 def _target(arguments: Mapping[str, Any], fields: Mapping[str, object]) -> list[str]:

@@ -32,11 +32,19 @@ from mcp_server.model import (
     Workload,
 )
 from mcp_server.operations import arguments as args
+from mcp_server.package.problems import COMPILED, PackageError
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.program_seen import Symptom
 
-KINDS = ("script", "package", "exported", "command")
+# The kinds of workload: what each is called, and what file is expected.
+_FILES = {
+    "script": ("script", "a Python file"),
+    "package": ("package", COMPILED),
+    "exported": ("exported program", "a .pt2 of torch.export.save"),
+    "command": ("program", "an executable file"),
+}
+KINDS = tuple(_FILES)
 
 # The kinds of workload to which an optional argument applies.
 APPLIES_TO = {
@@ -69,8 +77,9 @@ def workload_of(given: args.ProgramArguments) -> Workload:
     for name, fitting in APPLIES_TO.items():
         default = type(given).model_fields[name].default
         if kinds[0] not in fitting and getattr(given, name) != default:
-            allowed = f"with {' or '.join(fitting)}"
-            raise ProblemError(f"{_said(name)} does not apply to a {kinds[0]}", allowed=allowed)
+            allowed = "only with this workload: " + " or ".join(_FILES[kind][0] for kind in fitting)
+            what = f"{argument(name)} does not apply to this {_FILES[kinds[0]][0]}"
+            raise ProblemError(what, allowed=allowed)
     if kinds[0] == "script":
         return script_workload(given)
     if kinds[0] == "package":
@@ -91,10 +100,10 @@ def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkloa
     """Return the script, the package, or the exported program."""
     if given.script:
         if given.package or given.exported or given.inputs or given.extra_imports:
-            raise ProblemError("a script brings its own model and inputs", allowed="script alone")
+            raise ProblemError("a script brings its own model and inputs", allowed="the script alone")
         return script_workload(given)
     if given.script_args:
-        raise ProblemError("script_args are given without a script", allowed="with script")
+        raise ProblemError("arguments are given without a script", allowed="with `script`")
     if given.package:
         return package_workload(given)
     if given.exported:
@@ -120,7 +129,7 @@ def package_workload(
     if isinstance(given, args.DiagnoseArguments):
         # A wrong file in place of the package may be the very fault to be diagnosed.
         package = file("package", given.package, around["cwd"])
-        _package_slug(package, given.model_name)
+        _why_no_package(package, given.model_name)
     else:
         package = package_file(given.package, around["cwd"], model.get("model_name"))
     inputs = inputs_of(given.inputs, around["cwd"])
@@ -152,8 +161,8 @@ def _surroundings(given: args.RunArguments) -> dict[str, Any]:
 def folder_of(given: args.RunArguments) -> Path:
     """Return the absolute path of the working directory; the default is this process's directory."""
     path = absolute(given.cwd, here())
-    if not stat.S_ISDIR(_mode("cwd", path, "an existing directory")):
-        raise ProblemError("cwd is not a directory", value=str(path), allowed="an existing directory")
+    if not stat.S_ISDIR(_mode("cwd", path, "an existing folder")):
+        raise ProblemError(f"{argument('cwd')} is a file", value=str(path), allowed="an existing folder")
     return path
 
 
@@ -168,17 +177,18 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
     from mcp_server.diagnosis.program_seen import Symptom
 
     if (given.rtol or given.atol) and not given.expect:
-        raise ProblemError("tolerances are given without an expectation", allowed="with expect")
+        raise ProblemError("tolerances are given without correct outputs", allowed="with `expect`")
     if given.expect or given.check:  # the outputs of a package with inputs, or of a program's last call
         name = "expect" if given.expect else "check"
         if not isinstance(workload, PackageWorkload | ScriptWorkload | CommandWorkload):
             what = "an exported program" if workload is not None else "a log"
             raise ProblemError(
-                f"{name} does not apply to {what}, which calls no package",
-                allowed="with package, script or command",
+                f"{argument(name)} does not apply to {what}, which calls no package",
+                allowed="with a package, a script or a program to run",
             )
         if isinstance(workload, PackageWorkload) and workload.inputs is None:
-            raise ProblemError(f"{name} is given without inputs", allowed="with package and inputs")
+            what = f"{argument(name)} is given without the inputs of the call"
+            raise ProblemError(what, allowed="with `inputs`")
     cwd = workload.cwd if workload is not None and workload.cwd is not None else here()
     if given.check:
         try:
@@ -228,7 +238,7 @@ _KINDS_OF_FILE = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a directory",
+    stat.S_IFDIR: "a folder",
 }
 
 
@@ -248,12 +258,12 @@ def file(name: str, text: str, base: Path) -> Path:
     path = absolute(text, base)
     kind = stat.S_IFMT(_mode(name, path, _existing(text, base)))
     if kind != stat.S_IFREG:
-        what = _KINDS_OF_FILE.get(kind, "something else")
-        raise ProblemError(f"{_said(name)} is {what}, not a file", value=str(path), allowed="path of a file")
+        what = f"the {_said(name)} is {_KINDS_OF_FILE.get(kind, 'something else')}, not a file"
+        raise ProblemError(what, value=str(path), allowed=_FILES.get(name, ("", "a file"))[1])
     if not os.access(path, os.R_OK):
-        raise ProblemError(
-            f"{_said(name)} cannot be read", value=str(path), allowed="a file this user may read"
-        )
+        what = f"this user may not read the {_said(name)}"
+        line = shlex.join(["ls", "-l", str(path)])
+        raise ProblemError(what, value=str(path), allowed="a file with read permission", next_call=line)
     return path
 
 
@@ -262,8 +272,9 @@ def _existing(text: str, base: Path) -> str:
 
 
 def _said(name: str) -> str:
-    """Name the argument as the caller spells it; the target of a command has no name of its own."""
-    return argument(name) if on_command_line.get() and name not in KINDS else name
+    """Name the kind of file or, if only its argument says what it is for, the file of this argument."""
+    kind = "folder" if name == "cwd" else "file"
+    return _FILES[name][0] if name in _FILES else f"{kind} for {argument(name)}"
 
 
 def optional_file(name: str, text: str, base: Path | None = None) -> Path | None:
@@ -275,12 +286,10 @@ def _mode(name: str, path: Path, allowed: str) -> int:
     try:
         return path.stat().st_mode
     except FileNotFoundError:
-        said = _said(name)
-        what = f"no such {'file for ' if said.startswith('-') else ''}{said}{_like(path)}"
-        raise ProblemError(what, value=str(path), allowed=allowed) from None
+        raise ProblemError(f"no such {_said(name)}{_like(path)}", value=str(path), allowed=allowed) from None
     except (OSError, ValueError) as error:  # the name is too long, or a part of the path is a file
         why = cause(error) if isinstance(error, OSError) else str(error)
-        what = f"{_said(name)} cannot be reached: {why}"
+        what = f"the {_said(name)} cannot be reached: {why}"
         raise ProblemError(what, value=str(path)[:300], allowed=allowed) from None
 
 
@@ -312,52 +321,51 @@ def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
 def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
     """Reject only a mix-up of arguments: a damaged package is a finding, not a wrong call."""
     path = file("package", text, base)
-    if _package_slug(path, model_name) == EXPORTED:
+    error = _why_no_package(path, model_name)
+    if error is not None and error.slug == EXPORTED:
         raise ProblemError(
-            "package is an exported program that is not compiled yet",
+            "this is an exported program, which is not compiled yet",
             value=str(path),
-            allowed="a .pt2 of aoti_compile_and_package",
-            next_call="pass the same path as exported",
+            allowed=COMPILED,
+            next_call=shlex.join(["aoti-debug", "compile-with-flags", str(path)]),
         )
     return path
 
 
 def exported_file(text: str, base: Path) -> Path:
-    """Return the file of an exported program. Raise ProblemError if it is a compiled package."""
+    """Return the file of an exported program. Raise ProblemError if it is empty, cut off or compiled."""
     path = file("exported", text, base)
-    if not _package_slug(path):
-        raise ProblemError(
-            "exported is a compiled AOTInductor package",
-            value=str(path),
-            allowed="a .pt2 of torch.export.save",
-            next_call="pass the same path as package",
-        )
+    error = _why_no_package(path)
+    if error is None or error.slug in ("empty_file", "not_a_zip", "truncated_zip"):
+        what = error.what if error else f"{path} is a compiled AOTInductor package, not an exported program"
+        line = 'torch.export.save(program, "program.pt2") in Python writes one'
+        raise ProblemError(what, allowed=_FILES["exported"][1], next_call=line)
     return path
 
 
 def is_exported_program(path: Path) -> bool:
     """Whether the file is a `torch.export.save`d archive. False for anything unreadable."""
-    return _package_slug(path) == EXPORTED
+    error = _why_no_package(path)
+    return error is not None and error.slug == EXPORTED
 
 
 EXPORTED = "torch_export_archive"
 
 
-def _package_slug(path: Path, model_name: str | None = None) -> str:
-    """Return why the file is not an AOTInductor package. Empty if it is one.
+def _why_no_package(path: Path, model_name: str | None = None) -> PackageError | None:
+    """Return why the file is not an AOTInductor package. None if it is one.
 
     Raise `PackageError` for a package that has models, but none named `model_name`.
     """
     from mcp_server.package.archive import open_package  # imported late, so the server starts fast
-    from mcp_server.package.problems import PackageError
 
     try:
         open_package(path, model_name)
     except PackageError as error:
         if error.slug == "unknown_model":
             raise
-        return error.slug
-    return ""
+        return error
+    return None
 
 
 EXAMPLE = (

@@ -26,7 +26,14 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from mcp_server.package.problems import AmbiguousError, PackageError, check_members, end_of, read_directory
+from mcp_server.package.problems import (
+    AGAIN,
+    AmbiguousError,
+    PackageError,
+    check_members,
+    end_of,
+    read_directory,
+)
 
 MAX_MEMBERS = 50_000
 MAX_TEXT_BYTES = 512 << 20
@@ -171,9 +178,9 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
     except UNREADABLE as error:
         raise PackageError(
             "truncated_zip",
-            f"{path} starts like a zip archive but has no readable central directory; "
-            "it was truncated, is still being written, or is damaged",
-            next_call="copy the package again; if the original is damaged too, build it again",
+            f"{path} starts like a zip archive, but its end is missing or damaged: it was cut off, or is "
+            "still being written",
+            next_call=AGAIN,
         ) from error
 
 

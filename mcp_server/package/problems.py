@@ -17,7 +17,7 @@ class PackageError(ProblemError):
     """The file is not a readable AOTInductor package. `slug` is a stable identifier of the reason."""
 
     def __init__(self, slug: str, what: str, **more: Any) -> None:
-        super().__init__(what, **more)
+        super().__init__(what, **{"allowed": COMPILED, **more})
         self.slug = slug
 
 
@@ -64,8 +64,10 @@ class _Archive:
     below_top: bool = False
 
 
-_COMPILE = "aoti-debug compile-with-flags, or torch._inductor.aoti_compile_and_package(exported_program)"
-_GIVE = f"take the .pt2 of {_COMPILE}"
+COMPILED = "a .pt2 of torch._inductor.aoti_compile_and_package"
+_COMPILE = "aoti-debug compile-with-flags program.pt2"
+AGAIN = "copy the package again; if the original is damaged too, compile it again"
+_GIVE = f"pass the compiled package, or compile the exported program: {_COMPILE}"
 _ARCHIVES = (
     _Archive(
         "other_zip",
@@ -77,21 +79,21 @@ _ARCHIVES = (
         "torch_export_archive",
         (r"models/|serialized_exported_program\.json$",),
         "holds an exported program (torch.export.save), which is not compiled yet",
-        f"give it as workload kind 'exported', or compile it: {_COMPILE}",
+        f"compile it: {_COMPILE}",
         below_top=True,
     ),
     _Archive(
         "torchscript_file",
         (r"constants\.pkl$", r"code/"),
         "is a TorchScript archive (torch.jit.save)",
-        f"export the model with torch.export, then {_COMPILE}",
+        f"export the model with torch.export.export and torch.export.save, then compile it: {_COMPILE}",
         below_top=True,
     ),
     _Archive(
         "torch_save_file",
         (r"data\.pkl$",),
         "is a torch.save file (tensors or a state dict); it was not unpickled",
-        "give it as inputs, and the compiled .pt2 as the package",
+        "pass it as the inputs, and the compiled .pt2 as the package",
         below_top=True,
     ),
     _Archive("other_zip", (r"[^/]+\.dist-info/",), "is a Python wheel, no AOTInductor package", _GIVE),
@@ -102,7 +104,7 @@ _ARCHIVES = (
         "outdated_layout",
         (r".*\.so$",),
         "holds a shared library outside data/aotinductor/: a layout from before torch 2.6",
-        f"compile it again with the torch that loads it: {_COMPILE}",
+        f"compile the program again with the torch that loads it: {_COMPILE}",
     ),
 )
 
@@ -119,7 +121,7 @@ def check_is_zip(path: Path) -> None:
     except OSError as error:
         raise PackageError("unreadable_file", f"{path} cannot be read: {error.strerror}") from error
     if not head:
-        raise PackageError("empty_file", f"{path} is empty", next_call="write or copy the package again")
+        raise PackageError("empty_file", f"{path} is empty (0 bytes)", next_call=AGAIN)
     if head.startswith(_ZIP_MAGIC):
         return
     if head.startswith(_PICKLE_PROTOCOLS):
@@ -128,7 +130,7 @@ def check_is_zip(path: Path) -> None:
             "torch_save_file" if legacy else "pickle_file",
             f"{path} is {'an old torch.save file' if legacy else 'a pickle'}, not an AOTInductor package; "
             "it was not unpickled",
-            next_call=f"export and compile the model: {_COMPILE}",
+            next_call=_GIVE,
         )
     if head.startswith(_ELF_MAGIC):
         what = f"{path} is a shared library with no wrapper.cpp next to it"

@@ -72,7 +72,7 @@ _MACHINES = {3: "x86", 8: "MIPS", 21: "PowerPC", 22: "s390", 40: "ARM", 183: "AA
 REGISTERS = struct.Struct("<27Q")  # user_regs_struct, sys/user.h
 RBP, RDI, CALL, RIP, RSP = 4, 14, 15, 16, 19  # CALL: the number of the system call, or -1
 _AT_SIGNAL, _AT_THREAD, _AT_REGISTERS = 12, 32, 112  # elf_prstatus, linux/elfcore.h
-_ALLOWED = "a core of Linux on x86-64, ET_CORE (ulimit -c unlimited)"
+_ALLOWED = "a core file of a Linux process on x86-64 (ELF type ET_CORE)"
 
 
 @dataclass
@@ -100,8 +100,8 @@ class _Core:
 
     def damaged(self, what: str, value: str, allowed: str) -> ProblemError:
         return ProblemError(
-            f"the core file cannot be read, {what}",
-            value=f"{value} in {self.path}",
+            f"the core file cannot be read: {what} ({value})",
+            value=str(self.path),
             allowed=allowed,
             next_call=NEXT,
         )
@@ -120,7 +120,7 @@ def is_core(path: Path) -> bool:
 def open_core(path: Path) -> Iterator[Remains]:
     """Open a core file. Raise `ProblemError` if it is another kind of file, damaged or cut off."""
     if not path.is_file():
-        raise ProblemError("there is no such core file", value=str(path), allowed=_ALLOWED, next_call=NEXT)
+        raise ProblemError("no such core file", value=str(path), allowed=_ALLOWED, next_call=NEXT)
     try:
         file = path.open("rb")
     except OSError as error:
@@ -172,7 +172,7 @@ def _segments(core: _Core) -> Iterator[tuple[int, int, int, int]]:
 def _header(core: _Core) -> tuple[int, ...]:
     start = core.file.read(_HEADER.size)
     if start[:4] != b"\x7fELF":
-        raise core.damaged("this is no ELF file", repr(start[:4]), _ALLOWED)
+        raise core.damaged("it is not an ELF file", f"first bytes {start[:4]!r}", _ALLOWED)
     if len(start) < _HEADER.size:
         raise core.damaged("it is cut off", f"{len(start)} bytes", _ALLOWED)
     if start[4:6] != b"\2\1":

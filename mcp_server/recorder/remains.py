@@ -279,7 +279,10 @@ def _readable(symbol: str) -> str:
 
 
 LARGEST_READ = 1 << 20  # bytes of memory at a time
-NEXT = "gcore PID for a core file of a process that runs; `ulimit -c unlimited` before it starts"
+NEXT = (
+    "`gcore PID` writes a core file of a running process; `ulimit -c unlimited`, run before the program, "
+    "lets a crash write one"
+)
 WAITS = {
     "0": "reads a file or a pipe",
     "7": "waits for a descriptor",

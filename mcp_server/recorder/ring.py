@@ -192,7 +192,7 @@ def mapped(path: Path, least: int, most: int) -> Iterator[mmap.mmap]:
     try:
         size = os.fstat(handle).st_size
         if not least <= size <= most:
-            raise refused(f"it has {size} bytes, and one has {least} to {most}", path)
+            raise refused(f"it has {size} bytes, and a recording has {least} to {most}", path)
         with mmap.mmap(handle, 0, prot=mmap.PROT_READ) as memory:
             yield memory
     except (ValueError, OSError) as error:
@@ -395,9 +395,9 @@ def recordings_in(folder: Path) -> list[Path]:
     paths = [folder] if folder.is_file() else sorted(folder.glob("*.ring")) if folder.is_dir() else []
     if not paths:
         raise ProblemError(
-            "no recording is there",
+            "no recording in this folder" if folder.is_dir() else "no such folder of recordings",
             value=str(folder),
-            allowed="a folder with .ring files, or one of them; a host without a failed call leaves none",
-            next_call="aoti-debug record model.pt2 makes a package that records",
+            allowed="a .ring file, or a folder of them; a host in which no call failed leaves none",
+            next_call="aoti-debug record model.pt2 writes a package that records its calls",
         )
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)

@@ -135,7 +135,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
             package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
         except PackageError as error:
             fix = Fix(text=error.next_call) if error.next_call else None
-            what = f"{error.slug}: {error}"
+            what = error.what if error.value is None else f"{error.what}: {error.value}"
             broken = [Problem(category="invalid_package", what=what, certain=True, fix=fix)]
 
     async def read_inputs() -> None:
@@ -191,7 +191,7 @@ async def _read_inputs(
             "describe_inputs", request, env=workload.env, python=workload.python, cwd=workload.cwd
         )
     except ProblemError as error:
-        return None, str(error)
+        return None, f"{error.what}: {error.value}"
     event = run.last(Inputs)
     if event is None:
         return None, f"the worker could not describe the inputs: {run.finished.note or run.phase!r}"

@@ -134,20 +134,18 @@ async def compare_with_eager(
     workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
     exported: Path | None = None,
     *,
-    tolerance: float = 1.0,
+    factor: float = 1.0,
 ) -> ComparedWithEager:
     """Run both on the same inputs. Compare the outputs, and judge every launch alone on correct inputs.
 
     A package needs `exported`, the program that it was compiled from. An exported program is compiled here. A
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs,
-    the program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/compare.py`). A
+    the program's example inputs are used. `factor` multiplies the tolerances (see `worker/compare.py`). A
     package without provenance does not say which nodes a launch carries out: then only outputs are compared.
     Repeats separate differences between runs from divergence, and runs with unset memory filled show reads of
     it. A run that fails is a result. Raise ProblemError for a missing program, and for a script that makes no
     call of a package that it compiled.
     """
-    if not tolerance > 0:
-        raise ProblemError("tolerance is out of range", value=tolerance, allowed="above 0")
     if isinstance(workload, ScriptWorkload):
         pair = await _captured(context, workload)
     elif isinstance(workload, ExportedWorkload):
@@ -159,14 +157,14 @@ async def compare_with_eager(
             "comparing a package needs the exported program that it was compiled from",
             allowed=f"{argument('exported')} with a .pt2 of torch.export.save, or a script that compiles it",
         )
-    return await compare_pair(context, pair, tolerance)
+    return await compare_pair(context, pair, factor)
 
 
-async def compare_pair(context: Context, pair: Pair, tolerance: float = 1.0) -> ComparedWithEager:
+async def compare_pair(context: Context, pair: Pair, factor: float = 1.0) -> ComparedWithEager:
     """Compare a package with the program that it was compiled from."""
     model = await anyio.to_thread.run_sync(view_package, pair.workload.package, pair.workload.model_name)
     directory, flows = context.fresh("compare_launches"), LaunchFlows(model)
-    request, notes, env = await _request(context, pair, flows, tolerance)
+    request, notes, env = await _request(context, pair, flows, factor)
     if request["probes"] and flows.nodes:
         flow = await anyio.to_thread.run_sync(lambda: flows.of)
         request.update(flow=flow, eager_outputs=directory / "eager_outputs.pt")
@@ -230,7 +228,7 @@ def updates_of(request: ReplayRequest) -> tuple[Step, ...]:
 
 
 async def _request(
-    context: Context, pair: Pair, flows: LaunchFlows, tolerance: float
+    context: Context, pair: Pair, flows: LaunchFlows, factor: float
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
     """Return the worker's request, notes and variables; no probes if the package cannot be rebuilt."""
     workload, model = pair.workload, flows.model
@@ -238,7 +236,7 @@ async def _request(
         **package_request(workload),
         "exported": pair.exported,
         "made_by": pair.made_by,
-        "factor": tolerance,
+        "factor": factor,
         "steps": pair.updates,
         "constants": {constant.name: constant.fqn for constant in model.package.constants if constant.fqn},
         "probes": True,

@@ -98,12 +98,14 @@ async def search(
     """Try methods in turn until one sees a fault; without a fault, return the last run."""
     attempts: list[Attempt] = []
     last: tuple[Target, FaultRun] | None = None
+    refused: ProblemError | None = None
     for tool in tools:
         run, options = METHODS[tool]
         target = await target_of(options)
         try:
             found = await run(context, target)
         except ProblemError as problem:
+            refused = problem
             attempts.append(Attempt(tool=tool, ran=False, what=str(problem)))
             continue
         seconds = round(found.done.finished.wall_s, 3)
@@ -113,9 +115,11 @@ async def search(
         last = target, found
         if found.accesses:
             break
+    if refused is not None and len({each.what for each in attempts}) == 1:
+        raise refused
     if last is None:
         raise ProblemError(
-            "no method could run: " + "; ".join(f"{a.tool}: {a.what}" for a in attempts),
+            "no checker could run: " + "; ".join(f"{a.tool}: {a.what}" for a in attempts),
             next_call="check_devices",
         )
     return *last, attempts

@@ -157,19 +157,19 @@ async def recordings(folder: Path) -> Recordings:
             processes=[],
             captures=[CaptureRow(**vars(each)) for each in captures[:MOST_LISTED]],
         )
-    rows, unreadable = [], []
+    rows, problems = [], []
     for path in recordings_in(folder)[:MOST_LISTED]:
         try:
             rows.append(_process(await anyio.to_thread.run_sync(read_recording, path)))
         except ProblemError as problem:
-            unreadable.append(str(problem))
+            problems.append(problem)
     if not rows:
-        raise ProblemError("no recording can be read", value="; ".join(unreadable)[:400])
+        raise problems[0]
     troubled = sum("in flight" in call.state or "failed" in call.state for row in rows for call in row.calls)
     return Recordings(
         summary=f"{counted(troubled, 'call')} failed or in flight, in {counted(len(rows), 'recording')}.",
         processes=rows,
-        unreadable=unreadable,
+        unreadable=[str(problem) for problem in problems],
     )
 
 

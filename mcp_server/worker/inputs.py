@@ -35,7 +35,7 @@ from .tensors import (
     unravel,
 )
 
-FORMS = "a tensor, a list, tuple or dict of tensors, {'args': ..., 'kwargs': ...}, or a captured call"
+FORMS = "a file of torch.save with a tensor, a list, tuple or dict of tensors, {'args': ..., 'kwargs': ...}, or a captured call"
 Leaves = list[Any]
 
 
@@ -61,13 +61,17 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
         raise Refused("no such " + what, path, FORMS) from None
     except OSError as error:
         raise Refused("the {} cannot be read: {}".format(what, error.strerror), path, FORMS) from None
+    if not start:
+        raise Refused("the {} is empty (0 bytes)".format(what), path, FORMS)
     if start[:2] != b"PK" and start[:1] != b"\x80":  # a zip, or a pickle of protocol 2 or later
         raise Refused("the {} was not written by torch.save".format(what), path, FORMS)
     try:
         with torch.serialization.safe_globals(list(safe)):
             return torch.load(path, map_location=where, weights_only=True)
     except Exception as error:  # the unpickler raises almost anything on a malformed file
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0].split(
+            ". This is an internal miniz"
+        )[0][:300]
         why = "cannot be read: " + text
         if isinstance(error, pickle.UnpicklingError):
             why = "holds objects that need pickle, which could run code; save only tensors, with torch.save"

@@ -124,7 +124,7 @@ WRONG = [
     ),
     ("explain-error invalid", "with --text, or a file with --log", "explain-error --text invalid"),
     ("explain-error reco.py", "with --text, or a file with --log", "explain-error --log reco.py"),
-    ("diagnose reco.py -i bad.pt", "--inputs does not apply to a script", "with package or exported"),
+    ("diagnose reco.py -i bad.pt", "--inputs does not apply to this script", "package or exported program"),
     ("diagnse reco.py", "no such command 'diagnse'", "try: aoti-debug --help"),
     ("inspect-package", "missing argument 'PACKAGE'", "try: aoti-debug inspect-package --help"),
     ("sweep cases.yaml --out o --jobs x", "--jobs", "try: aoti-debug sweep --help"),

@@ -168,9 +168,9 @@ def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) 
     ("given", "what"),
     [
         ({"check": ["no-such-program"]}, "the check command cannot be started: no such program"),
-        ({"expect": "nowhere.pt"}, "no such expect"),
-        ({"rtol": 0.1}, "tolerances are given without an expectation"),
-        ({"expect": "scaled.right.pt", "inputs": ""}, "expect is given without inputs"),
+        ({"expect": "nowhere.pt"}, "no such file for `expect`"),
+        ({"rtol": 0.1}, "tolerances are given without correct outputs"),
+        ({"expect": "scaled.right.pt", "inputs": ""}, "`expect` is given without the inputs"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(

@@ -124,7 +124,7 @@ def test_a_wide_tolerance_takes_it_for_rounding(zoo: ZooPackage, tmp_path: Path,
     """The factor is the caller's to choose."""
     package = zoo("norms")
     workload = PackageWorkload(package=package, inputs=package.with_name("norms.inputs.pt"))
-    result = compared(tmp_path, workload, other_weights, tolerance=1000)
+    result = compared(tmp_path, workload, other_weights, factor=1000)
     assert result.outcome == "agrees" and result.outputs[0].agreement == "rounding"
 
 
@@ -228,15 +228,13 @@ def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: P
 
 
 def test_what_cannot_be_compared_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package alone, a package as the program, a tolerance of nothing: each with what is allowed."""
+    """A package alone, a package as the program: each with what is allowed."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))
     with pytest.raises(ProblemError, match="nothing to compare with"):
         compared(tmp_path, workload)
     with pytest.raises(ProblemError, match="a compiled AOTInductor package"):
         compared(tmp_path, workload, package)
-    with pytest.raises(ProblemError, match="tolerance"):
-        compared(tmp_path, workload, package, tolerance=0)
     script = tmp_path / "nothing.py"
     script.write_text("print('no model here')")
     with pytest.raises(ProblemError, match="makes no call"):

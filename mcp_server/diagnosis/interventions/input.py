@@ -1,10 +1,10 @@
 """Interventions on the inputs of a call, and their notation: `args[1]: clamp 0 9 where > 9`.
 
-    LEAF: clamp LOW HIGH [SELECTION]     - stands for no limit
-    LEAF: set VALUE [SELECTION]
-    LEAF: cast DTYPE | move DEVICE | contiguous | own-memory | restride S,S
-    LEAF: reshape S,S | reorder D,D | flip DIM | divide NUMBER
-    LEAF: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
+    INPUT: clamp LOW HIGH [SELECTION]     - stands for no limit
+    INPUT: set VALUE [SELECTION]
+    INPUT: cast DTYPE | move DEVICE | contiguous | own-memory | restride S,S
+    INPUT: reshape S,S | reorder D,D | flip DIM | divide NUMBER
+    INPUT: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
     order N,N,N
 
 SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET [to END]`, and
@@ -23,17 +23,9 @@ from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.errors import ProblemError
+from mcp_server.operations.arguments import FORMS
 from mcp_server.worker.protocol import Change, Where
 from mcp_server.worker.report import Number
-
-FORMS = (
-    "'LEAF: clamp LOW HIGH', 'LEAF: set VALUE', 'LEAF: cast DTYPE', 'LEAF: move DEVICE', "
-    "'LEAF: contiguous', 'LEAF: own-memory', 'LEAF: reshape S,S', 'LEAF: reorder D,D', "
-    "'LEAF: flip DIM', 'LEAF: divide NUMBER', "
-    "'LEAF: resize DIM SIZE', 'LEAF: pad DIM SIZE VALUE', 'LEAF: drop-rows DIM N,N', 'order N,N'; "
-    "clamp and set may end with 'at I,J', 'flat N,N', 'rows N,N', 'where < X or > X', 'where == X', "
-    "'where nan', 'where non-finite'"
-)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState, equal_to_program
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import is_cause, ranked, untried
+from mcp_server.operations.arguments import option_words
 from mcp_server.plurals import listed
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.worker import events
@@ -85,13 +86,13 @@ def tried_call(case: DiagnosisState) -> TriedCall:
     """Return the failing call as the trials take it, with the program's reference outputs if it has any."""
     assert case.call is not None
     symptom, actual = case.symptom, case.call.request.get("actual")
-    # `try-fix` takes no check, no second tolerance, and no call whose parts are not all in files.
-    taken = not (symptom.check or symptom.rtol != symptom.atol or case.call.updated)
+    # `try-fix` takes no check, and no call whose parts are not all in files.
+    taken = not (symptom.check or case.call.updated)
     arguments = call_arguments(case) if taken else {}
     words = package_words(arguments) if arguments else ()
     if words:
-        words += ("--tolerance", str(symptom.rtol)) if symptom.rtol is not None else ()
-        words += ("--expect", str(symptom.expect)) if symptom.expect else ()
+        judged = {"rtol": symptom.rtol, "atol": symptom.atol, "expect": symptom.expect}
+        words += tuple(option_words({name: value for name, value in judged.items() if value is not None}))
     seconds = limit_of(case, share=SHARE).seconds
     return TriedCall(
         request={name: value for name, value in case.call.request.items() if name not in OF_PROGRAM},
