@@ -52,6 +52,7 @@ EAGER: dict[tuple[Category, Eager], str] = {
     ("wrong_output", "differs"): f"Eager mode returns different numbers, {IN_PACKAGE}",
 }
 
+OF_CALL = "Here args are the arguments of the failing call: write your own names for them."
 Role = Literal["title", "text", "label", "removed", "added", "command"]
 
 
@@ -188,8 +189,11 @@ def _fix(fix: Fix) -> Iterator[Line]:
     lines = (before or "").splitlines()
     for line in [*lines[:MOST_REMOVED], *(["..."] if len(lines) > MOST_REMOVED else [])]:
         yield Line("removed", _bounded(line))
-    for line in (fix.after or "").splitlines()[:MOST_ADDED]:
+    added = (fix.after or "").splitlines()[:MOST_ADDED]
+    for line in added:
         yield Line("added", _bounded(line))
+    if any("args[" in line for line in added):
+        yield Line("label", OF_CALL)
 
 
 def confirmation(run: Confirmed) -> list[str]:
@@ -220,12 +224,13 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
         yield Line("label", f"python {proof}", "Reproduce")
     jobs = (OF_JOB.fullmatch(each.uri) for each in verdict.artifacts)
     job = next((found["job"] for found in jobs if found and found["file"] == SUBJECT_FILE), "")
-    page = f"aoti-debug report {job} --out FOLDER" if job else "--report FOLDER"
-    rest = f"Evidence: add --verbose, or {page}" if in_shell else "Evidence and commands: structured content"
-    yield Line("label", f"{cost_in_words(verdict.cost)}. {rest}", "Cost")
+    page = f"run: aoti-debug report {job} --out FOLDER" if job else "--report FOLDER"
+    rest = f"For the evidence, add --verbose, or {page}"
+    rest = rest if in_shell else "The structured content has evidence and commands."
+    yield Line("label", f"The diagnosis took {cost_in_words(verdict.cost)}. {rest}", "Cost")
 
 
 def cost_in_words(cost: Cost) -> str:
     """Format runs and seconds. Compiles are not told: those of the user's script are not counted."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
-    return f"{counted(cost.runs, 'run')}, {cost.wall_s:.1f} s{waited}"
+    return f"{counted(cost.runs, 'run')} and {cost.wall_s:.1f} s{waited}"

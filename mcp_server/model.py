@@ -302,8 +302,8 @@ Eager = Literal["same", "differs", "not_known"]
 class Verdict(Record):
     """The answer of `diagnose`.
 
-    `proven` means that the failure disappeared when the cause was removed and returned with it
-    (`intervention`), or that the system itself refused and named the component. `causes` lists all that were
+    `proven` rests on a run that aoti-debug made: the failure disappeared when the cause was removed and
+    returned with it (`intervention`), or the system rejected a part by name. `causes` lists all that were
     found, the first to fix first; `bystanders` are defects too, but a run cleared them. `headline` names the
     failure in words that need no table. `eager` says whether the model fails in the same way without the
     compiler. `remarks` are facts besides the cause; `program` is the launch at fault as PyTorch.

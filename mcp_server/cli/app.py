@@ -347,7 +347,8 @@ def serve(
         made = server.make_server(open_store(), share_jobs=share_jobs, tools=tools)
         web.serve_http(made, host, port, web.read_token(token_file), allow_host or ())
     elif (host, port) != (HOST, PORT) or token_file or allow_host or share_jobs:
-        raise ProblemError("these options are for HTTP", allowed="with --http")
+        what = "--host, --port, --token-file, --allow-host and --share-jobs are only for HTTP"
+        raise ProblemError(what, allowed="with --http")
     else:
         server.serve(tools)
 

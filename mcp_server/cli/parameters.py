@@ -19,7 +19,7 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
-from mcp_server.errors import OPTION_NAMES, ProblemError
+from mcp_server.errors import OPTION_NAMES, ProblemError, option_of
 from mcp_server.operations.arguments import (
     COMMANDS,
     FORMS,
@@ -57,7 +57,8 @@ OPTIONS = {
     "edit": "Edited model.py of decompile; with --launch, only that launch.",
     "log": "Log of a failing run.",
     "env": "An environment variable. Repeat it for more.",
-    "changes": f"Change of an input, such as 'args[1]: clamp 0 9 where > 9'. Repeat it for more. Form: {FORMS}.",
+    "changes": "Change of an input, such as 'args[1]: clamp 0 9 where > 9'. Repeat it for more. "
+    f"Form: {FORMS}.",
 }
 # The sections of a long help, most used first, and the arguments in each. All others are listed before them.
 SECTIONS = {
@@ -192,7 +193,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
         values.update(found)
     elif not any(values.get(name) for name in (*TARGETS, *WITHOUT_TARGET)) and "script" in targets_of(model):
         words = listed([TARGETS[kind] for kind in targets_of(model)], "or")
-        raise ProblemError(f"nothing to work on: give {words}", next_call="aoti-debug diagnose serve.py")
+        raise ProblemError("nothing to work on", allowed=words)
     return validated(model, values)
 
 
@@ -203,7 +204,7 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
     if target.endswith(TENSOR_FILES):
         package = next((word for word in rest if word.endswith(".pt2")), "model.pt2")
         raise ProblemError(
-            "a file of tensors is not a workload",
+            "this is a file of tensors, and nothing that can be run",
             value=target,
             allowed="the package, and this file as --inputs",
             next_call=shlex.join(["aoti-debug", "diagnose", package, "--inputs", target]),
@@ -244,8 +245,8 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
         pairs = [item.partition("=") for item in value]
         bad = next(("".join(pair) for pair in pairs if not pair[0] or not pair[1]), None)
         if bad is not None:
-            allowed = f"such as --{name} OMP_NUM_THREADS=1"
-            raise ProblemError(f"--{name} wants NAME=VALUE", value=bad, allowed=allowed)
+            allowed = f"NAME=VALUE, such as {option_of(name)} OMP_NUM_THREADS=1"
+            raise ProblemError(f"{option_of(name)} is given without a value", value=bad, allowed=allowed)
         return {key: text for key, _, text in pairs}
     try:
         return shlex.split(value) if name in COMMANDS else value

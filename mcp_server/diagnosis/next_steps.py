@@ -191,6 +191,17 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     return [*steps, *reduction(best, case)]
 
 
+def settling(outcome: str, case: DiagnosisState) -> list[NextStep]:
+    """What to do about an inconclusive verdict that has no other next step. Empty for other verdicts."""
+    if outcome != "inconclusive":
+        return []
+    if case.workload is None or not case.runs:
+        return [NextStep(why="see what is missing on this machine", tool="check_devices", arguments={})]
+    arguments = call_arguments(case) or workload_arguments(case.workload)
+    why = "repeat it ten times, in case it fails only sometimes"
+    return [NextStep(why=why, tool="run_deterministic", arguments={**arguments, "repeats": 10})]
+
+
 def _with_symptom(symptom: str, why: str, workload: Workload) -> NextStep:
     """The diagnosis of the same workload, told what to look for."""
     arguments = {**workload_arguments(workload), "symptom": symptom}
@@ -209,9 +220,11 @@ def not_called(case: DiagnosisState) -> bool:
 
 
 def _of_process(process: ProcessSeen) -> list[NextStep]:
-    """The diagnosis of the open call from the recorder's ring. Empty if the process does not record."""
+    """The diagnosis of the open call from the recorder's ring, or a package that records the next one."""
     if process.ring is None:
-        return []
+        made: Arguments = {"package": str(process.view.package.path), "out": "recorded.pt2"}
+        why = "record the calls of the next process: deploy this copy of the package"
+        return [NextStep(why=why, tool="record", arguments=made)]
     why = "make the call that is in flight again, from the recorder's ring"
     arguments: Arguments = {"package": str(process.view.package.path), "recording": str(process.ring)}
     return [NextStep(why=why, tool="diagnose", arguments=arguments)]
@@ -342,7 +355,8 @@ STATE_DICT = "path/to/state_dict.pt"
 
 UNSEEN: dict[Seen, str] = {
     "wrong-output": "The call returns, but nothing says what its outputs should be. Give the correct "
-    "outputs (`expect`), a command that judges them (`check`), or the exported program to compare_with_eager.",
+    "outputs (`expect`), a command that judges them (`check`), or the exported program to "
+    "compare_with_eager.",
     "nan": "No NaN or infinity was seen. Give the inputs or arguments that lead to one, or the program.",
     "crash": "Nothing crashed. Give the inputs or arguments that crash it, or the log or core of a crash.",
     "hang": "This run ended. Give the program and the arguments that hang, or the process id (`pid`) of a "
@@ -376,7 +390,7 @@ def open_question(case: DiagnosisState) -> str:
     if not case.runs and case.refused:
         problem = case.refused[0]
         what = problem.what if problem.value is None else f"{problem.what} ({problem.value})"
-        allowed = f" Allowed: {problem.allowed}." if problem.allowed else ""
+        allowed = f" Expected: {problem.allowed}." if problem.allowed else ""
         return f"Nothing could be run: {what}.{allowed}"
     if not case.runs and case.notes:
         return f"Nothing could be run: {case.notes[0]}."

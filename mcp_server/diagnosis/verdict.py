@@ -32,6 +32,7 @@ from mcp_server.diagnosis.next_steps import (
     not_called,
     open_question,
     reduction,
+    settling,
     unseen_symptom,
 )
 from mcp_server.diagnosis.program_seen import OWN_RUNS, RunSeen
@@ -349,7 +350,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     causes = _causes(order, case) if outcome == "fault" else []
     # Nothing is left to find for a proven cause, except the compiler pass behind a wrong launch.
     decided = reduction(best, case) if causes and may_be_decided(best) else []
-    steps = decided if causes else next_steps(best, case)
+    steps = decided if causes else next_steps(best, case) or settling(outcome, case)
     # A symptom only restates the failure.
     others = (s for s in order[1:] if not s.weak and s.level is not CausalLevel.SYMPTOM)
     explained = [s for s in others if s.level < best.level]
@@ -646,7 +647,8 @@ def _without_fault(
         *(Evidence(step="note", fact=note) for note in case.notes if not told),
     ]
     unseen = unseen_symptom(case)
-    unknown_cause = HEADLINES["environment"] if no_torch(case) else "cause not known"
+    unknown_cause = "nothing could be run" if case.refused and not case.runs else "cause not known"
+    unknown_cause = HEADLINES["environment"] if no_torch(case) else unknown_cause
     unknown_cause = "no inputs given" if not_called(case) else unknown_cause
     unknown_cause = "symptom not seen" if unseen else unknown_cause
     missing = f"{unknown}{unseen or open_question(case)}"
@@ -658,7 +660,7 @@ def _without_fault(
         call=call_of(case),
         evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
-        next_steps=next_steps(None, case),
+        next_steps=next_steps(None, case) or settling(outcome, case),
         decisions=case.decisions,
         cost=context.cost.cost(),
         artifacts=case.artifacts,

@@ -220,7 +220,7 @@ class Store:
             raise ProblemError(
                 "no such job; it never ran on this machine, or was removed to make room",
                 value=job_id,
-                next_call="run the tool again",
+                next_call="diagnose the workload again",
             )
         kind, number = read_metadata(path)
         return JobDirectory(job_id, path, kind, number)

@@ -29,10 +29,10 @@ PackagePath = Annotated[str, Field(description="A package (.pt2).")]
 ExportedPath = Annotated[str, Field(description="An exported program (.pt2).")]
 ModelName = Annotated[str, Field(description="Model in the package. Default: model.")]
 RelativeTolerance = Annotated[
-    float, Field(ge=0, le=1, description="Allowed relative difference, 0-1. By default, by dtype.")
+    float, Field(ge=0, le=1, description="Relative tolerance, 0-1. By default, by dtype.")
 ]
 AbsoluteTolerance = Annotated[
-    float, Field(ge=0, le=1, description="Allowed absolute difference, 0-1. By default, by dtype.")
+    float, Field(ge=0, le=1, description="Absolute tolerance, 0-1. By default, by dtype.")
 ]
 DeviceIndex = Annotated[int, Field(ge=-1, description="GPU to use. By default, as compiled.")]
 Inputs = Annotated[
@@ -87,7 +87,7 @@ class RunArguments(WaitArguments):
 
     cwd: str = Field(default="", description="Folder to run in.")
     env: dict[str, str] = Field(default={}, description="Environment variables.")
-    python: str = Field(default="", description="Python interpreter that has torch.")
+    python: str = Field(default="", description="Python that has torch.")
     timeout_s: float = Field(
         default=300, ge=1, le=86_400, description="Limit of each run, 1-86400 s. Default: 300."
     )
@@ -213,7 +213,7 @@ class TraceArguments(CallArguments):
 class TryArguments(CallArguments):
     changes: list[str] = Field(
         default=[],
-        description="Changes of inputs, as 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'.",
+        description="Changes of inputs, as 'args[1]: clamp 0 9', '0: set 0 where nan'.",
     )
     kernel: str = Field(default="", description="Name of the kernel.")
     replace: list[str] = Field(

@@ -51,7 +51,7 @@ def operation(
     title="Find the cause of a failure",
     description="Runs a failing script, package, exported program or command, and finds the cause. Returns "
     "a verdict: the part at fault (input, kernel, constant, package, toolchain, ...), confidence, evidence "
-    "and the fix. Start here. Takes seconds to minutes. If it is not proven, do its next steps.",
+    "and the fix. Start here. Takes seconds to minutes. If not proven, do its next steps.",
     examples=(
         "aoti-debug diagnose serve.py -- --batch 8",
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
@@ -87,7 +87,8 @@ async def diagnose_process(context: args.Context, given: args.DiagnoseArguments)
 
     if [kind for kind in checked.chosen_kinds(given) if kind != "package"] or given.inputs or given.recording:
         allowed = f"aoti-debug diagnose --pid {given.pid}, with the package that it has loaded"
-        raise ProblemError("a running process takes no workload", value=str(given.pid), allowed=allowed)
+        what = "`pid` cannot be combined with inputs or something else to run"
+        raise ProblemError(what, value=str(given.pid), allowed=allowed)
     package = await in_thread(checked.package_file, given.package, here()) if given.package else None
     return await step(
         context, None, attached=Attached(pid=given.pid, package=package), budget_s=given.budget_s

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_server.errors import ProblemError, argument, here, on_command_line
+from mcp_server.errors import ProblemError, argument, here
 from mcp_server.jobs.child import check_variable
 from mcp_server.jobs.store import cause
 from mcp_server.model import (
@@ -392,7 +392,7 @@ def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec
         try:
             inputs = json.loads(inputs)
         except (ValueError, RecursionError) as error:
-            what = f"inputs looks like specs but is not JSON ({error})"
+            what = f"{argument('inputs')} looks like specs but is not JSON ({error})"
             raise ProblemError(what, value=str(inputs)[:120], allowed=EXAMPLE) from error
     try:
         specs = _SPECS.validate_python(inputs)

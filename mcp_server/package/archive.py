@@ -324,7 +324,7 @@ def open_package(path: Path | str, model_name: str | None = None) -> Package:
             f"{path} has no model of this name",
             value=name,
             allowed=", ".join(models),
-            next_call=f"give {argument('model_name')} {nearest!r}",
+            next_call=f"give {argument('model_name')} {nearest}",
         )
     package = Package(path, container, tuple(models), models[name])
     # Every use needs these texts, so damage is reported now.

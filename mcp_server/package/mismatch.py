@@ -197,7 +197,7 @@ def compare_inputs(
     wanted, got = len(signature.inputs), len(tensors)
     if got != wanted:
         names = ", ".join(f"{i.path or i.name} {i.dtype}{i.shape}" for i in signature.inputs[:8])
-        sentence = f"the package takes {wanted} tensors, but {got} are given"
+        sentence = f"the package takes {wanted} tensors, but was given {got}"
         action = "pass every tensor of the exported call, in its order; the rest was fixed at export"
         return [_mismatch("count", sentence, f"{wanted}: {names}", str(got), Fix(text=action))]
     alone = _differences(signature, tensors)

@@ -126,7 +126,9 @@ class PackageView:
         places = [p for p in known if p[1] == int(number) and (not file or f"/{p[0]}".endswith(f"/{file}"))]
         if not places:
             lines = ", ".join(f"{PurePosixPath(at).name}:{n}" for at, n in sorted(known)[:_LISTED])
-            unknown = "none: compile with INDUCTOR_PROVENANCE=1 (torch 2.9 and later) to have model lines"
+            unknown = (
+                "a package with model lines: compile it with INDUCTOR_PROVENANCE=1 (torch 2.9 and later)"
+            )
             what = "no launch is known to come from this line"
             raise ProblemError(what, value=line, allowed=lines or unknown)
         return sorted({launch for place in places for launch in known[place]})

@@ -83,7 +83,7 @@ WAIT_JOB = args.Declaration(
     title="Wait for a job",
     description="Waits for a job that another tool started. Returns its result, or its state "
     "and progress if it still runs. wait_s 0 returns at once. Call again until state is not 'running'. A job "
-    "ends with this server; its result is kept until it is swept.",
+    "ends with this server; its result is kept.",
     arguments=args.WaitJobArguments,
     hints=args.READS,
 )

@@ -209,8 +209,8 @@ class Judgement:
         targets = {argument.target for argument in known.tensors} if known is not None else set()
         read = {constant.fqn for constant in self.model.package.constants if constant.name in targets}
         constant = next((other.name for other in self.constants if other.name in read), "")
-        values = f", {difference.example}" if difference.values else ""
-        summary = f"launch {number}, {kernel}: {one.name} differs from {one.node} in eager mode{values}"
+        values = f"is {difference.example}" if difference.values else "differs"
+        summary = f"launch {number}, {kernel}: {one.node} {values}, compared with eager mode (in {one.name})"
         if suspects:
             summary += f"; or launch {', '.join(map(str, suspects))}, which it reads and which was not judged"
         if one.tf32:

@@ -14,7 +14,7 @@ from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, read_journal_file
 from mcp_server.model import Artifact, ModelLocation, PackageWorkload, Record
 from mcp_server.package.view import view_package
-from mcp_server.plurals import capitalized
+from mcp_server.plurals import capitalized, counted
 from mcp_server.probes.build import with_probes
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Skipped
@@ -151,7 +151,8 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
     fault = journal.ending.launch.fault if journal.ending.launch else ""
     later = "" if sync else " Launches are asynchronous on a GPU: an earlier one may be at fault."
     sentences = {
-        "returned": f"All {len(journal.launches)} launches of {len(journal.calls)} calls returned.",
+        "returned": f"All {counted(len(journal.launches), 'launch')} of "
+        f"{counted(len(journal.calls), 'call')} returned.",
         "fault": f"The device reported {fault} after {where}; launches before it had been waited for.",
         "threw": f"{capitalized(where)} raised an exception.",
         "between": f"The process ended with {end} after {where} had returned and before the next launch.",

@@ -35,7 +35,10 @@ from .tensors import (
     unravel,
 )
 
-FORMS = "a file of torch.save with a tensor, a list, tuple or dict of tensors, {'args': ..., 'kwargs': ...}, or a captured call"
+FORMS = (
+    "a file of torch.save with a tensor, a list, tuple or dict of tensors, {'args': ..., 'kwargs': ...}, "
+    "or a captured call"
+)
 Leaves = list[Any]
 
 
@@ -69,9 +72,8 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
         with torch.serialization.safe_globals(list(safe)):
             return torch.load(path, map_location=where, weights_only=True)
     except Exception as error:  # the unpickler raises almost anything on a malformed file
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0].split(
-            ". This is an internal miniz"
-        )[0][:300]
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        text = text.split(". This is an internal miniz")[0][:300]  # advice about checkpoints follows
         why = "cannot be read: " + text
         if isinstance(error, pickle.UnpicklingError):
             why = "holds objects that need pickle, which could run code; save only tensors, with torch.save"

@@ -191,9 +191,8 @@ def wrong_output(zoo: ZooPackage, folder: Path) -> Verdict:
         }
     )
     where = {"launch": 1, "kernel": "cpp_fused_log_mul_sigmoid_0", "argument": "buf1"}
-    summary = (
-        "launch 1: buf1 differs from mul in eager mode, 0.5 instead of 0.25 at [0, 3] (8 of 512 elements)"
-    )
+    differs = "mul is 0.5 instead of 0.25 at [0, 3] (8 of 512 elements), compared with eager mode (in buf1)"
+    summary = f"launch 1: {differs}"
     wrong = WrongLaunch.model_validate({**where, "difference": {}, "summary": summary})
     case.with_eager = compared_with_eager("error", wrong)
     return concluded(case, folder)

@@ -73,7 +73,7 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
         timeout_s=9,
     )
     del script["script"]
-    with pytest.raises(ProblemError, match="script_args are given without a script"):
+    with pytest.raises(ProblemError, match="arguments are given without a script"):
         paired_model(given("reduce", **script, exported="program.pt2"))
 
 
@@ -83,7 +83,7 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
         ({"script": "app.py", "cwd": "/dev/null"}, "cwd is not a directory"),
         ({"command": ["x"], "extra_imports": ["ops"]}, "extra_imports does not apply to a command"),
         ({"package": "program.pt2"}, "next: pass the same path as exported"),
-        ({"package": "broken.pt2", "inputs": "[{"}, "inputs looks like specs but is not JSON"),
+        ({"package": "broken.pt2", "inputs": "[{"}, "`inputs` looks like specs but is not JSON"),
         ({"package": "broken.pt2", "inputs": [{"size": [1]}]}, "inputs[0].shape: Field required"),
         ({"script": "app.py", "timeout_s": 0}, "argument 'timeout_s'"),
         ({"script": "app.py", "env": {"A": 1}}, "argument 'env.A'"),

@@ -35,7 +35,7 @@ from mcp_server.model import Category, Component, Fix, PackageWorkload
 from mcp_server.package.terms.term import EPSILON
 from mcp_server.plurals import capitalized, counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
-from mcp_server.tools.every_launch import EveryLaunch
+from mcp_server.tools.every_launch import EveryLaunch, WrongLaunch
 from mcp_server.worker import events
 
 _TRAINING = ("native_dropout", "dropout")
@@ -218,11 +218,10 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-def _unlike(summary: str) -> str:
-    """The sentence of a launch that differs: `launch 1, kernel: buf1 differs from mul in eager mode`."""
-    launch, _, differs = summary.partition(": ")
-    launch += "," if "," in launch else ""
-    return f"{capitalized(launch)} does not compute what the exported program computes: {differs}"
+def _unlike(each: WrongLaunch) -> str:
+    """Say which node of the program a launch computes wrong, without the names of generated code."""
+    differs = each.summary.partition(": ")[2].replace(f" (in {each.argument})", "")
+    return f"Launch {each.launch} computes wrong numbers: {differs}"
 
 
 def _kept(launch: events.LaunchVerified) -> str:
@@ -278,7 +277,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
         lines = each.locations[:3] or case.call_locations
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),
-            summary=f"{_unlike(each.summary)}.{also} "
+            summary=f"{_unlike(each)}.{also} "
             f"Its inputs {'could not be judged' if each.suspects else 'were correct'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged,),
