@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT_VERSION = 3
 
@@ -332,22 +332,3 @@ class Verdict(Record):
     decisions: list[str] = Field(default_factory=list)
     cost: Cost = Field(default_factory=Cost)
     artifacts: list[Artifact] = Field(default_factory=list)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_format_2(cls, given: object) -> object:
-        """Convert a stored verdict of format 2: what its fix did becomes `confirmed`."""
-        fix = given.get("fix") if isinstance(given, dict) else None
-        if not isinstance(given, dict) or not isinstance(fix, dict) or "action" not in fix:
-            return given
-        told = {name: value for name, value in fix.items() if name not in ("action", "side_effects")}
-        run, tried = fix.get("ran"), given.get("intervention")
-        confirmed = None
-        if run and tried:
-            confirmed = {
-                **{name: tried[name] for name in ("what", "before", "after")},
-                "again": tried["before"],
-                "command": run.get("command", ""),
-                "side_effects": fix.get("side_effects", ""),
-            }
-        return {**given, "fix": {"text": fix["action"], **told}, "confirmed": confirmed}

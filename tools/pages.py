@@ -16,7 +16,7 @@ from typing import Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from mcp_server import versions
-from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, option_help, targets_of
+from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, OPTIONS, targets_of
 from mcp_server.diagnosis.diagnose import observations
 from mcp_server.diagnosis.observe import REASONS, Observation
 from mcp_server.errors import OPTION_NAMES
@@ -24,7 +24,7 @@ from mcp_server.flags import FLAGS, Flag, table_markdown
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
 from mcp_server.operations.arguments import RUNS_USER_CODE, Declaration, fields_of
-from mcp_server.operations.table import OPERATIONS, command_name
+from mcp_server.operations.table import OPERATIONS, command_name, in_shell_words
 from mcp_server.server.app import GUIDES
 from mcp_server.server.running import STOP_JOB, WAIT_JOB
 from mcp_server.worker.capture.rewrites import REWRITES, SIZE, VALUE, WHOLE
@@ -113,7 +113,7 @@ def rows_of(one: Declaration) -> dict[str, str]:
     """The row of each argument of a tool, by its name."""
     rows = {}
     for name, field in fields_of(one.arguments):
-        said = option_help(name, field.description or "")
+        said = OPTIONS.get(name) or in_shell_words(field.description or "")
         text = " ".join(filter(None, (said, choices(field.annotation, said)))).replace("|", "\\|")
         rows[name] = f"| `{name}` | {in_a_shell(name, field, one)} | {text} |"
     return rows

@@ -102,11 +102,6 @@ class Sectioned(TyperCommand):
                     formatter.write_dl(rows)
 
 
-def option_help(name: str, for_agents: str) -> str:
-    """Return the help of the argument `name`; `for_agents` is its text for agents."""
-    return OPTIONS.get(name) or in_shell_words(for_agents)
-
-
 def parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -123,7 +118,7 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
         rest = typer.Argument(help=REST_HELP, metavar="ARGS")
         positional.append(parameter("rest", Annotated[list[str], rest], []))
     for name, field in fields_of(model):
-        about = option_help(name, field.description or "")
+        about = OPTIONS.get(name) or in_shell_words(field.description or "")
         if kinds and name == "package":
             about = "The package (.pt2), if TARGET is something else."
         if field.is_required():

@@ -26,14 +26,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from mcp_server.package.problems import (
-    AGAIN,
-    AmbiguousError,
-    PackageError,
-    check_members,
-    end_of,
-    read_directory,
-)
+from mcp_server.package.problems import AmbiguousError, PackageError, check_members, end_of, read_directory
 
 MAX_MEMBERS = 50_000
 MAX_TEXT_BYTES = 512 << 20
@@ -180,7 +173,6 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
             "truncated_zip",
             f"{path} starts like a zip archive, but its end is missing or damaged: it was cut off, or is "
             "still being written",
-            next_call=AGAIN,
         ) from error
 
 

@@ -17,7 +17,7 @@ class PackageError(ProblemError):
     """The file is not a readable AOTInductor package. `slug` is a stable identifier of the reason."""
 
     def __init__(self, slug: str, what: str, **more: Any) -> None:
-        super().__init__(what, **{"allowed": COMPILED, **more})
+        super().__init__(what, **{"allowed": COMPILED, "next_call": AGAIN, **more})
         self.slug = slug
 
 
@@ -121,7 +121,7 @@ def check_is_zip(path: Path) -> None:
     except OSError as error:
         raise PackageError("unreadable_file", f"{path} cannot be read: {error.strerror}") from error
     if not head:
-        raise PackageError("empty_file", f"{path} is empty (0 bytes)", next_call=AGAIN)
+        raise PackageError("empty_file", f"{path} is empty (0 bytes)")
     if head.startswith(_ZIP_MAGIC):
         return
     if head.startswith(_PICKLE_PROTOCOLS):

@@ -51,12 +51,7 @@ def _memory(root: Path, pid: int) -> int:
             raise _ended(pid, "the process has ended, and its parent has not waited for it")
         return os.open(root / "mem", os.O_RDONLY)
     except _GONE as error:
-        raise ProblemError(
-            "there is no such process",
-            value=str(pid),
-            allowed="the id of a running process",
-            next_call="ps -e",
-        ) from error
+        raise ProblemError("there is no such process", value=str(pid), next_call="ps -e") from error
     except OSError as error:
         raise _refused(pid) from error
 

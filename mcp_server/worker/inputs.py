@@ -64,10 +64,9 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
         raise Refused("no such " + what, path, FORMS) from None
     except OSError as error:
         raise Refused("the {} cannot be read: {}".format(what, error.strerror), path, FORMS) from None
-    if not start:
-        raise Refused("the {} is empty (0 bytes)".format(what), path, FORMS)
     if start[:2] != b"PK" and start[:1] != b"\x80":  # a zip, or a pickle of protocol 2 or later
-        raise Refused("the {} was not written by torch.save".format(what), path, FORMS)
+        why = "was not written by torch.save" if start else "is empty (0 bytes)"
+        raise Refused("the {} {}".format(what, why), path, FORMS)
     try:
         with torch.serialization.safe_globals(list(safe)):
             return torch.load(path, map_location=where, weights_only=True)

@@ -359,7 +359,6 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], str]] = [
     (["sweep", "bomb.yaml", "--out", "out"], {}, "stands for more than"),
     (["sweep", "deep.yaml", "--out", "out"], {}, "the cases cannot be read"),
     (["serve", "--http", "--port", "0", "--allow-host", "*"], {}, "no host name"),
-    (["serve", "--http", "--port", "0", "--allow-host", "box:8765"], {}, "no host name"),
     (["serve", "--share-jobs"], {}, "are only for HTTP"),
     # settings
     (
