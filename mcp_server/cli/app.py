@@ -97,6 +97,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+option = partial(typer.Option, show_default=False)
 JSON_OPTION = typer.Option("--json", help="Print the complete result as JSON.")
 AS_JSON = parameter("as_json", Annotated[bool, JSON_OPTION], False)
 Given = dict[str, Any]  # options as typer gives them; `arguments_of` turns them into typed arguments
@@ -239,11 +240,10 @@ def bundle(
     out: Annotated[Path, typer.Option("--out", help="The zip to write; it must be new.", metavar="FILE.zip")],
     max_mb: Annotated[
         float,
-        typer.Option(
+        option(
             "--max-mb",
             min=0,
             metavar="NUMBER",
-            show_default=False,
             help="Largest package or inputs file to pack, in MB. Default: 67.",
         ),
     ] = DEFAULT_LIMIT_BYTES / 1e6,
@@ -284,7 +284,8 @@ async def _examine(context: Context, _arguments: Any) -> Checkup:
 @app.command("doctor", short_help="Say what is missing on this machine", epilog=examples("doctor"))
 def doctor(
     python: Annotated[
-        str, typer.Option(help="The Python that has your torch.", metavar="FILE", show_default=False)
+        str,
+        option(help="The Python that has your torch.", metavar="FILE"),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -307,37 +308,27 @@ HOST, PORT = "127.0.0.1", 8765
 def serve(
     http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of stdio.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.", metavar="ADDRESS")] = HOST,
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", metavar="NUMBER")] = PORT,
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", metavar="NUMBER")] = PORT,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            help="File (mode 0600) with the bearer token that clients must send.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        option(help="File (mode 0600) with the bearer token that clients must send.", metavar="FILE"),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Further name by which clients may address this server.", metavar="NAME", show_default=False
-        ),
+        option(help="Further name by which clients may address this server.", metavar="NAME"),
     ] = None,
     share_jobs: Annotated[
-        bool, typer.Option("--share-jobs", help="Every client may see and stop the jobs of all.")
+        bool, typer.Option("--share-jobs", help="Let every client see and stop all jobs.")
     ] = False,
     tools: Annotated[
         str,
-        typer.Option(
-            help="Tools to offer: core or all. Default: AOTI_DEBUG_TOOLS, or core.",
-            metavar="SET",
-            show_default=False,
-        ),
+        option(help="Tools to offer: core or all. Default: AOTI_DEBUG_TOOLS, or core.", metavar="SET"),
     ] = "",
 ) -> None:
     """Serve the same operations over MCP, for an agent: on stdio, or with --http on this machine.
 
-    Whoever can call the tools can run code as you. Beyond this machine the server asks for a bearer token,
-    from --token-file or AOTI_DEBUG_HTTP_TOKEN; set one on a machine that you share, too.
+    Whoever can call the tools can run code as you. On any address but loopback, the server needs a
+    bearer token, from --token-file or AOTI_DEBUG_HTTP_TOKEN. Set one on a shared machine, too.
     """
     from mcp_server.server import app as server
 
@@ -386,20 +377,17 @@ def sweep(
     ],
     jobs: Annotated[
         int,
-        typer.Option(
-            min=0, metavar="NUMBER", show_default=False, help="Cases at a time here. Default: one per GPU."
-        ),
+        option(min=0, metavar="NUMBER", help="Cases at the same time on this machine. Default: one per GPU."),
     ] = 0,
     ray: Annotated[
         str, typer.Option(help="Ray cluster to run on: auto, or HOST:PORT.", metavar="ADDRESS")
     ] = "",
     retries: Annotated[
         int,
-        typer.Option(
+        option(
             min=0,
             max=9,
             metavar="NUMBER",
-            show_default=False,
             help="Further tries, 0 to 9, for a case whose process or node died. Default: 1.",
         ),
     ] = 1,
@@ -409,7 +397,7 @@ def sweep(
 
     \b
     Exit codes:
-      0 nothing wrong    1 a fault in some case    2 a case was lost or refused
+      0 nothing wrong    1 a fault in some case    2 a case was lost or rejected
       3 some case inconclusive, none faulty
     """
     import anyio

@@ -53,7 +53,7 @@ LEVERS = {
         f"with {ALL_THREADS}",
         "let this model use more threads: the program allows fewer threads than there are processors",
         "torch.set_num_threads(os.cpu_count())",
-        "other work on these processors gets less of them",
+        "other work on this machine gets less processor time",
     ),
     "flushed denormals": Lever(
         "with flushed denormals",

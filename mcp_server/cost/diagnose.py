@@ -93,7 +93,7 @@ def _without_loss(first: BuildTimed, tried: bool) -> str:
     if first.testing < LEAST_SHARE * first.seconds:
         return said
     tests = f"{told(first.testing)} of it went to tests of the vector instructions"
-    return f"{said} The cache was empty: {tests}, which a kept {CACHE} saves."
+    return f"{said} The cache was empty: {tests}. A {CACHE} that is kept from build to build saves this time."
 
 
 @dataclass(frozen=True)

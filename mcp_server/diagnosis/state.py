@@ -171,7 +171,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def nan_unjudged(self) -> bool:
-        """Whether a kernel makes NaN that a program accepted unchecked, and eager mode is not known to lack.
+        """Whether a kernel makes NaN that the program did not check for, and that eager mode may have too.
 
         The model may intend such NaN, or be at fault.
         """

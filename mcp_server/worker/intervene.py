@@ -384,7 +384,7 @@ class Search:
     calls: int = 0
 
     def run(self) -> Places:
-        """Return the fewest places found that cure the call. Empty if not even all of them do."""
+        """Return the smallest set of places found to cure the call. Empty if all of them together do not."""
         deadline = time.monotonic() + MOST_SECONDS
         places = self._differing()
         if not places or self.outputs(places) is None:

@@ -129,7 +129,7 @@ def pairs(
     *,
     by_cpu: bool,
 ) -> events.PairsTimed:
-    """Return the medians of both, and the quartiles of the ratios of pairs, by the clock or by processors."""
+    """Return both medians and the quartiles of the pairwise ratios, in wall-clock or processor time."""
     with around():
         same = compare_all(*_in_one_precision(expected, only_tensors(changed()))).equal
         changed()

@@ -17,8 +17,8 @@ AREAS = {
     "packages": "15 models: compiled, read, run as read, the same bits with probes, launches in order",
     "steps": "each kind of step on packages, and the diagnosis of three bad calls",
     "scripts": "diagnosis of failing programs: category and root cause",
-    "texts": "errors that were provoked, and what they were read as",
-    "flags": "flags that exist from the release on that docs/flags.md names",
+    "texts": "errors that were provoked and recognised",
+    "flags": "flags that exist from the release that docs/flags.md names",
 }
 
 

@@ -45,7 +45,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """What the stage of a build fixed without a word: a category, the component, and sentences about it."""
+    """What a stage of the build silently fixed: a category, the component, and sentences about it."""
 
     category: Category
     kind: ComponentKind
@@ -70,7 +70,7 @@ _FIXED = {
     "sizes": _Fixed(
         "shape_out_of_range",
         "op",
-        "the compile of {name} assumed {what}, which was so in the example",
+        "the compile of {name} assumed {what}, as in the example",
         "The package computes with sizes of the example: {fact}, and the call has other sizes. The export "
         "allows them, and nothing checks them.",
     ),

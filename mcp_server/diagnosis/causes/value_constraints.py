@@ -388,7 +388,7 @@ def _not_loaded(load: CapturedPartialLoad, case: DiagnosisState) -> Suspect:
 
 
 def _prefixes(name: str, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The prefix of a name in the file, or of one in the model, without which both are the same."""
+    """Return the prefix to remove from a name in the file, or from one in the model, to make them equal."""
     for each in missing:
         if name.endswith(f".{each}"):
             yield name.removesuffix(each), ""

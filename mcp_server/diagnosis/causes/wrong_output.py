@@ -490,7 +490,7 @@ def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState)
     if most > ROUNDINGS * STEPS[dtype]:
         return ""
     return (
-        f"The package computes in {dtype}, and no element is off by more than {most:.2g} of the largest. "
+        f"The package computes in {dtype}, and no element differs by more than {most:.2g} of the largest. "
         f"Rounding in {dtype} explains that ({STEPS[dtype]:.2g} for each step)."
     )
 

@@ -27,12 +27,12 @@ COMPARES, SEARCHES, GUESSES, LOOKS_TWICE = 0.6, 0.5, 0.3, 0.25
 REASONS = {
     NEEDED: "a fact on which all the others build",
     DECIDES: "shows the failure by itself, or the value at fault",
-    REMOVES: "removes a suspect: after the call as it is, and before a second view of it",
+    REMOVES: "removes a suspect: worth less than the unchanged call, and more than a second view of it",
     LOCATES: "a second view, which names the party at fault",
     EXPLAINS: "explains a sign that was seen",
     COMPARES: "most failures of this kind show there",
     SEARCHES: "the question is open, and nothing cheaper answers it",
-    GUESSES: "nothing points there; a silent fault may",
+    GUESSES: "nothing points there, but a silent fault is possible",
     LOOKS_TWICE: "the call returned, and is looked at once more",
 }
 
