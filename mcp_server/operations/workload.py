@@ -327,7 +327,8 @@ def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
             "this is an exported program, which is not compiled yet",
             value=str(path),
             allowed=COMPILED,
-            next_call=shlex.join(["aoti-debug", "compile-with-flags", str(path)]),
+            next_call="pass it as `exported`, or compile it: "
+            + shlex.join(["aoti-debug", "compile-with-flags", str(path)]),
         )
     return path
 
@@ -338,7 +339,8 @@ def exported_file(text: str, base: Path) -> Path:
     error = _why_no_package(path)
     if error is None or error.slug in ("empty_file", "not_a_zip", "truncated_zip"):
         what = error.what if error else f"{path} is a compiled AOTInductor package, not an exported program"
-        line = 'torch.export.save(program, "program.pt2") in Python writes one'
+        line = 'in Python, torch.export.save(program, "program.pt2") writes one'
+        line = line if error else f"pass it as `package`; {line}"
         raise ProblemError(what, allowed=_FILES["exported"][1], next_call=line)
     return path
 

@@ -81,7 +81,7 @@ REFUSED = {
     "the head of a file": (core(ONE)[:70], "cut off"),
     "notes behind the end": (core(ONE, size=1 << 20), "cut off"),
     "more segments than bytes": (core(ONE, count=60_000), "cut off"),
-    "nothing": (b"", "no ELF file"),
+    "nothing": (b"", "not an ELF file"),
 }
 
 

@@ -80,9 +80,9 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"script": "app.py", "cwd": "/dev/null"}, "cwd is not a directory"),
-        ({"command": ["x"], "extra_imports": ["ops"]}, "extra_imports does not apply to a command"),
-        ({"package": "program.pt2"}, "next: pass the same path as exported"),
+        ({"script": "app.py", "cwd": "/dev/null"}, "`cwd` is a file"),
+        ({"command": ["x"], "extra_imports": ["ops"]}, "`extra_imports` does not apply to this program"),
+        ({"package": "program.pt2"}, "next: pass it as `exported`, or compile it"),
         ({"package": "broken.pt2", "inputs": "[{"}, "`inputs` looks like specs but is not JSON"),
         ({"package": "broken.pt2", "inputs": [{"size": [1]}]}, "inputs[0].shape: Field required"),
         ({"script": "app.py", "timeout_s": 0}, "argument 'timeout_s'"),
@@ -105,7 +105,7 @@ def test_a_program_is_the_reference_of_its_package(context: Context, folder: Pat
 def test_a_compiled_package_as_exported(context: Context, zoo: Any) -> None:
     """A compiled package in the place of an exported program is sent to the right argument."""
     problem = refused(context, "run_deterministic", exported=zoo("ranker"))
-    assert problem.next_call == "pass the same path as package"
+    assert problem.next_call.startswith("pass it as `package`")
 
 
 def test_questions() -> None:
@@ -117,7 +117,7 @@ def test_questions() -> None:
     assert question_of(given("inspect_package", package="m.pt2")) == {}
     with pytest.raises(ProblemError, match="more than one question"):
         question_of(given("inspect_package", package="m.pt2", launch=0, buffer="buf1"))
-    with pytest.raises(ProblemError, match="goes with an assertion"):
+    with pytest.raises(ProblemError, match="without an assertion"):
         question_of(given("inspect_package", package="m.pt2", generated_line=3))
 
 

@@ -402,7 +402,7 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     cure = f"; with the compiled values of {', '.join(enough[:4])} the outputs are correct" if enough else ""
     yield _OfUpdate(
         guilty=_updated(name, update, value or "other values"),
-        summary=f"{update.how} was given {name} with {value or 'values that differ from the compiled ones'}.{more}"
+        summary=f"{update.how} was given {name} with {value or 'values unlike the compiled ones'}.{more}"
         if known
         else f"The outputs are wrong after {update.how}: the values that it was given may be wrong.",
         evidence=(seen("capture", f"{update.how} set {name} to {value or 'other values'}{cure}"),),
