@@ -101,53 +101,7 @@ def test_a_launcher_comes_from_the_configuration(run: Run, tmp_path: Path) -> No
     assert "launched with it" in Path(log).read_text()
 
 
-# What the command line says before anything runs: help, and answers to calls that are wrong.
-
-WRONG = [
-    (
-        "diagnose reco.py --batch 8",
-        "no such option: --batch",
-        "try: aoti-debug diagnose reco.py -- --batch 8",
-    ),
-    ("diagnose reco.py --symptm nan", "did you mean --symptom?", "try: aoti-debug diagnose --help"),
-    ("diagnose", "nothing to work on", "expected: a script (.py), a package (.pt2)"),
-    ("diagnose bad.pt", "a file of tensors, and nothing that can be run: bad.pt", "--inputs bad.pt"),
-    ("diagnose bad.pt reco.pt2", "a file of tensors", "try: aoti-debug diagnose reco.pt2 --inputs bad.pt"),
-    ("diagnose reco.py --symptom odd", "no such choice for --symptom: odd", "hang, memory, slow, slow-load"),
-    ("diagnose reco.py --budget-s 0", "--budget-s is out of range: 0.0", "expected: 1 to 86400"),
-    ("diagnose reco.pt2 -i nofile.pt", "no such file for --inputs", "nofile.pt"),
-    ("diagnose none.py", "no such script", "none.py"),
-    (
-        "diagnose reco.py --exported reco.pt2",
-        "--exported is the reference of a package, and a script exports its own",
-        "the script alone",
-    ),
-    ("explain-error invalid", "with --text, or a file with --log", "explain-error --text invalid"),
-    ("explain-error reco.py", "with --text, or a file with --log", "explain-error --log reco.py"),
-    ("diagnose reco.py -i bad.pt", "--inputs does not apply to this script", "package or exported program"),
-    ("diagnse reco.py", "no such command 'diagnse'", "try: aoti-debug --help"),
-    ("inspect-package", "missing argument 'PACKAGE'", "try: aoti-debug inspect-package --help"),
-    ("sweep cases.yaml --out o --jobs x", "--jobs", "try: aoti-debug sweep --help"),
-]
-
-
-@pytest.mark.parametrize(("line", "what", "then"), WRONG, ids=lambda text: text[:40])
-def test_a_wrong_call_is_answered_in_one_style(
-    line: str,
-    what: str,
-    then: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """`error:` in a shell's words, then what to do; status 2, and nothing of the parser's own style."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("reco.py", "reco.pt2", "bad.pt"):
-        Path(name).write_bytes(b"")
-    assert main.run(line.split()) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and what in said and then in said, said
-    assert "Usage" not in said and "argument '" not in said.replace("missing argument '", "")
+# What the command line says before anything runs. Answers to calls that are wrong: tests/cli/test_exits.py.
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
