@@ -77,9 +77,7 @@ class Grouped(TyperGroup):
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        listed = [name for names in GROUPS.values() for name in names]
-        others = tuple(name for name in self.list_commands(ctx) if name not in listed)
-        for title, names in {**GROUPS, "Other": others}.items():
+        for title, names in GROUPS.items():
             commands = [(name, self.get_command(ctx, name)) for name in names]
             rows = [(name, command.short_help or "") for name, command in commands if command is not None]
             if rows:

@@ -335,7 +335,8 @@ def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) 
     if loads and loading > own:
         took = f"{counted(len(loads), 'load')} of {loads[0].package.name} took {told(loading)} beside {each}."
         return _loaded_again(loads, took)
-    outside = between_calls(calls)
+    gaps = (after.began_cpu - before.ended_cpu for before, after in pairwise(calls))
+    outside = max(sum(gaps), 0.0)  # processor seconds of the thread, without those of the hook
     if outside < LEAST_OUTSIDE * (own + outside):
         return None
     took = f"Between {each}, the program itself took {told(outside)} of processor time."
@@ -373,12 +374,6 @@ def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
         each for each in calls if last is not None and (each.pid, each.thread) == (last.pid, last.thread)
     ]
     return found if len(found) >= LEAST_CALLS else []
-
-
-def between_calls(calls: Sequence[CapturedCall]) -> float:
-    """The processor seconds of the thread between its calls, without those of the hook."""
-    gaps = (after.began_cpu - before.ended_cpu for before, after in pairwise(calls))
-    return max(sum(gaps), 0.0)
 
 
 async def _subject(context: Context, workload: Workload | None, exported: Path | None) -> _Subject:

@@ -321,8 +321,7 @@ def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
 def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
     """Reject only a mix-up of arguments: a damaged package is a finding, not a wrong call."""
     path = file("package", text, base)
-    error = _why_no_package(path, model_name)
-    if error is not None and error.slug == EXPORTED:
+    if is_exported_program(path, model_name):
         raise ProblemError(
             "this is an exported program, which is not compiled yet",
             value=str(path),
@@ -345,13 +344,10 @@ def exported_file(text: str, base: Path) -> Path:
     return path
 
 
-def is_exported_program(path: Path) -> bool:
+def is_exported_program(path: Path, model_name: str | None = None) -> bool:
     """Whether the file is a `torch.export.save`d archive. False for anything unreadable."""
-    error = _why_no_package(path)
-    return error is not None and error.slug == EXPORTED
-
-
-EXPORTED = "torch_export_archive"
+    error = _why_no_package(path, model_name)
+    return error is not None and error.slug == "torch_export_archive"
 
 
 def _why_no_package(path: Path, model_name: str | None = None) -> PackageError | None:

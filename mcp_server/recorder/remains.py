@@ -280,8 +280,7 @@ def _readable(symbol: str) -> str:
 
 LARGEST_READ = 1 << 20  # bytes of memory at a time
 NEXT = (
-    "`gcore PID` writes a core file of a running process; `ulimit -c unlimited`, run before the program, "
-    "lets a crash write one"
+    "`gcore PID` writes the core file of a running process; after `ulimit -c unlimited`, a crash writes one"
 )
 WAITS = {
     "0": "reads a file or a pipe",

@@ -16,7 +16,7 @@ from mcp_server.model import Attached
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.recorder.live_process import open_process
 from mcp_server.recorder.package import ORIGINAL, library_in
-from mcp_server.recorder.remains import MOST_LOOKED_AT, Remains, deadlocked
+from mcp_server.recorder.remains import MOST_LOOKED_AT, deadlocked
 from mcp_server.recorder.ring import Recording, read_recording
 from mcp_server.runtime.context import Context
 from mcp_server.tools.in_package import Reader, ThreadSeen
@@ -167,7 +167,8 @@ def _recording(ring: Path | None) -> Recording | None:
 def _loaded_by(pid: int) -> Path:
     """Return the one package library that the process has mapped, as its loader unpacked it."""
     with open_process(pid) as remains:
-        found = _libraries(remains)
+        paths = (each.path.removesuffix(" (deleted)").removesuffix(ORIGINAL) for each in remains.maps)
+        found = list(dict.fromkeys(Path(path) for path in paths if path.endswith(LIBRARY)))
     there = [each for each in found if each.is_file()]
     if len(there) == 1:
         return there[0]
@@ -178,11 +179,6 @@ def _loaded_by(pid: int) -> Path:
         allowed="the package that it has loaded, as a .pt2",
         next_call=f"aoti-debug diagnose model.pt2 --pid {pid}",
     )
-
-
-def _libraries(remains: Remains) -> list[Path]:
-    paths = (each.path.removesuffix(" (deleted)").removesuffix(ORIGINAL) for each in remains.maps)
-    return list(dict.fromkeys(Path(path) for path in paths if path.endswith(LIBRARY)))
 
 
 def _flights(recording: Recording | None) -> dict[int, Flight]:

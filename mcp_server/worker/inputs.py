@@ -35,10 +35,7 @@ from .tensors import (
     unravel,
 )
 
-FORMS = (
-    "a file of torch.save with a tensor, a list, tuple or dict of tensors, {'args': ..., 'kwargs': ...}, "
-    "or a captured call"
-)
+FORMS = "torch.save of tensors: one, a list, tuple or dict, {'args': ..., 'kwargs': ...}, or a captured call"
 Leaves = list[Any]
 
 

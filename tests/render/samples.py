@@ -104,10 +104,6 @@ VERDICT = Verdict(
     artifacts=[Artifact(uri="aoti-debug://jobs/j/log", path=Path("/state/log"), bytes=12, what="output")],
 )
 
-INCONCLUSIVE = Verdict(
-    outcome="inconclusive", summary="It failed once in three runs.", category="concurrency"
-)
-
 REPORT = Report(
     package=Path("m.pt2"),
     launches=[Launch(index=n, kernel=f"k{n}", shape=[8, n]) for n in range(62)],
@@ -128,7 +124,6 @@ CHECKUP = Checkup.model_validate(
 
 SAMPLES: dict[str, Record] = {
     "verdict": VERDICT,
-    "inconclusive": INCONCLUSIVE,
     "report": REPORT,
     "checkup": CHECKUP,
 }

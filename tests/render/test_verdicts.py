@@ -252,6 +252,7 @@ def test_a_verdict_reads_as_its_gold(
     if "(proven)" in text:
         assert text.count("\n") <= MOST_LINES and len(text) <= MOST_LETTERS
     assert tokens(verdict.model_dump(mode="json")) <= MOST_TOKENS
+    assert verdict.outcome != "inconclusive" or verdict.next_steps
     for step in verdict.next_steps:
         validated(BY_NAME[step.tool].arguments, step.arguments)
         parse(command_line(step))
