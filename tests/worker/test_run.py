@@ -121,7 +121,7 @@ def refusal(directory: Path, operation: str, request: dict[str, object], **optio
         ("text.pt", "not written by torch.save"),
         ("object.pt", "pickle"),
         ("number.pt", "no tensors"),
-        ("empty.pt", "not written by torch.save"),
+        ("empty.pt", "is empty"),
         ("cut.pt", "cannot be read"),
         (".", "Is a directory"),
     ],
