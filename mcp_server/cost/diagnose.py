@@ -263,7 +263,7 @@ class _Subject:
 
 
 def _without_package() -> ProblemError:
-    return ProblemError("this symptom is about a package", allowed="a package with inputs, or a script")
+    return ProblemError("nothing here can be timed", allowed="a package with inputs, or a script")
 
 
 async def diagnose_cost(

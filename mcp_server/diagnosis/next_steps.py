@@ -22,7 +22,7 @@ from mcp_server.model import (
     Workload,
 )
 from mcp_server.operations.arguments import ReduceArguments, option_words
-from mcp_server.plurals import counted, quoted
+from mcp_server.plurals import capitalized, counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import INPUTS, PACKAGE, PROGRAM, program_of
 from mcp_server.tools.running_process import ProcessSeen
@@ -148,6 +148,9 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best is None and not_called(case):
         why = "in your program, add torch.save([x1, x2], FILE) right before the failing call; then run"
         return [NextStep(why=why, tool="diagnose", arguments={**arguments, "inputs": INPUTS})]
+    if best is None and case.never_reached and case.ended_well:
+        why = "diagnose the program that calls the package"
+        return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
     if best is None and not case.healthy:
         return [repeated]
     if best is None:
@@ -358,7 +361,7 @@ UNSEEN: dict[Seen, str] = {
     "outputs (`expect`), a command that judges them (`check`), or the exported program to "
     "compare_with_eager.",
     "nan": "No NaN or infinity was seen. Give the inputs or arguments that lead to one, or the program.",
-    "crash": "Nothing crashed. Give the inputs or arguments that crash it, or the log or core of a crash.",
+    "crash": "Nothing crashed. Give inputs or arguments that cause the crash, or its log or core file.",
     "hang": "This run ended. Give the program and the arguments that hang, or the process id (`pid`) of a "
     "process that hangs now.",
     "memory": "This run had enough memory. Give the program, arguments or inputs with which it runs out.",
@@ -389,9 +392,9 @@ def open_question(case: DiagnosisState) -> str:
         return "Only a log was given."
     if not case.runs and case.refused:
         problem = case.refused[0]
-        what = problem.what if problem.value is None else f"{problem.what} ({problem.value})"
+        what = problem.what if problem.value is None else f"{problem.what}: {problem.value}"
         allowed = f" Expected: {problem.allowed}." if problem.allowed else ""
-        return f"Nothing could be run: {what}.{allowed}"
+        return f"{capitalized(what)}.{allowed}"
     if not case.runs and case.notes:
         return f"Nothing could be run: {case.notes[0]}."
     if case.cut_short:

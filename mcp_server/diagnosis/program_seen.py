@@ -25,6 +25,7 @@ from mcp_server.logs.captured import (
 )
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.model import Attached, ExportedWorkload, ModelLocation, Workload
+from mcp_server.plurals import counted, is_
 from mcp_server.recorder.replay import KernelCapture, TakenCall
 from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.runtime.failure import RankEnd
@@ -171,7 +172,7 @@ def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
     # A replay reports the program's own comparison under the same name, which always fits.
     if compared is not None and compared.given and compared.layout:
         expected, given = compared.counts
-        what = f"the call returns {given} tensors, but {expected} are expected"
+        what = f"the call returns {counted(given, 'tensor')}, and {expected} {is_(expected)} expected"
         if expected == given:
             place = next(each.output for each in compared.outputs if each.layout)
             what = f"output {place} has {compared.layout}"

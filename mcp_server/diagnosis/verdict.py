@@ -650,6 +650,7 @@ def _without_fault(
     unknown_cause = "nothing could be run" if case.refused and not case.runs else "cause not known"
     unknown_cause = HEADLINES["environment"] if no_torch(case) else unknown_cause
     unknown_cause = "no inputs given" if not_called(case) else unknown_cause
+    unknown_cause = "no package was called" if case.never_reached and case.ended_well else unknown_cause
     unknown_cause = "symptom not seen" if unseen else unknown_cause
     missing = f"{unknown}{unseen or open_question(case)}"
     return Verdict(

@@ -81,7 +81,7 @@ def test_a_failure_of_the_scripts_own_is_a_script_error(
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("print('all went well')\n", "none of its Python processes compiled, loaded or called"),
+        ("print('all went well')\n", "processes compiled, loaded or called a package"),
         ("raise ModuleNotFoundError(\"No module named 'torch'\")\n", "torch cannot be imported"),
         ("import no_such_module\n", "no_such_module"),
     ],
@@ -91,7 +91,7 @@ def test_a_script_that_never_reaches_aotinductor_is_inconclusive(
 ) -> None:
     """A wrapper that starts something else is given no clean bill, an inactive environment is no error."""
     found = of_script(tmp_path, code)
-    assert found.outcome == "inconclusive" and words in found.summary
+    assert found.outcome == "inconclusive" and words in found.summary.lower()
 
 
 @pytest.mark.slow
