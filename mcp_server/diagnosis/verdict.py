@@ -459,8 +459,8 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if suspect.fix is None:
         return "no change was tested that removes the failure"
     return (
-        "the fix was not tested. It confirms the cause if the failure goes away with it and comes back "
-        "without it"
+        "the fix was not tested. The cause is confirmed if the failure disappears with the fix and "
+        "returns without it"
     )
 
 

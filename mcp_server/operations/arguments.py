@@ -299,7 +299,7 @@ class RecordArguments(Arguments):
     remove: bool = Field(default=False, description="Remove the recorder instead.")
     mode: Literal["adaptive", "ints", "full", "redact"] = Field(
         default="adaptive",
-        description="Values to keep: those that cost under 1 % (adaptive), ints, full, or none (redact).",
+        description="Values to record: adaptive (those that cost under 1 %), ints, full (all), redact (none).",
     )
     directory: str = Field(default="", description="Folder for recordings. Default: in /dev/shm.")
     ring_mb: int = Field(

@@ -199,7 +199,7 @@ NO_ACCESS = (1 << 64) - 1  # the address for a signal that somebody sent
 
 @dataclass(frozen=True)
 class CrashSite:
-    """Where and how a process died: the host's lines, innermost first, and its innermost own function.
+    """Where and how a process died: the host's lines, innermost first, and the innermost function of its own.
 
     `memory` says what was at the address of the access; `said` is the last message of libc. `inside` is the
     thread of the call that the crashing thread belongs to, or 0.
