@@ -299,7 +299,7 @@ class RecordArguments(Arguments):
     remove: bool = Field(default=False, description="Remove the recorder instead.")
     mode: Literal["adaptive", "ints", "full", "redact"] = Field(
         default="adaptive",
-        description="Values to record: adaptive (those that cost under 1 %), ints, full (all), redact (none).",
+        description="Values to record: adaptive (those that cost under 1 %), ints, full, or redact (none).",
     )
     directory: str = Field(default="", description="Folder for recordings. Default: in /dev/shm.")
     ring_mb: int = Field(
