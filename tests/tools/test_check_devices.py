@@ -69,7 +69,7 @@ def test_an_unreadable_package_is_a_finding(tmp_path: Path, bare_python: Path) -
     result = checked(tmp_path / "job", package(path), bare_python)
     (problem,) = result.problems
     assert problem.category == "invalid_package" and problem.certain
-    assert problem.what.startswith("not_a_zip") and result.package is None and result.inputs == []
+    assert "is not a .pt2" in problem.what and result.package is None and result.inputs == []
 
 
 def test_without_a_package_the_machine_is_told(tmp_path: Path, bare_python: Path) -> None:
