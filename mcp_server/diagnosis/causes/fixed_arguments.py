@@ -113,8 +113,8 @@ def _tried(attempt: Attempt) -> str:
     """What is known of a change that has not passed. Empty if it did."""
     if attempt.outcome == "passes":
         return ""
-    why = f": {attempt.error}" if attempt.error else ""
-    return " (tried: outputs still differ)" if attempt.outcome == "differs" else f" (not tried{why})"
+    differs = "tried: outputs still differ" if attempt.outcome == "differs" else "not tried"
+    return f" (tried, and it fails: {attempt.error})" if attempt.error else f" ({differs})"
 
 
 def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:
