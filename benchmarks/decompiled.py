@@ -29,7 +29,7 @@ from mcp_server.worker.decompiled import overload_of, schema_of
 from mcp_server.worker.events import Schema
 
 OURS = ("cpp", "triton")
-SHORT = 5  # lines of a function
+SHORT = (5, 15)  # lines of a function
 
 
 def ran(package: Path, directory: Path, imports: Sequence[str]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def share(programs: Iterable[PytorchProgram]) -> dict[str, Any]:
         "other_launches_read": sum(not each.not_read for each in launches if each.kind not in OURS),
         "lines_median": statistics.median(lines) if lines else 0,
         "lines_most": max(lines, default=0),
-        "at_most_5_lines": sum(each <= SHORT for each in lines),
+        **{f"at_most_{most}_lines": sum(each <= most for each in lines) for most in SHORT},
         "not_read": dict(whys.most_common(8)),
     }
 
