@@ -141,7 +141,6 @@ class Launches(Tensors):
         self.launches: list[WrittenLaunch] = []
         self.names: dict[str, str] = {}  # better ones for `buf3` of the wrapper
         self.by_memory: set[str] = set()  # variables whose memory a statement below addresses
-        self.told, self.fused = set[str](), ""  # the nodes and the names of the kernels above
 
     def node(self, node: Node) -> None:
         """Write one statement. Raise `NotRead` if that is impossible."""
@@ -156,27 +155,14 @@ class Launches(Tensors):
 
     def _comment(self, launch: Launch) -> None:
         places = self.package.locations(launch.index) if launch.function == self.wrapper.run.name else []
-        where = (
-            f"{places[0].file.rpartition('/')[2]}:{places[0].line}  {places[0].code}"
-            if places
-            else ", ".join(self._nodes(launch))
-        )
-        made = ", ".join(each for each in launch.writes if each not in self.constants)
-        line = f"# launch {launch.index}" + (f" ({made})" if made else "") + (f": {where}" if where else "")
+        line = f"# launch {launch.index}"
+        if made := [each for each in launch.writes if each not in self.constants]:
+            line += f" ({', '.join(made)})"
+        if places:
+            line += f": {places[0].file.rpartition('/')[2]}:{places[0].line}  {places[0].code}"
+        elif node := _node(launch):
+            line += f": {node}"
         self.scope.lines.append(printable(line)[:110].rstrip())
-
-    def _nodes(self, launch: Launch) -> list[str]:
-        """Return the nodes of the exported program that no launch above computes, without views."""
-        new = [
-            each
-            for each in launch.sources
-            if each not in self.told
-            and not _VIEW.fullmatch(each)
-            and re.sub(r"_\d+$", "", each) not in self.fused
-        ]
-        self.told |= set(launch.sources)
-        self.fused += launch.kernel if launch.kernel in self.wrapper.kernels else ""
-        return new or list(launch.sources[-1:])
 
     def _transfer(self, node: Transfer) -> None:
         target = node.writes
@@ -294,8 +280,7 @@ class Launches(Tensors):
         weights = [self.fqn(each) for each in launch.reads if each in self.constants]
         modules = {each.rpartition(".")[0] for each in weights}
         fused = launch.kernel in self.wrapper.kernels
-        nodes = [each for each in launch.sources if not _VIEW.fullmatch(each)]
-        operator = _VIEWS.sub("", f"_{_operators(launch)}").strip("_") if fused else (nodes or [""])[-1]
+        operator = _VIEWS.sub("", f"_{_operators(launch)}").strip("_") if fused else _node(launch)
         wanted = f"{re.sub(r'_[0-9]+$', '', operator)}_{launch.index}" if operator else ""
         if len(modules) == 1 and len(weights) > fused:  # a kernel may copy a weight for another launch
             wanted = modules.pop()
@@ -373,6 +358,12 @@ class Launches(Tensors):
         self.by_memory |= {_base(one) for name, one in zip(reads, given, strict=True) if _writes(name, text)}
         made = f"{', '.join(self.identifiers[each] for each in wanted.values())} = " if wanted else ""
         return f"{made}{call.name}({', '.join([*given, *symbols])})"
+
+
+def _node(launch: Launch) -> str:
+    """Return the last node of the exported program that a launch computes, except views. Empty if unknown."""
+    nodes = [each for each in launch.sources if not _VIEW.fullmatch(each)]
+    return (nodes or launch.sources or [""])[-1]
 
 
 def _operators(launch: Launch) -> str:
