@@ -283,7 +283,7 @@ class Launches(Tensors):
         operator = _VIEWS.sub("", f"_{_operators(launch)}").strip("_") if fused else _node(launch)
         wanted = f"{re.sub(r'_[0-9]+$', '', operator)}_{launch.index}" if operator else ""
         if len(modules) == 1 and len(weights) > fused:  # a kernel may copy a weight for another launch
-            wanted = modules.pop()
+            wanted = modules.pop() or wanted
         if wanted and len(wanted) <= _LONG_NAME and not LOCAL.fullmatch(wanted):
             plain = self.identifier(target)
             self.names.setdefault(plain, self.identifier(f"name of {plain}", wanted))
