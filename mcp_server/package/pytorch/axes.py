@@ -7,11 +7,21 @@ strides, which describes a view of the tensor.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcp_server.package.terms.parts import free_positions, parts, uncast
-from mcp_server.package.terms.term import QUOTIENTS, REMAINDERS, Apply, Position, Range, Size, Term, is_float
+from mcp_server.package.terms.term import (
+    QUOTIENTS,
+    REMAINDERS,
+    Apply,
+    Number,
+    Position,
+    Range,
+    Size,
+    Term,
+    is_float,
+)
 from mcp_server.package.terms.whole import Whole, constant, divided, named, whole_of
 
 
@@ -190,8 +200,10 @@ class Axes:
         """Return the sizes at which the dimensions of a written tensor divide this variable."""
         variables = {plain_name(each) for each in free_positions(index)}
         place = {each: Loop(named(f"@@{each}"), ()) for each in variables}
-        whole = self.whole(index, place)
-        step = whole.coefficient(f"@@{name}") if whole is not None else Whole()
+        step = Whole()
+        for factor, each in summands(index):
+            if (whole := self.whole(each, place)) is not None:
+                step = step + constant(factor) * whole.coefficient(f"@@{name}")
         if step != Whole():
             yield from filter(None, (stride.over(step) for stride in strides))
 
@@ -212,6 +224,20 @@ class Axes:
                             if (cut := self.whole(first, {})) is not None:
                                 yield cut
                                 yield cut * divisor
+
+
+def summands(term: Term, factor: int = 1) -> Iterator[tuple[int, Term]]:
+    """Return the summands of an index, each with its constant factor."""
+    match term:
+        case Apply("add", (left, right)):
+            yield from summands(left, factor)
+            yield from summands(right, factor)
+        case Apply("mul", (Number(value=value), other) | (other, Number(value=value))):
+            yield from summands(other, factor * int(value))
+        case Apply("cast", (inner,)) if not is_float(inner.dtype) and not is_float(term.dtype):
+            yield from summands(inner, factor)
+        case _:
+            yield factor, term
 
 
 def _uncast(term: Term) -> Term:

@@ -179,7 +179,7 @@ class _Writer:
         later: Sequence[Store],
     ) -> None:
         """Write a store at computed places, or one that depends on a condition."""
-        if self._indexed(store, place, value, later):
+        if self._indexed(store, place, value, looped, later):
             return
         at = self.values.index(store.index, place)
         axes = self.axes.ordered([*at.axes, *value.axes])
@@ -196,19 +196,32 @@ class _Writer:
         self._keep_old(store, later)
         self._in_place(store, f"put({self._tensor(store).text}, {index}, {filled}{more})")
 
-    def _indexed(self, store: Store, place: Mapping[str, Loop], value: Value, later: Sequence[Store]) -> bool:
-        """Write `table[ids] = value` if the store is of this form."""
+    def _indexed(
+        self,
+        store: Store,
+        place: Mapping[str, Loop],
+        value: Value,
+        looped: tuple[Axis, ...],
+        later: Sequence[Store],
+    ) -> bool:
+        """Write `table[ids] = value`, or the addition of values at ids, if the store is of this form."""
         tested = store.test is not None and not isinstance(store.test, Number)
-        found = self.values.indexed(self._tensor(store), store.index, place)
-        if found is None or store.mode != "plain" or tested or not set(value.axes) <= set(found[1]):
+        tensor, adds = self._tensor(store), store.mode == "add"
+        found = self.values.indexed(tensor, store.index, place)
+        if found is None or tested or not set(value.axes) <= set(found[1]):
+            return False
+        if adds and (found[0].startswith(":") or set(looped) - set(found[1])):
             return False
         if set(value.axes) == set(found[1]):
             value = permuted(value, found[1])
-        elif found[1] != self.axes.ordered(found[1]):
+        elif (adds and value.axes) or found[1] != self.axes.ordered(found[1]):
             return False
         self._keep_old(store, later)
+        if adds:
+            value = self.values.cast(self.values.as_tensor(value, tensor.dtype), tensor.dtype)
         filled = self.values.aligned(value, found[1], alone=True)
-        self._in_place(store, f"{self._tensor(store).text}[{found[0]}] = {filled}")
+        added = f"{tensor.text}.index_put_(({found[0]},), {filled}, accumulate=True)"
+        self._in_place(store, added if adds else f"{tensor.text}[{found[0]}] = {filled}")
         return True
 
     def _tensor(self, store: Store) -> Tensor:

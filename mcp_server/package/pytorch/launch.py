@@ -374,7 +374,7 @@ def _operators(launch: Launch) -> str:
 
 def _writes(name: str, text: str) -> bool:
     """Whether a function writes to the memory of a parameter."""
-    forms = rf"put\({name}\b|(?:strided\()?{name}\b[^=]*\.(?:copy_|fill_)\(|{name}\[[^=]*\] = "
+    forms = rf"put\({name}\b|(?:strided\()?{name}\b[^=]*\.(?:copy_|fill_|index_put_)\(|{name}\[[^=]*\] = "
     return re.search(f"^(?:{forms})", text, re.M) is not None
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place, plain_name
+from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place, plain_name, summands
 from mcp_server.package.pytorch.expressions import Operators, Value, literal, operand
 from mcp_server.package.pytorch.views import Memory, Step, Structures, Tensor, view
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
@@ -33,7 +33,6 @@ from mcp_server.package.terms.term import (
     Size,
     Term,
     Unread,
-    is_float,
     promoted,
 )
 from mcp_server.package.terms.translate import Translator
@@ -394,17 +393,3 @@ def _step(elements: Sequence[Element]) -> int | None:
     steps = {(after - before).number for before, after in pairwise(places)}
     step = steps.pop() if len({each.parameter for each in elements}) == len(steps) == 1 else None
     return step if step is not None and step >= 0 else None
-
-
-def summands(term: Term, factor: int = 1) -> Iterator[tuple[int, Term]]:
-    """Return the summands of an index, each with its constant factor."""
-    match term:
-        case Apply("add", (left, right)):
-            yield from summands(left, factor)
-            yield from summands(right, factor)
-        case Apply("mul", (Number(value=value), other) | (other, Number(value=value))):
-            yield from summands(other, factor * int(value))
-        case Apply("cast", (inner,)) if not is_float(inner.dtype) and not is_float(term.dtype):
-            yield from summands(inner, factor)
-        case _:
-            yield factor, term
