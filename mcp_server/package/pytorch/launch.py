@@ -13,7 +13,7 @@ from typing import TypeAlias
 from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer
 from mcp_server.package.pytorch.axes import NotRead
-from mcp_server.package.pytorch.calls import Alone, Json, place_of, proxy_call, shim_call
+from mcp_server.package.pytorch.calls import Alone, place_of, proxy_call, shim_call
 from mcp_server.package.pytorch.kernel import Passed, write_kernel
 from mcp_server.package.pytorch.tensors import Call, Tensors
 from mcp_server.package.pytorch.text import function, printable, put_together, without_unused
@@ -178,7 +178,10 @@ class Launches(Tensors):
     def _operator(self, launch: Launch) -> None:
         """Write the call, also over its own arguments: `torch.mm(t0, t1)`, with `out=` if necessary."""
         if launch.kind == "proxy_executor":
-            written = proxy_call(launch, self._proxy_node(launch), self)
+            calls, index = self.package.package.proxy_calls, launch.proxy_index
+            if index is None or not 0 <= index < len(calls):
+                raise NotRead("the package's list of operator calls")
+            written = proxy_call(launch, calls[index], self)
         else:
             written = shim_call(launch, self.schemas, self)
         line = written.filled([self._operand(each, written.results) for each in written.tensors])
@@ -224,13 +227,6 @@ class Launches(Tensors):
 
     def _is_dense(self, name: str) -> bool:
         return Tensor(name, *self.layout(name)).is_contiguous
-
-    def _proxy_node(self, launch: Launch) -> Json:
-        """Write the call that the package's JSON describes. May raise `NotRead`."""
-        calls, index = self.package.package.proxy_calls, launch.proxy_index
-        if index is None or not 0 <= index < len(calls):
-            raise NotRead("the package's list of operator calls")
-        return calls[index]
 
     def _kernel(self, launch: Launch) -> None:
         kernel = self.wrapper.kernels[launch.kernel]

@@ -94,7 +94,8 @@ class PytorchProgram:
             if each.name in functions:
                 lines = _common_names(functions[each.name]).splitlines()
                 shapes = (line for line in lines if line.lstrip().startswith("#"))
-                kinds.setdefault((_operators(each.name), *shapes), []).append((each, lines))
+                operators = each.name.removeprefix(f"launch_{each.index}_")
+                kinds.setdefault((operators, *shapes), []).append((each, lines))
         return [found for kind in kinds.values() for found in self._odd_of(kind, functions)]
 
     def _odd_of(
@@ -167,12 +168,10 @@ class _Writer(Launches):
         self.body, self.lifetimes = body, Lifetimes(body)
         nodes: list[Node] = [*body.launches, *body.transfers]
         nodes.sort(key=lambda each: each.start)
-        self._statements([n for n in nodes if isinstance(n, Transfer) or self._is_wanted(n)], 0, body)
+        wanted = [n for n in nodes if isinstance(n, Transfer) or self.only is None or n.index in self.only]
+        self._statements(wanted, 0, body)
         self.scope.lines += self._folded() if folds else [self._returned()]
         return self._finished(self.scope.lines)
-
-    def _is_wanted(self, launch: Launch) -> bool:
-        return self.only is None or launch.index in self.only
 
     def _statements(self, nodes: Iterable[Node], depth: int, body: Body) -> None:
         """Write the statements of a block, indenting nested blocks and merging adjacent assignments."""
@@ -313,11 +312,6 @@ def _test(header: str, body: Body) -> _Test | None:
     if found is None or symbol is None or symbol.tensor is None or symbol.kind != "value":
         return None
     return _Test(symbol, bool(found["not"]) != bool(found["zero"]))
-
-
-def _operators(name: str) -> str:
-    """Return `softmax_add` for the function `launch_95_softmax_add`."""
-    return re.sub(r"^launch_\d+_", "", name)
 
 
 def _names_of(function: str) -> list[str]:
