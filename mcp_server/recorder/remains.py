@@ -28,7 +28,7 @@ _MAP = re.compile(
 # Libraries between a host and its package.
 FOREIGN = re.compile(
     r"/(?:lib(?:torch|c10|gomp|iomp|stdc\+\+|c\.so|c-|pthread|gcc_s|python)[^/]*|librecorder\.so|[^/]*\.wrapper\.so(?:\.orig)?"
-    r"|ld-linux[^/]*|_C\.[^/]*|_ctypes\.[^/]*)$"
+    r"|ld-linux[^/]*|python[\d.]*|_C\.[^/]*|_ctypes\.[^/]*)$"
 )
 MOST_LOOKED_AT = 256  # threads of a process, the one with the signal first
 LARGEST = 1 << 30  # bytes of a file whose debug information is read

@@ -473,11 +473,13 @@ def _told(
     if _was_killed(recording):
         yield KILLED
     if after:
-        before = f"the host had updated the weights {counted(call.generation, 'time')} before the call"
+        before = (
+            f"the host had updated or swapped the weights {counted(call.generation, 'time')} before the call"
+        )
         during = counted(after - call.generation, "time")
         if after > call.generation:
             then = "while it ran" if candidate.suspect else "while it ran or later"
-            alone = f"the host updated the weights {during} after the call began"
+            alone = f"the host updated or swapped the weights {during} after the call began"
             before = f"{before}, and {during} {then}" if call.generation else alone
         those = "these weights" if chosen.weights is not None else "those of the package"
         yield f"{before}; it was repeated with {those}"

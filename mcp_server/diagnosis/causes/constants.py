@@ -130,10 +130,10 @@ def _of_host(taken: TakenCall) -> Suspect:
     return Suspect(
         category="constants",
         guilty=Component(kind="constant", name="the host's weights", model_locations=taken.lines),
-        summary=f"The host updated the weights {times}. The recording does not have all of their values, and "
-        "the call was repeated with those of the package.",
+        summary=f"The host updated or swapped the weights {times}. The recording does not have all of their "
+        "values, and the call was repeated with those of the package.",
         level=CausalLevel.STATE,
-        evidence=(seen("note", f"the host updated the weights {times}"),),
+        evidence=(seen("note", f"the host updated or swapped the weights {times}"),),
         fix=Fix(
             text="check that each update names all weights, that memory given as user-managed stays alive, "
             "and that no call runs between the parts of an update"
