@@ -3,9 +3,10 @@
 //   host PACKAGE THREADS CALLS [--break HOW]
 //
 // The package is that of examples/ranker.py: ids of users [batch] and of items [batch, 20]. `--break` makes
-// the last thread fail in the middle: index, dtype, uncaught, segv, abort, kill, or hang.
+// the last thread fail in the middle: index, dtype, freed, uncaught, segv, abort, kill, or hang.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
@@ -25,6 +26,8 @@ std::vector<at::Tensor> request(int64_t thread, int64_t call, const std::string&
   auto users = (at::arange(BATCH, at::kLong) + thread + call).remainder(USERS);
   auto items = (at::arange(BATCH * ITEMS_PER_USER, at::kLong) * 7 + call).remainder(ITEMS).view({BATCH, ITEMS_PER_USER});
   if (fault == "index") items[3][5] = ITEMS + 24;
+  std::vector<int64_t> own(users.data_ptr<int64_t>(), users.data_ptr<int64_t>() + BATCH);
+  if (fault == "freed") users = at::from_blob(own.data(), {BATCH}, at::kLong);  // `own` ends here
   if (fault == "dtype" || fault == "uncaught") items = items.to(at::kInt);
   return {users, items};
 }

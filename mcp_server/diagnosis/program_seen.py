@@ -206,6 +206,20 @@ class OtherOutput:
 SAME_SUM = 1e-4  # of the largest value, for each element: more than rounding causes
 
 
+@dataclass(frozen=True)
+class FilledInput:
+    """An input with the bytes with which a run of the host filled memory that was freed or never written.
+
+    `offset` is the first such byte of the input, `elements` how many elements have only such bytes.
+    """
+
+    number: int
+    memory: Literal["freed", "unwritten"]
+    offset: int
+    element: list[int]
+    elements: int
+
+
 @dataclass
 class ProgramSeen:
     """The workload and its runs. `runs` also contains those of its call, by label."""
@@ -219,9 +233,16 @@ class ProgramSeen:
     may_be_a_host: bool = False  # the program may call a package from a process that is not Python
     host_package: Path | None = None  # the one package among the arguments of that process, or of the program
     taken: TakenCall | None = None  # the recording that the call comes from
+    filled: FilledInput | None = None  # in a second run of the host
     captures: Sequence[KernelCapture] = ()  # single launches of another run
     attached: Attached | None = None  # the running process to look at in place of a workload
     process: ProcessSeen | None = None
+
+    @property
+    def unowned(self) -> int | None:
+        """The input whose memory the host had given up, or never wrote, before the call."""
+        ended = self.taken.on_ended_frame if self.taken is not None else None
+        return self.filled.number if self.filled is not None else ended
 
     @property
     def captured(self) -> Captured:

@@ -283,11 +283,14 @@ FOLDER = "recordings"
 MODE, RING_MB, BUDGET_MB = "full", 128, 8192
 
 
-async def recording_environment(context: Context, env: Mapping[str, str]) -> dict[str, str]:
+async def recording_environment(
+    context: Context, env: Mapping[str, str], folder: str = FOLDER, *, keep_freed: bool = False
+) -> dict[str, str]:
     """Variables that make a host record its calls in this job's directory. Empty if there is no compiler."""
-    options = RecorderOptions(str(context.directory / FOLDER), MODE, RING_MB, BUDGET_MB)
+    options = RecorderOptions(str(context.directory / folder), MODE, RING_MB, BUDGET_MB)
+    headers = {"sites.h": "", **({"keep.h": ""} if keep_freed else {})}
     try:
-        library = await build_library("preload.c", {}, RecorderOptions(""), context, env)
+        library = await build_library("preload.c", headers, RecorderOptions(""), context, env)
     except ProblemError:
         return {}
     before = child_environment(env).get("LD_PRELOAD", "")

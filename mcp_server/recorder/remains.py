@@ -33,7 +33,7 @@ FOREIGN = re.compile(
 MOST_LOOKED_AT = 256  # threads of a process, the one with the signal first
 LARGEST = 1 << 30  # bytes of a file whose debug information is read
 NEAR = 400  # rows of a line table to search for a line from another file
-SYSTEM = ("/usr/include/", "/usr/lib/")
+SYSTEM = re.compile(r"^/usr/(?:include|lib)/|/include/(?:ATen|c10|torch)/")
 SOURCES = (".cpp", ".cc", ".cxx", ".c", ".cu")
 
 
@@ -89,7 +89,7 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
         found = line_at(
             Path(place.path), address - place.start + place.offset - 1
         )  # of the call, not of the instruction after it
-        if found is not None and found.file.startswith(SYSTEM):  # inlined from a header of the system
+        if found is not None and SYSTEM.search(found.file):  # inlined from a header of the system
             found = line_at(Path(place.path), address - place.start + place.offset - 1, SOURCES)
         if found is not None:
             yield found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import gt
 from pathlib import Path
@@ -22,7 +22,14 @@ from mcp_server.package.archive import open_package
 from mcp_server.plurals import capitalized, counted
 from mcp_server.recorder.core_file import MODE, calls_of_core, is_core
 from mcp_server.recorder.package import build_id_of, library_in
-from mcp_server.recorder.remains import CrashSite, crash_site, host_lines, read_maps, signal_name
+from mcp_server.recorder.remains import (
+    CrashSite,
+    crash_site,
+    host_lines,
+    read_maps,
+    signal_name,
+)
+from mcp_server.recorder.remains import Mapping as Mapped
 from mcp_server.recorder.ring import (
     RecordedCall,
     RecordedInput,
@@ -188,6 +195,8 @@ class TakenCall:
     open: str = ""  # why it proves little that the call returns when it is repeated alone
     site: CrashSite | None = None
     input_at_fault: int | None = None
+    made_at: Mapping[int, ModelLocation] = field(default_factory=dict)  # the lines that make inputs
+    on_ended_frame: int | None = None  # an input in the stack frame of a function that has returned
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
@@ -218,8 +227,8 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
     crash = recording.crash
     inside = crash is not None and crash.thread == call.thread and call.end_ns is None
     fatal = crash.stack if crash is not None and inside else ()
-    found_lines = await anyio.to_thread.run_sync(lambda: list(host_lines(call.stack or fatal, maps)))
-    lines = [ModelLocation(file=e.file, line=e.line, code=_code(e.file, e.line)) for e in found_lines]
+    lines = await anyio.to_thread.run_sync(_lines, call.stack or fatal, maps)
+    made = [await anyio.to_thread.run_sync(_lines, sites, maps) for sites in call.sites]
     facts = list(_told(chosen, replayed, found, workload.package.name))
     if lines:
         facts.append(
@@ -237,7 +246,29 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         _open(chosen.candidate, found) if not chosen.failed else "",
         site,
         input_at_fault,
+        {number: _maker(found[0]) for number, found in enumerate(made) if found},
+        _on_ended_frame(call),
     )
+
+
+def _lines(stack: Sequence[int], maps: Sequence[Mapped]) -> list[ModelLocation]:
+    found = host_lines(stack, maps)
+    return [ModelLocation(file=e.file, line=e.line, code=_code(e.file, e.line)) for e in found]
+
+
+def _maker(found: ModelLocation) -> ModelLocation:
+    """The line of at::from_blob at or just before a line: code is inlined there."""
+    before = ((line, _code(found.file, line)) for line in range(found.line, max(found.line - 5, 0), -1))
+    line, code = next((each for each in before if "from_blob" in each[1]), (found.line, found.code))
+    return ModelLocation(file=found.file, line=line, code=code)
+
+
+TORCH_FRAMES = 1 << 16  # bytes of stack that torch uses between the host and the package
+
+
+def _on_ended_frame(call: RecordedCall) -> int | None:
+    """The first input just below the host's stack pointer, where no live variable of the host can be."""
+    return next((n for n, e in enumerate(call.inputs) if 0 < call.host_sp - e.address < TORCH_FRAMES), None)
 
 
 def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[CrashSite | None, int | None]:

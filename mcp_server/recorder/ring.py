@@ -21,14 +21,14 @@ from mcp_server.logs.journal import DEVICES, DTYPES
 
 MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 3, 1 << 16, 64, 64
 MOST_RING, MOST_CRASH = 64 << 30, 16 << 30  # bytes; both files are mapped, not read
-MOST_INPUTS, MOST_DIM, MOST_FRAMES, MOST_ENTRIES = 4096, 32, 64, 100_000
+MOST_INPUTS, MOST_DIM, MOST_FRAMES, MOST_ENTRIES, SITES = 4096, 32, 64, 100_000, 4
 MOST_CONSTANTS, LONGEST_NAME = 1 << 16, 4096
 LOOK = 64  # calls between two looks of the recorder at the memory of the process
 
 _HEADER = struct.Struct("<8sIIIIQQQIIII")
 _SLOT = struct.Struct("<IIQQ40x")
 _MODEL = struct.Struct("<512s64sIIQQQ32x")
-_RECORD = struct.Struct("<IIQQQIIiIIIIIQQIIQ")
+_RECORD = struct.Struct("<IIQQQIIiIIIIIQQIHHQ")
 _INPUT = struct.Struct("<BBhhhIIQQ")
 _ENTRY = struct.Struct("<IIQQQIIIIQ")
 _RECORD_MAGIC, _ENTRY_MAGIC = 0xA0710CA2, 0xA0710CE2
@@ -89,6 +89,8 @@ class RecordedCall:
     inputs: tuple[RecordedInput, ...]
     stack: tuple[int, ...] = ()  # return addresses, innermost first
     number: int = 0  # among all calls of the model in its process; 0 if unknown
+    host_sp: int = 0  # of the host's function that calls the package; 0 if unknown
+    sites: tuple[tuple[int, ...], ...] = ()  # of each input: return addresses of at::from_blob, or zeros
 
     @property
     def complete(self) -> bool:
@@ -272,7 +274,7 @@ def _call(
     memory: mmap.mmap, path: Path, slot: int, start: int, head: tuple[int, ...], crash: CrashFile
 ) -> RecordedCall | None:
     length, sequence, begin, end, thread, model, code, total, written, before, after = head[1:12]
-    stack, frames, place_in_process = head[-3:]
+    host_sp, (stack, frames, sites, place_in_process) = head[13], head[-4:]
     if not written <= total <= MOST_INPUTS:
         return None
     inputs: list[RecordedInput] = []
@@ -287,12 +289,13 @@ def _call(
         inputs.append(_input(memory, path, at, start, length, left_at_failure))
         at += _INPUT.size + 16 * dim
     done = end or None
-    fits = frames <= MOST_FRAMES and stack + 8 * frames <= length
-    addresses = struct.unpack_from(f"<{frames}Q", memory, start + stack) if fits else ()
-    addresses = addresses or crash.stacks.get((slot, sequence), ())
+    fits = max(frames, sites) <= MOST_FRAMES and stack + 8 * (frames + sites) <= length
+    found = struct.unpack_from(f"<{frames + sites}Q", memory, start + stack) if fits else ()
+    addresses = found[:frames] or crash.stacks.get((slot, sequence), ())
     return RecordedCall(
         slot, sequence, thread, model, begin, done, code if done else None, before, after if done else None,
         any(i.device.startswith("cuda") for i in inputs), total, tuple(inputs), addresses, place_in_process,
+        host_sp, tuple(found[n : n + SITES] for n in range(frames, len(found), SITES)),
     )  # fmt: skip
 
 

@@ -120,6 +120,15 @@ def test_a_host_that_ends_as_it_should_leaves_nothing(host: Path, recorded: Path
     assert list((tmp_path / "kept").iterdir()) == []
 
 
+def test_memory_that_the_host_freed_is_named(host: Path, package: Path) -> None:
+    """The input, the line of at::from_blob, and proof: the host passes if it keeps what it frees."""
+    verdict = answered("diagnose", "--", host, package, "1", "40", "--break", "freed")
+    assert verdict["confidence"] == "proven" and "had freed the memory of input 0" in verdict["summary"]
+    line = next(n for n, text in enumerate(HOST.read_text().splitlines(), 1) if "from_blob(" in text)
+    assert verdict["guilty"]["model_locations"][0]["line"] == line
+
+
+@thorough
 def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
     """`diagnose ./host model.pt2` names element, call and the host's own line."""
     verdict = answered("diagnose", "--", host, package, "4", "40", "--break", "index")

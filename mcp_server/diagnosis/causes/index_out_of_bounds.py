@@ -65,6 +65,8 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
         return
     checked = checked_inputs(case)
     bad = [each for each in checked if _outside(each.part, case)]
+    if any(each.part is not None and each.part.input == case.unowned for each in bad):
+        return
     if bad:
         more = {each.part: each for each in further_inputs(case) if _outside(each.part, case)}
         every = parts_of([*bad, *more.values()])
@@ -147,7 +149,7 @@ def _by_input(
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
         fix=Fix(
             text=indexed.advice(all_read, part, facts),
-            after=None if _overwritten(facts) else outside(all_read, low, high),
+            after=outside(all_read, low, high),
         ),
         intervention=_replaced([each for each in parts if each.input == part.input], part, indexed, case),
     )
@@ -162,14 +164,7 @@ def _row(part: InputSlice, case: DiagnosisState) -> int | None:
     return part.offset // size if whole else None
 
 
-NO_ROW = 1 << 40  # no table has as many rows
-_FREED = " An allocator writes addresses into the first 16 bytes of memory that was freed."
-_KEEP = "keep the memory of {} alive until the call returns (in C++, at::from_blob copies nothing)"
-
-
-def _overwritten(facts: events.IndexValues) -> bool:
-    """Whether only the first two elements are bad, and one is an address: so glibc leaves a freed block."""
-    return facts.outside <= 2 and not any(facts.index) and abs(facts.value) >= NO_ROW
+NO_ROW = 1 << 31  # no table has as many rows
 
 
 @dataclass(frozen=True)
@@ -195,8 +190,6 @@ class _Indexed:
 
     def doubt(self, part: InputSlice, facts: events.IndexValues, case: DiagnosisState) -> str:
         """Say what else may be wrong than the value: the inputs together, or a position one past the end."""
-        if _overwritten(facts):
-            return _FREED
         if self.is_table:
             return ""  # the fix says that the table may be too short
         sizes = _as_long(part, case)
@@ -206,8 +199,6 @@ class _Indexed:
     def advice(self, read: str, part: InputSlice, facts: events.IndexValues) -> str:
         """Say what to change: the ids or the table, or what computes the positions."""
         low, high, rows = part.low, part.high, (facts.max or 0) + 1
-        if _overwritten(facts):
-            return _KEEP.format(read)
         if self.is_table:
             text = f"before the call, reject values of {read} outside {low}..{high}, or map them to a"
             larger = f"; if they are real ids, {self.name} needs at least {rows} rows"

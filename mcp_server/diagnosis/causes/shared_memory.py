@@ -14,12 +14,13 @@ from mcp_server.diagnosis.components import (
     written_inputs,
     written_storages,
 )
-from mcp_server.diagnosis.interventions.base import Effect, Intervention
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
+from mcp_server.diagnosis.program_seen import FilledInput
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall, MemoryEvent
 from mcp_server.model import Category, Evidence, Fix
-from mcp_server.plurals import counted
+from mcp_server.plurals import capitalized, counted
 from mcp_server.worker.events import ComparedExpected
 
 
@@ -264,6 +265,65 @@ def _only_one(event: MemoryEvent, case: DiagnosisState) -> bool:
     what = (event.act, event.interval, event.input)
     alike = [each for each in case.captured.memory if (each.act, each.interval, each.input) == what]
     return len(alike) == 1 and len(case.calls) > 2
+
+
+_KEEP = (
+    "keep the memory of {} alive until the call returns, or clone the tensor: at::from_blob copies nothing"
+)
+_FREED = (
+    "The host had freed the memory of {} before the package read it",
+    _KEEP,
+    "the memory that the host frees kept",
+)
+_ENDED = (
+    "{} lies in the stack frame of a function of the host that has returned",
+    _KEEP,
+)
+_UNWRITTEN = (
+    "The host gave memory that it had not written as {}",
+    "write all of {} before the call",
+    "new memory set to 0",
+)
+_SHORT = (
+    "{} is longer than the memory that the host wrote for it",
+    "give at::from_blob the sizes that were written for {}, or allocate and write all of it",
+)
+_HEAD = 32  # bytes of a freed block in which an allocator keeps addresses
+
+
+def removal_of(found: FilledInput) -> Intervention:
+    """The run of the host in which that memory keeps its values, or has zeros."""
+    what = (_FREED if found.memory == "freed" else _UNWRITTEN)[2]
+    return Intervention(f"host:{found.memory}", Kind.ENVIRONMENT, f"the call with {what}")
+
+
+def detect_unowned(case: DiagnosisState) -> Iterator[Suspect]:
+    """An input in memory that the host had freed or not written."""
+    number, found = case.unowned, case.filled
+    if number is None or number >= len(case.compiled_inputs) or case.taken is None:
+        return
+    item = case.compiled_inputs[number]
+    (text, fix), fact = _ENDED, "its address is below the stack pointer of the function that makes the call"
+    value, trial = "in the frame of a function that has returned", None
+    if found is not None:
+        text, fix, _ = _FREED if found.memory == "freed" else _UNWRITTEN
+        text, fix = _SHORT if found.offset > _HEAD else (text, fix)
+        value = f"{counted(found.elements, 'element')} from {found.element} on"
+        what = "freed memory" if found.memory == "freed" else "new memory"
+        has = "has" if found.elements == 1 else "have"
+        fact = f"in a run with {what} filled with one byte, {value} {has} only this byte"
+        trial = removal_of(found)
+    made = case.taken.made_at.get(number)
+    lines = [*([made] if made is not None else []), *case.call_locations]
+    yield Suspect(
+        category="illegal_memory_access",
+        guilty=component("input", name_of(item), lines, value=value, index=item.index),
+        summary=f"{capitalized(text.format(item.label))}: {fact}.",
+        level=CausalLevel.CALL,
+        evidence=(seen("fill_host_memory", fact),),
+        fix=Fix(text=fix.format(name_of(item))),
+        intervention=trial if trial is not None and trial.key in case.trials else None,
+    )
 
 
 def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:

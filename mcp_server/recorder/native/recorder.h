@@ -22,6 +22,7 @@
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include <unwind.h>
 
 typedef void *Handle;
 typedef int32_t Code;
@@ -75,8 +76,9 @@ typedef struct {
   int32_t code;
   uint32_t inputs, written; // all inputs of the call, and those that follow
   uint32_t generation, generation_after, check;
-  uint64_t container, stream;
-  uint32_t stack, frames; // return addresses: bytes from the start of the record, and how many
+  uint64_t host_sp, stream; // host_sp: where the stack of the host's own functions ends
+  uint32_t stack; // addresses: bytes from the start of the record
+  uint16_t frames, sites; // how many return addresses, and after them SITES of each input
   uint64_t number;        // among all calls of the model in this process
 } Record;
 
@@ -472,6 +474,35 @@ static void keep_inputs(const Shim *shim, Record *record, size_t *used, size_t r
 
 static inline uint32_t check_of(uint64_t sequence, size_t at) { return (uint32_t)(sequence * 2654435761u) ^ (uint32_t)at; }
 
+enum { SITES = 4 };
+static void **(*sites_of)(uint64_t data); // SITES return addresses of at::from_blob
+
+// The stack pointer of the host's innermost function.
+static _Unwind_Reason_Code find_host(struct _Unwind_Context *frame, void *sp) {
+  Dl_info about, ours;
+  void *at = (void *)_Unwind_GetIP(frame);
+  if (!dladdr((void *)find_host, &ours) || !dladdr(at, &about)) return _URC_END_OF_STACK;
+  if (about.dli_fbase == ours.dli_fbase || strstr(about.dli_fname, "libtorch") || strstr(about.dli_fname, "libc10"))
+    return _URC_NO_REASON;
+  *(uint64_t *)sp = _Unwind_GetCFA(frame);
+  return _URC_END_OF_STACK;
+}
+
+// For a diagnosis, since it takes microseconds.
+static size_t keep_stack(Record *record, size_t used) {
+  uint64_t *to = (uint64_t *)((char *)record + used);
+  record->stack = used, record->frames = backtrace((void **)to, MOST_FRAMES);
+  _Unwind_Backtrace(find_host, &record->host_sp);
+  char *at = (char *)(record + 1);
+  for (uint32_t i = 0; sites_of && i < record->written && i < MOST_FRAMES / SITES; i++) {
+    Input *input = (Input *)at;
+    void **sites = sites_of(input->data);
+    for (int k = 0; k < SITES; k++) to[record->frames + record->sites++] = sites ? (uint64_t)sites[k] : 0;
+    at = (char *)(input->layout + 2 * input->dim);
+  }
+  return used + (record->frames + record->sites) * sizeof *to;
+}
+
 enum { LOOK = 64 };
 
 static void note_memory(Model *model) {
@@ -484,7 +515,7 @@ static void note_memory(Model *model) {
   if (!model->memory_before) model->memory_before = model->memory_last;
 }
 
-static Call begin(const Shim *shim, Known *known, Handle container, Handle *inputs, size_t count, Handle stream) {
+static Call begin(const Shim *shim, Known *known, Handle *inputs, size_t count, Handle stream) {
   Call call = {.epoch = epoch};
   __atomic_fetch_add(&active, 1, __ATOMIC_SEQ_CST); // before anything is read: `stop` unmaps what nobody uses
   if (!closing && !__atomic_load_n(&ring, __ATOMIC_ACQUIRE)) start();
@@ -496,7 +527,7 @@ static Call begin(const Shim *shim, Known *known, Handle container, Handle *inpu
   uint64_t begun = now_ns();
   Slot *slot = &h->slot[my_slot];
   char *base = ring + HEADER + my_slot * slot_bytes;
-  size_t stack = stacks ? MOST_FRAMES * sizeof(void *) : 0;
+  size_t stack = stacks ? 2 * MOST_FRAMES * sizeof(void *) : 0;
   size_t most = sizeof(Record) + stack + count * (sizeof(Input) + 512), at = slot->at;
   size_t written = count;
   if (most > slot_bytes / 2) written = (slot_bytes / 2 - sizeof(Record)) / (sizeof(Input) + 512);
@@ -508,16 +539,13 @@ static Call begin(const Shim *shim, Known *known, Handle container, Handle *inpu
   Record *record = (Record *)(base + at);
   memset(record, 0, sizeof *record);
   record->sequence = ++slot->sequence, record->begin_ns = begun, record->tid = my_tid, record->model = model;
-  record->inputs = count, record->written = written, record->container = (uint64_t)container;
+  record->inputs = count, record->written = written;
   record->stream = (uint64_t)stream, record->generation = h->model[model].generation;
   record->number = __atomic_add_fetch(&h->model[model].calls, 1, __ATOMIC_RELAXED);
   if (!(record->number % LOOK)) note_memory(&h->model[model]);
   size_t used = sizeof *record;
   for (size_t i = 0; i < written; i++) used += describe(shim, inputs[i], (Input *)((char *)record + used));
-  if (stacks && used + MOST_FRAMES * sizeof(void *) < slot_bytes - at) { // for a diagnosis: it takes microseconds
-    record->stack = used, record->frames = backtrace((void **)((char *)record + used), MOST_FRAMES);
-    used += record->frames * sizeof(void *);
-  }
+  if (stacks && used + stack < slot_bytes - at) used = keep_stack(record, used);
   keep_inputs(shim, record, &used, slot_bytes - at, left);
   record->length = used, record->check = check_of(record->sequence, at);
   slot->at = at + ((used + LINE - 1) & ~(size_t)(LINE - 1));
@@ -559,7 +587,7 @@ static Code recorded(const Shim *shim, Known *known, RunFunction run, Handle con
                      Handle *outputs, size_t results, Handle stream, Handle proxy) {
   Handle held[MOST_HELD];
   size_t holding = 0;
-  Call call = begin(shim, known, container, inputs, count, stream);
+  Call call = begin(shim, known, inputs, count, stream);
   if (call.record && hold && crash_file >= 0)
     for (; holding < count && holding < MOST_HELD; holding++)
       if (!inputs[holding] || shim->new_handle(inputs[holding], &held[holding])) held[holding] = 0;
