@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("interpreter",),
     ("jobs",),
     ("worker",),
-    ("model", "errors", "plurals", "versions", ""),
+    ("model", "errors", "plurals", ""),
 )
 LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
@@ -206,7 +206,6 @@ PUBLIC = (
     "server.app",
     "server.tools",
     "sweep",
-    "versions",
 )
 MOST_DEEP = 348
 """Deep names when this was last counted. Lower it with each test that goes through a public face."""

@@ -15,7 +15,7 @@ from typing import Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from mcp_server import versions
+from mcp_server import FIRST, release_text
 from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, OPTIONS, targets_of
 from mcp_server.diagnosis.diagnose import observations
 from mcp_server.diagnosis.observe import REASONS, Observation
@@ -147,9 +147,9 @@ def runs(declaration: Declaration) -> str:
 def flags_by_release() -> str:
     """The flags that came after the first supported release, by the release that brought them."""
     rows = ["| from torch | flags |", "| --- | --- |"]
-    for release in sorted({flag.since for flag in FLAGS if flag.since > versions.FIRST}):
+    for release in sorted({flag.since for flag in FLAGS if flag.since > FIRST}):
         names = ", ".join(f"`{flag.name}`" for flag in FLAGS if flag.since == release)
-        rows.append(f"| {versions.text(release)} | {names} |")
+        rows.append(f"| {release_text(release)} | {names} |")
     return "\n".join(rows)
 
 

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from mcp_server import versions
+from mcp_server import FIRST, Release, release_of, release_text
 from mcp_server.errors import ProblemError
 from mcp_server.flags.rows import BUILDING, CHECKS, PRINTING, RUNTIME
 from mcp_server.flags.types import ConfigValue, Device
 from mcp_server.flags.types import Flag as Flag
 from mcp_server.flags.types import Moment as Moment
 from mcp_server.flags.types import table_markdown as table_markdown
-from mcp_server.versions import Release, release_of
 
 FLAGS: tuple[Flag, ...] = CHECKS + PRINTING + BUILDING + RUNTIME
 
@@ -67,7 +66,7 @@ def select(
     # A flag with both spellings is set only through its variable: torch reads config defaults from there.
     config = {one.flag.config: one.flag.values.config(one.value) for one in chosen if not one.flag.env}
     warnings = []
-    if torch is None and any(one.flag.since > versions.FIRST for one in chosen):
+    if torch is None and any(one.flag.since > FIRST for one in chosen):
         warnings.append("torch's version is not known: a flag that it does not have does nothing")
     if device is None and any(one.flag.device for one in chosen):
         warnings.append("the model's device is not known: a flag for another device does nothing")
@@ -98,7 +97,7 @@ def _choose(name: str, value: object, moment: Moment, torch: Release | None, dev
         reason += " and is baked into the package: compile again with it" if baked else _SET_THERE
     first = (device == "cpu" and flag.cpu_since) or flag.since
     if not reason and torch is not None and torch < first:
-        reason = f"it needs torch {versions.text(first)} or newer, this is {versions.text(torch)}"
+        reason = f"it needs torch {release_text(first)} or newer, this is {release_text(torch)}"
         reason += f" ({flag.before})" if flag.before else ""
     if not reason and None not in (flag.device, device) and flag.device != device:
         reason = f"it is for {flag.device} models only, this one is for {device}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.versions import FIRST, Release, text
+from mcp_server import FIRST, Release, release_text
 
 Moment = Literal["compile", "load", "run"]
 Device = Literal["cpu", "cuda"]
@@ -93,8 +93,8 @@ def table_markdown(flags: Iterable[Flag]) -> str:
     """Format one row for each flag; a `|` inside a cell is escaped."""
     rows: list[tuple[str, ...]] = [_HEAD, ("---",) * len(_HEAD)]
     for flag in flags:
-        since = "all" if flag.since == FIRST else f"≥{text(flag.since)}"
-        since += f", CPU ≥{text(flag.cpu_since)}" if flag.cpu_since else ""
+        since = "all" if flag.since == FIRST else f"≥{release_text(flag.since)}"
+        since += f", CPU ≥{release_text(flag.cpu_since)}" if flag.cpu_since else ""
         since += f", {flag.device.upper()} only" if flag.device else ""
         moments, since = ("never", "none") if flag.inert else (", ".join(flag.acts), since)
         cells = (f"`{flag.name}`", moments, since, flag.values.words, flag.shows, flag.misses)

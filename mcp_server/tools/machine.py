@@ -16,7 +16,7 @@ from typing import Literal
 import anyio
 from pydantic import Field
 
-from mcp_server import versions
+from mcp_server import RANGE, is_supported
 from mcp_server.errors import ProblemError, argument
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Command
@@ -232,7 +232,7 @@ def checkup(machine: Machine) -> Checkup:
     gpus, free = ", ".join(gpu.name for gpu in machine.gpus), machine.temp_free_bytes
     tested: Standing = "missing"
     if machine.torch:
-        tested = "ok" if versions.is_supported(machine.torch) else "limited"
+        tested = "ok" if is_supported(machine.torch) else "limited"
     install = f"or, without activating it: {interpreter_help()}"
     compiler = machine.compiler
     links: Standing = "ok" if compiler.links_cxx_runtime else "limited"
@@ -242,7 +242,7 @@ def checkup(machine: Machine) -> Checkup:
             tested,
             f"{machine.torch} in {machine.python}" if machine.torch else f"none for {machine.python}",
             "every run and compile",
-            f"tested with torch {versions.RANGE}" if machine.torch else install,
+            f"tested with torch {RANGE}" if machine.torch else install,
             essential=True,
         ),
         _need(

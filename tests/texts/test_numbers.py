@@ -11,8 +11,7 @@ from statistics import median
 import pytest
 
 from benchmarks import kept
-from mcp_server.versions import FIRST, LAST, is_supported
-from mcp_server.versions import text as release_text
+from mcp_server import FIRST, LAST, is_supported, release_text
 from tests.conftest import ROOT
 from tests.releases.report import MARKED, PAGE, Area, Tried, failures, keep, section, table
 from tests.releases.report import kept as kept_releases
