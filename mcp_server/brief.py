@@ -49,10 +49,10 @@ EAGER: dict[tuple[Category, Eager], str] = {
     ("index_out_of_bounds", "same"): f"Eager mode fails too, {IN_MODEL}",
     ("index_out_of_bounds", "differs"): "Eager mode returns: it does not make this check.",
     ("wrong_output", "same"): f"Eager mode returns the same numbers, {IN_MODEL}",
-    ("wrong_output", "differs"): f"Eager mode returns different numbers, {IN_PACKAGE}",
+    ("wrong_output", "differs"): f"Eager mode returns other numbers for the same inputs, {IN_PACKAGE}",
 }
 
-OF_CALL = "Here args are the arguments of the failing call: write your own names for them."
+OF_CALL = "args[N] is argument N of the failing call, counted from 0: write your own name for it."
 Role = Literal["title", "text", "label", "removed", "added", "command"]
 
 

@@ -275,6 +275,7 @@ RUNS = {
     "command": "script",
     "alone": "script",
     "run_alone": "script",
+    "fill_host_memory": "script",
 }
 
 

@@ -453,8 +453,8 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         return "the call does not fail when it is repeated alone, so there is no failure to remove"
     if suspect.fix is None and suspect.category == "hang":
         return (
-            "it is not known where the call waits. A cause is confirmed if the call returns once it is "
-            "removed"
+            "it is not known where the call waits. To confirm a cause, remove it and see whether the call "
+            "returns"
         )
     if suspect.fix is None:
         return "no change was tested that removes the failure"

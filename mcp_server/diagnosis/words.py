@@ -141,10 +141,10 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
 
 # Why a change that only confirms must not be shipped, by how the worker makes it.
 NOT_SHIPPED = {
-    "elements": "Do not ship this change: its values only test the cause.",
-    "resize": "Do not ship this change: it drops or repeats rows, and only shows the cause.",
-    "pad": "Do not ship this change: its added rows are arbitrary.",
-    "drop_rows": "Do not ship this change: it leaves out rows, only to show the cause.",
+    "elements": "A test, not the fix: its values are made up.",
+    "resize": "A test, not the fix: it drops or repeats rows.",
+    "pad": "A test, not the fix: its added rows are arbitrary.",
+    "drop_rows": "A test, not the fix: it leaves out rows.",
 }
 GENERATED = "This was done in a copy of the generated code. The next compile does not keep it."
 OF_RUN = "This was done only in that run: the operator itself is unchanged."

@@ -259,10 +259,10 @@ async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Re
 @operation(
     args.DecompileArguments,
     title="Read a package as a PyTorch program",
-    description="Writes a package without source as a PyTorch program: its weights, and model.py with a "
-    "function or call for each launch. With inputs, it runs both and says whether they agree, as a "
-    "whole and launch by launch. Read it instead of the generated code. 1-30 s. Next: the same, with "
-    "`launches` set to the suspect launch.",
+    description="Turns a package into a PyTorch program, without the model's source: its weights, and "
+    "model.py with a function or call for each launch. With inputs, it runs both and says whether"
+    " they agree, as a whole and launch by launch. Read it instead of the generated code. 1-30 s."
+    " Next: the same, with `launches` set to the suspect launch.",
     examples=(
         "aoti-debug decompile model.pt2 --inputs batch.pt --out program",
         "aoti-debug decompile model.pt2 --launches 12",
@@ -326,7 +326,7 @@ async def trace_launches(context: args.Context, given: args.TraceArguments) -> R
     title="Test a change on the failing call",
     description="Makes a package's failing call three times: as it is, with a change (of an input element, "
     "constant, launch or generated expression), and as it is again. Says whether the failure is gone, "
-    "changed or the same, and which elements that were not at fault changed. Needs no model source. Use it "
+    "different or the same, and which healthy elements of the outputs changed. Needs no model source. Use it "
     "to verify a fix. 3-30 s. Next: apply the fix, or diagnose.",
     examples=(
         "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",

@@ -397,8 +397,7 @@ def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bo
 
 WIDER = "or export again with a range that includes {got}, if the model allows this size"
 BRANCH = (
-    ". If you set no such bound with Dim, it comes from a branch of the model on this size, or from the "
-    "compiler"
+    ". If you did not set this bound with Dim, a branch of the model on this size added it, or the compiler"
 )
 
 

@@ -33,6 +33,7 @@ OTHERWISE = {
     "bisect",
     "capture",
     "compare_with_eager",
+    "fill_host_memory",
     "look_at_process",
     "run_alone",
     *ASKED_AGAIN,

@@ -88,7 +88,7 @@ VERDICT = Verdict(
         again="raised: index out of bounds",
         command="aoti-debug try-fix m.pt2 --inputs b.pt --change 'ids: set 999 at 3,2'",
         side_effects="",
-        not_for_shipping="Do not ship this change: row 3 would be scored with row 999.",
+        not_for_shipping="A test, not the fix: row 3 would be scored with row 999.",
     ),
     next_steps=[
         NextStep(

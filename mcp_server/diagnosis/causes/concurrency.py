@@ -50,7 +50,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
             # another one waits for its runner (torch 2.13). Only a lock is right for every model.
             fix=Fix(
-                text="hold one lock, shared by all threads, around each call",
+                text="hold one lock, shared by all threads (`lock = threading.Lock()`), around each call",
                 before="model(*inputs)",
                 after="with lock:\n    model(*inputs)",
             ),

@@ -244,7 +244,11 @@ def _replaced(
         what = f"the {outside_all} values of {name} outside their limits moved to the nearest limit"
         made = together(f"input:limits:{part.input}", what, [_clamp(each, case) for each in parts])
     wrong = f"{name}{facts.index} would then {indexed.wrongly_read(row)}"
-    return replace(made, what=f"the call with {what}", not_for_shipping=f"Do not ship this change: {wrong}.")
+    return replace(
+        made,
+        what=f"the call with {what}",
+        not_for_shipping=f"A test, not the fix: {wrong}.",
+    )
 
 
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:

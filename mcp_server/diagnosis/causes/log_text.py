@@ -74,9 +74,9 @@ _ACTIONS: Mapping[Advice, str] = {
 _OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
 _IN_PACKAGE = re.compile(r"/data/aotinductor/|\.wrapper\.so$")  # the folder is gone after the load
 _OTHER_TORCH = (
-    "{library} was built for a different torch than the one it finds when it is loaded: correct "
-    "LD_LIBRARY_PATH or the rpath (ldd shows what it finds), or build it again. If a custom operator defines "
-    "{symbol}, load that first"
+    "if one of your custom operators defines {symbol}, load its library first. Otherwise {library} was built "
+    "for a different torch than the one it finds: correct LD_LIBRARY_PATH or the rpath (ldd shows what it "
+    "finds), or build it again"
 )
 
 

@@ -45,7 +45,7 @@ TABLE.error(
     stage="export",
     names=Naming("{expression}", kind="script"),
     fix="if the value comes from .item(), bound it with torch._check; if the model branches on it, use torch.where "
-    "or torch.cond; if a loop depends on it, run a fixed number of passes and mask those that are not needed, or "
+    "or torch.cond; if a loop depends on it, run a fixed number of iterations and mask the surplus ones, or "
     "move the loop into a custom operator",
 )
 TABLE.error(

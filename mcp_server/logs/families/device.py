@@ -172,7 +172,7 @@ TABLE.error(
         r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
     ),
     ("out_of_memory",),
-    "The device has too little free memory for the request. PyTorch's memory statistics do not count a package's weights: nvidia-smi shows all memory in use.",
+    "The device has too little free memory for the request. PyTorch's memory statistics do not count a package's weights; run nvidia-smi to see all memory that is in use.",
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
     names=(
@@ -195,7 +195,7 @@ TABLE.error(
     "no_kernel_image",
     r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version|invalid device function|invalid kernel file|cudaErrorInvalidDeviceFunction)",
     ("arch_mismatch",),
-    "The package's kernels were built for a different GPU architecture. The error appears at the first launch, not at load.",
+    "A kernel was not built for this GPU's architecture: usually one of the package, sometimes one of torch. The error appears at the first launch, not at load.",
     "CUDA driver error: no kernel image is available for execution on the device",
 )
 TABLE.noise(
