@@ -232,11 +232,9 @@ def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake
 def _fault(case: DiagnosisState) -> Fault | None:
     """The memory fault in a user's kernel, if it was located."""
     fault = case.located.fault if case.located is not None else None
-    launches = [each for each in case.launches if each.kind == "user_triton"]
-    own = (
-        fault is not None and fault.launch is not None and fault.launch.kernel in {x.kernel for x in launches}
-    )
-    return fault if own else None
+    users = {each.kernel for each in case.launches if each.kind == "user_triton"}
+    at = fault.launch if fault is not None else None
+    return fault if at is not None and at.kernel in users else None
 
 
 async def _run_with(
@@ -251,19 +249,24 @@ async def _run_with(
     with _without_packages(case, context):
         env = {CHANGED: f"{at.file}{os.pathsep}{copy}"}
         changed = await capture(context, workload, env=env, gpus=gpus_of(None))
-    errors = [root.text for _, root in case.own_roots]
-    failing = Seen("raised", text=errors[0] if errors else "an error")
+    errors = [root for _, root in case.own_roots]
+    failing = Seen("raised", text=errors[0].text if errors else "an error")
     if not changed.compiles:
-        trial = judged_elsewhere(change, Effect.NOT_APPLICABLE, failing)
-        return replace(trial, reason="the program did not compile its package again")
+        return _undecided(change, failing, "the program did not compile its package again")
     if not changed.finished.ok:
+        root = see("changed", changed.finished).root
+        if root is None or not errors or root.family.id != errors[0].family.id:
+            return _undecided(change, failing, "with the change, the program failed in another way")
         return judged_elsewhere(change, Effect.SAME, failing)
     with _without_packages(case, context):
         again = await capture(context, workload, gpus=gpus_of(None))
     if again.finished.ok:
-        trial = judged_elsewhere(change, Effect.NOT_APPLICABLE, failing)
-        return replace(trial, reason="the program passed without the change, too")
+        return _undecided(change, failing, "the program passed without the change, too")
     return replace(judged_elsewhere(change, Effect.GONE, failing), reason="the program passed")
+
+
+def _undecided(change: Intervention, failing: Seen, why: str) -> Trial:
+    return replace(judged_elsewhere(change, Effect.NOT_APPLICABLE, failing), reason=why)
 
 
 @contextlib.contextmanager
