@@ -27,7 +27,7 @@ from mcp_server.tools.capture import workload_argv
 PERTURB, ZERO = 0x5A, 0xFF
 TUNABLES = "glibc.malloc.perturb={}:glibc.malloc.tcache_count=0"
 # The bytes that glibc writes into memory that was freed, and into new memory (malloc.c, free_perturb).
-FILLS: Mapping[Literal["freed", "unwritten"], int] = {"freed": PERTURB, "unwritten": PERTURB ^ 0xFF}
+FILLS: Mapping[Literal["freed", "unwritten"], int] = {"freed": PERTURB, "unwritten": 0xFF - PERTURB}
 SHORTEST_HOST_S, LONGEST_HOST_S = 15.0, 60.0
 SHORTEST_FILL = 16  # equal bytes that are no chance
 
