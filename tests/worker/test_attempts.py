@@ -264,7 +264,7 @@ def test_a_wider_range_is_printed_only_if_the_export_takes_it(
     line = f'n = torch.export.Dim("n", min={low}, max=64)'
     if wider:
         assert (fix["before"], fix["after"]) == (line, line.replace("20", "9"))
-        assert "gives the outputs of eager mode" in fix["text"]
+        assert "returns the outputs of eager mode" in fix["text"]
     else:
         assert not fix["after"] and fix["before"] == f"return {body}", fix
 
