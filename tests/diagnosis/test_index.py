@@ -13,7 +13,6 @@ import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes.value_constraints import form_trials
-from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.indices import checked_inputs, parts_of
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
@@ -26,7 +25,6 @@ from mcp_server.package.terms.term import Element, Position
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.events import Event, IndexValues
 from mcp_server.worker.protocol import InputSlice
-from mcp_server.worker.report import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
@@ -40,7 +38,6 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
-from tests.zoo.names import thorough
 
 
 def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> DiagnosisState:
@@ -111,21 +108,6 @@ def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> Non
     assert re.search(r"index outside (-32|0)\.\.31;", found.summary)
     symbolic = suspected(jagged(zoo)).summary
     assert re.search(r"outside (-6|0)\.\.5 \(6 is s\d+; s\d+ is the size of dim 0 of input 0", symbolic)
-
-
-@thorough
-@pytest.mark.parametrize(("count", "blamed"), [(3, [0]), (0, [])])
-def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
-    zoo: ZooPackage, count: int, blamed: list[int]
-) -> None:
-    """The call without the NaN is the test; an input of numbers is not accused."""
-    case = failed(zoo, "select")
-    case.given = Given((), ("args[0]",))
-    case.leaves = [TensorFacts(kind="tensor", path="args[0]", nan=count)]
-    every = list(detect(case))
-    found = [each for each in every if each.guilty.kind == "input" and "NaN" in each.summary]
-    assert [each.guilty.input_index for each in found] == blamed
-    assert all(each.intervention and each.intervention.changes[0].value == 0.0 for each in found)
 
 
 OF_ATEN = (
