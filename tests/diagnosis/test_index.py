@@ -38,6 +38,8 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
+from tests.support.command import answered
+from tests.zoo.names import thorough
 
 
 def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> DiagnosisState:
@@ -108,6 +110,34 @@ def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> Non
     assert re.search(r"index outside (-32|0)\.\.31;", found.summary)
     symbolic = suspected(jagged(zoo)).summary
     assert re.search(r"outside (-6|0)\.\.5 \(6 is s\d+; s\d+ is the size of dim 0 of input 0", symbolic)
+
+
+BUCKETS = """
+import torch
+
+class Buckets(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(16, 8)
+
+    def forward(self, x):
+        return self.table((x.clamp(0, 1) * 15).long()).sum(1)
+
+x = torch.rand(6, 4)
+package = torch._inductor.aoti_compile_and_package(torch.export.export(Buckets(), (x,)), package_path="b.pt2")
+x[2, 1] = float("nan")
+torch._inductor.aoti_load_package(package)(x)
+"""
+
+
+@thorough
+def test_nan_in_an_input_is_named_for_the_index_computed_from_it(tmp_path: Path) -> None:
+    """The element behind the index, proven by another number in its place."""
+    script = tmp_path / "buckets.py"
+    script.write_text(BUCKETS)
+    seen = answered("diagnose", script, "--cwd", tmp_path)
+    assert (seen["category"], seen["confidence"]) == ("index_out_of_bounds", "proven"), seen["summary"]
+    assert "args[0][2, 1] = nan" in seen["summary"]
 
 
 OF_ATEN = (
