@@ -12,17 +12,16 @@ from mcp_server.diagnosis.causes.index_out_of_bounds import NO_ROW
 from mcp_server.diagnosis.causes.shared_memory import removal_of
 from mcp_server.diagnosis.interventions.base import Effect, Seen, judged_elsewhere
 from mcp_server.diagnosis.observe import DECIDES, Observation
+from mcp_server.diagnosis.observe.rerun import plain_command
 from mcp_server.diagnosis.program_seen import FilledInput
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.errors import here
-from mcp_server.jobs.child import Command, Finished
+from mcp_server.jobs.child import Finished
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.recorder.package import FOLDER, recording_environment
 from mcp_server.recorder.replay import candidates
 from mcp_server.recorder.ring import RecordedCall, Recording, read_recording
-from mcp_server.runtime.context import Context, gpus_of
-from mcp_server.tools.capture import workload_argv
+from mcp_server.runtime.context import Context
 
 PERTURB, ZERO = 0x5A, 0xFF
 TUNABLES = "glibc.malloc.perturb={}:glibc.malloc.tcache_count=0"
@@ -81,13 +80,8 @@ async def _host_again(
     folder = f"{FOLDER}-{name}"
     recorder = await recording_environment(context, workload.env, folder, keep_freed=keep_freed)
     hung = script.failure == "timeout"
-    command = Command(
-        argv=workload_argv(context, workload),
-        cwd=workload.cwd or here(),
-        env={**workload.env, **recorder, **env},
-        timeout_s=min(LONGEST_HOST_S, max(SHORTEST_HOST_S, 0.0 if hung else 4 * script.finished.wall_s)),
-        gpus=gpus_of(None),
-    )
+    limit_s = min(LONGEST_HOST_S, max(SHORTEST_HOST_S, 0.0 if hung else 4 * script.finished.wall_s))
+    command = plain_command(case, context, {**recorder, **env}, limit_s)
     finished = await context.run(command, name, runs=1)
     found = context.directory / folder
     paths = await anyio.to_thread.run_sync(lambda: sorted(found.glob("*.ring")))

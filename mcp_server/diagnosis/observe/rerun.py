@@ -44,6 +44,19 @@ SHARE_OF_RUN = 0.5  # of the remaining budget
 _DOES_NOTHING = re.compile(r"(\w+) = \1")
 
 
+def plain_command(case: DiagnosisState, context: Context, env: Mapping[str, str], limit_s: float) -> Command:
+    """The program as the user runs it, with further variables."""
+    workload = case.workload
+    assert isinstance(workload, ScriptWorkload | CommandWorkload)
+    return Command(
+        argv=workload_argv(context, workload),
+        cwd=workload.cwd or here(),
+        env={**workload.env, **env},
+        timeout_s=limit_s,
+        gpus=gpus_of(None),
+    )
+
+
 class RunAlone(Observation):
     """Run the program that passed under the hook again without it, where the hook may hide a race.
 
@@ -77,17 +90,8 @@ class RunAlone(Observation):
     async def _run(
         self, case: DiagnosisState, context: Context, label: str, env: Mapping[str, str]
     ) -> RunSeen:
-        workload = case.workload
-        assert isinstance(workload, ScriptWorkload | CommandWorkload)
         limit = limit_of(case, share=SHARE_OF_PROGRAM)
-        command = Command(
-            argv=workload_argv(context, workload),
-            cwd=workload.cwd or here(),
-            env={**workload.env, **env},
-            timeout_s=limit.seconds,
-            gpus=gpus_of(None),
-        )
-        finished = await context.run(command, label, runs=1)
+        finished = await context.run(plain_command(case, context, env, limit.seconds), label, runs=1)
         limit.check(finished, "the program")
         return see(label, finished)
 
@@ -101,14 +105,19 @@ IN_ORDER = Intervention(
 UNWAITED = re.compile(r"non_blocking\s*=\s*True|pin_memory")
 
 
+def _files_of_script(case: DiagnosisState) -> list[Path]:
+    """The script and the modules beside it. Empty for another workload."""
+    script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
+    return [script, *sorted(script.parent.glob("*.py"))[:MOST_FILES]] if script is not None else []
+
+
 def _may_race(case: DiagnosisState) -> bool:
     """Whether streams or copies of a CUDA program may run beside a call, or an input was freed too early."""
     if any(each.act == "freed" and each.interval == "stream" for each in case.captured.memory):
         return True
-    script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
-    if script is None or case.device != "cuda":
+    files = _files_of_script(case)
+    if not files or case.device != "cuda":
         return False
-    files = [script, *sorted(script.parent.glob("*.py"))[:MOST_FILES]]
     texts = (each.read_text(errors="replace") for each in files if each.stat().st_size <= LARGEST)
     return any(each.streams for each in case.calls) or any(map(UNWAITED.search, texts))
 
@@ -143,12 +152,10 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | No
     These files are the script with the modules beside it, and the files with lines of its model.
     """
     pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
-    script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
-    script += [path for each in script for path in sorted(each.parent.glob("*.py"))[:MOST_FILES]]
     stacks = [Path(at.file) for compiled in case.captured.compiles for at in compiled.stack]
     nodes = [Path(at.file) for at in _lines_of_program(case)]
     found = []
-    for path in dict.fromkeys(path.resolve() for path in [*script, *stacks, *nodes]):
+    for path in dict.fromkeys(path.resolve() for path in [*_files_of_script(case), *stacks, *nodes]):
         if path.is_file() and path.stat().st_size <= LARGEST:
             found += [(path, at) for at in pattern.finditer(path.read_text(errors="replace"))]
     if len(found) != 1:
