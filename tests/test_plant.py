@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import kept
 from benchmarks.first_sight import ROWS, batches, first_verdicts, reliability, share
-from benchmarks.plant.__main__ import keep_files, of_row, table
+from benchmarks.plant.__main__ import keep_files, of_kept, table
 from benchmarks.plant.faults import fault_rows
 from benchmarks.plant.fixes import fix_right
 from benchmarks.plant.judge import Answer, judge
@@ -129,24 +129,26 @@ def test_the_published_tables_are_those_of_the_results() -> None:
     """The page of the benchmarks shows what the verdicts of the last planted programs come to."""
     page = (ROOT / "benchmarks" / "README.md").read_text()
     for run in kept("planted").values():
-        assert "\n".join(table([of_row(row) for row in run["programs"]])) in page
+        assert "\n".join(table(of_kept(run))) in page
 
 
 def test_judged_programs_of_several_runs_are_kept_together(tmp_path: Path) -> None:
-    """Each with its seed and its marks; one that could not be planted is not among them."""
+    """An accused one is kept with its seed, others as a number; one that could not be planted is left out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("benchmarks.RESULTS", tmp_path / "results.json")
         (tmp_path / "results.json").write_text("{}")
-        files = [tmp_path / f"{seed}.json" for seed in (7, 8)]
-        asked = {"number": 1, "fault": "plain", "model": "half", "form": "script", "outcome": "no_fault"}
-        asked |= {"category": "", "confidence": "likely", "category_right": True, "false_fields": []}
-        for seed, file in zip((7, 8), files, strict=True):
+        files = [tmp_path / f"{seed}.json" for seed in (7, 8, 9)]
+        healthy = {"number": 1, "fault": "plain", "model": "half", "form": "script", "outcome": "no_fault"}
+        healthy |= {"category": "", "confidence": "likely", "category_right": True, "false_fields": []}
+        accused = {**healthy, "outcome": "fault", "category_right": False}
+        for seed, file, asked in zip((7, 8, 9), files, (healthy, healthy, accused), strict=True):
             programs = [asked, {"number": 2, "fault": "plain", "refused": ["nothing failed"]}]
             file.write_text(json.dumps({"seed": seed, "torch": "2.13", "programs": programs}))
         found = keep_files(files, "cpu")
-        assert kept("planted")["cpu"]["programs"][1] == "8/1 plain half script no_fault - likely y------n"
-    assert [each["program"] for each in found] == ["7/1", "8/1"]
-    assert found[0]["category_right"] and found[0]["fix_right"] is None and not found[0]["false_fields"]
+        rows = kept("planted")["cpu"]
+    assert rows["with_something_wrong"] == ["9/1 plain half script fault - likely n------n"]
+    assert rows["others"] == {"plain no_fault - likely y------n": 2}
+    assert table(found)[-1] == "| healthy programs accused | 1 of 3 |"
 
 
 MODEL = Model(

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -79,34 +80,64 @@ def table(records: Sequence[Record]) -> list[str]:
 
 
 WORDS = ("program", "fault", "model", "form", "outcome", "category", "confidence", "marks")
+SAME = (
+    "fault",
+    "outcome",
+    "category",
+    "confidence",
+    "marks",
+)  # what programs that are counted together share
 SIGNS: dict[bool | None, str] = {None: "-", True: "y", False: "n"}
 ALL_MARKS = (*MARKS, "false_fields")
 
 
-def as_row(record: Record, seed: int) -> str:
+def as_row(record: Record, words: Sequence[str]) -> str:
     """A judged program in a line of words: `61128/3 bounds contrastive script no_fault - likely y------n`."""
-    marks = [*(record.get(name) for name in MARKS), bool(record["false_fields"])]
-    words = {
-        **record,
-        "program": f"{seed}/{record['number']}",
-        "marks": "".join(SIGNS[mark] for mark in marks),
-    }
-    return " ".join(str(words[name] or "-").replace(" ", "_") for name in WORDS)
+    marks = "".join(SIGNS[record.get(name)] for name in MARKS) + SIGNS[bool(record["false_fields"])]
+    return " ".join(str({**record, "marks": marks}[word] or "-").replace(" ", "_") for word in words)
 
 
-def of_row(row: str) -> Record:
+def of_row(row: str, words: Sequence[str]) -> Record:
     """The program of such a line, as far as tables need it."""
-    found: Record = dict(zip(WORDS, row.split(), strict=True))
+    found: Record = dict(zip(words, row.split(), strict=True))
     values = {sign: mark for mark, sign in SIGNS.items()}
     return found | dict(zip(ALL_MARKS, (values[sign] for sign in found["marks"]), strict=True))
+
+
+def faultless(record: Record) -> bool:
+    """Whether nothing that is judged is wrong, and something was said if there is a fault."""
+    if record["fault"] in HEALTHY:
+        return bool(record["outcome"] != "fault")
+    wrong = any(record.get(name) is False for name in MARKS)
+    return not wrong and not record["false_fields"] and record["outcome"] == "fault"
+
+
+def as_kept(records: Sequence[Record]) -> dict[str, Any]:
+    """Each program with something wrong as a row, and the number of the others of each kind."""
+    wrong = [as_row(each, WORDS) for each in records if not faultless(each)]
+    right = Counter(as_row(each, SAME) for each in records if faultless(each))
+    return {"with_something_wrong": wrong, "others": dict(sorted(right.items()))}
+
+
+def of_kept(found: Record) -> list[Record]:
+    """The programs that were kept so."""
+    counted = [of_row(row, SAME) for row, count in found["others"].items() for _ in range(count)]
+    return [*(of_row(row, WORDS) for row in found["with_something_wrong"]), *counted]
 
 
 def keep_files(files: Sequence[Path], needs: str) -> list[Record]:
     """Keep the judged programs of such files in place of those kept before; the programs."""
     runs = [json.loads(file.read_text()) for file in files]
-    rows = [as_row(each, run["seed"]) for run in runs for each in run["programs"] if "outcome" in each]
-    keep("planted", {**kept("planted"), needs: {"torch": runs[0]["torch"], "programs": rows}})
-    return [of_row(row) for row in rows]
+    judged = [
+        {**each, "program": f"{run['seed']}/{each['number']}"}
+        for run in runs
+        for each in run["programs"]
+        if "outcome" in each
+    ]
+    planted = {str(run["seed"]): len(run["programs"]) for run in runs}
+    made = {"torch": runs[0]["torch"], "numbers_of_seeds": planted, **as_kept(judged)}
+    keep("planted", {**kept("planted"), needs: made})
+    return of_kept(made)
 
 
 def line(record: Record) -> str:
