@@ -16,6 +16,8 @@ alone, nothing is built, and the folder may be read-only.
 #   "pyyaml>=6,<7",
 #   "jinja2>=3.1,<4",
 # ]
+# [tool.uv]
+# fork-strategy = "fewest"  # one version for all Pythons: a short lock
 # ///
 
 from __future__ import annotations

@@ -220,7 +220,8 @@ def launcher(facts: Mapping[str, Any]) -> str:
     text = (ROOT / LAUNCHER).read_text(encoding="utf-8")
     needs = ["requires-python = " + json.dumps(facts["requires-python"]), "dependencies = ["]
     needs += [f"  {json.dumps(dependency)}," for dependency in facts["dependencies"]]
-    header = "\n".join(f"# {line}" for line in ["/// script", *needs, "]", "///"])
+    needs += ["]", "[tool.uv]", 'fork-strategy = "fewest"  # one version for all Pythons: a short lock']
+    header = "\n".join(f"# {line}" for line in ["/// script", *needs, "///"])
     return re.sub(r"# /// script\n.*?\n# ///", lambda _: header, text, flags=re.DOTALL)
 
 

@@ -60,7 +60,7 @@ class Answer:
     log_accepts: tuple[str, ...] = ()
     looks_like: tuple[str, ...] = ()
     expected_error: str = ""
-    timeout_s: float = 120
+    timeout_s: float = 180
     causes: tuple[Defect, ...] = ()
     bystanders: tuple[Defect, ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def _answer(name: str, fields: dict[str, Any]) -> Answer:
         log_accepts=tuple(fields.get("log_accepts", ())),
         looks_like=tuple(fields.get("looks_like", ())),
         expected_error=fields["expected_error"],
-        timeout_s=fields.get("timeout_s", 120),
+        timeout_s=fields.get("timeout_s", 180),
         causes=tuple(_defect({**fields, **cause} if cause is causes[0] else cause) for cause in causes),
         bystanders=tuple(_defect(bystander) for bystander in bystanders),
         fields=fields,

@@ -22,12 +22,13 @@ LOGS = ROOT / "tests" / "recordings" / "program-logs.jsonl"
 WARNING = re.compile(r"^\S+/copyreg\.py:\d+: FutureWarning: .*\n  return cls\.__new__\(cls, \*args\)\n", re.M)
 
 _PYTHON_FRAME = r'  File "/opt/venv/.*\n(?:    .*\n){0,2}'
-_NATIVE_FRAME = r"frame #\d+: .*\n"
+_LIBRARY = r"(?:/lib(?:torch\w*|c10\w*|c)\.so|bin/python)"
 _FRAMES = (
-    re.compile(rf"((?:{_PYTHON_FRAME}){{2}})(?:{_PYTHON_FRAME})+((?:{_PYTHON_FRAME}){{2}})"),
-    re.compile(rf"((?:{_NATIVE_FRAME}){{6}})(?:{_NATIVE_FRAME})+()"),
+    re.compile(rf"({_PYTHON_FRAME})(?:{_PYTHON_FRAME})+({_PYTHON_FRAME})"),
+    re.compile(rf"()^frame #(?!0:)\d+: (?!aoti_torch_).*{_LIBRARY}.*\n()", re.M),
 )
-"""Library frames in a row. Of Python, the first and last two are kept; of C++, those down to the package."""
+"""Library frames. Of Python's in a row, the first and the last are kept; of C++'s, the first and those of
+AOTInductor's functions."""
 _GRAPH = re.compile(r"^\n*def forward\(self, .*\n(?: {4}.*\n|\n)*", re.M)
 """What a failed export prints of the program that it traced so far."""
 
