@@ -55,9 +55,10 @@ JobId = Annotated[str, Field(min_length=1, description="The job's handle.")]
 
 FORMS = (
     "'INPUT: ACTION', where INPUT is args[1], a name or a number, and ACTION is clamp LOW HIGH, set VALUE, "
-    "cast DTYPE, move DEVICE, contiguous, own-memory, reshape S,S, reorder D,D, flip DIM, divide NUMBER, "
-    "resize DIM SIZE, pad DIM SIZE VALUE or drop-rows DIM N,N; or 'order N,N' for all inputs. clamp and set "
-    "may end with at I,J, flat N,N, rows N,N, where < X or > X, where == X, where nan or where non-finite"
+    "cast DTYPE, reread DTYPE, move DEVICE, contiguous, own-memory, reshape S,S, reorder D,D, flip DIM, "
+    "divide NUMBER, resize DIM SIZE, pad DIM SIZE VALUE or drop-rows DIM N,N; or 'order N,N' for all inputs. "
+    "clamp and set may end with at I,J, flat N,N, rows N,N, where < X or > X, where == X, where nan or "
+    "where non-finite"
 )
 """The changes of inputs that `try_fix` makes; `interventions/input.py` reads them."""
 

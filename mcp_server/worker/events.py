@@ -164,7 +164,10 @@ class ChangedInputs(Event):
 
 @dataclass
 class IndexValues(Event):
-    """Values of a part. `first` are the first few elements `outside` its range, as (index, value)."""
+    """Values of a part. `first` are the first few elements `outside` its range, as (index, value).
+
+    `as_int32`: the values are in range only if the memory of the int64 tensor is read as int32.
+    """
 
     part: InputSlice
     elements: int = 0
@@ -172,6 +175,7 @@ class IndexValues(Event):
     max: Union[int, float, None] = None
     outside: int = 0
     first: list[tuple[list[int], Union[int, float]]] = field(default_factory=list)
+    as_int32: bool = False
 
     @property
     def index(self) -> list[int]:

@@ -221,6 +221,19 @@ def _reorder(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     return tensor.permute(order).contiguous()
 
 
+def _reread(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    """Read the memory from its first element as another dtype, and convert the values."""
+    values = as_dtype(tensor, getattr(torch, str(change.dtype)))
+    if values.numel() < tensor.numel():
+        raise Refused("too few bytes for its elements", change.dtype, "a dtype that is not larger")
+    return values.reshape(tensor.shape).to(tensor.dtype)
+
+
+def as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The first elements of a tensor's memory in another dtype, as many as the tensor has."""
+    return tensor.contiguous().view(-1).view(dtype)[: tensor.numel()]
+
+
 def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     dim = _dimension(tensor, change)
     line = torch.ones(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
@@ -252,6 +265,7 @@ def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "cast": lambda tensor, change: tensor.to(getattr(torch, str(change.dtype))),
+    "reread": _reread,
     # Tensors on `meta` have no values.
     "move": lambda tensor, change: (torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor).to(
         str(change.device)
@@ -376,6 +390,19 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
     report.event(events.Inputs(leaf_facts(tree, facts)))
 
 
+def _is_int32(tensor: torch.Tensor, part: InputSlice) -> bool:
+    """Whether memory that is declared as int64 has allowed values only if it is read as int32.
+
+    Only the first half of the elements counts: behind it, the memory may belong to others.
+    """
+    half = tensor.contiguous().view(-1)[: tensor.numel() // 2]
+    if tensor.dtype != torch.int64 or not half.numel():
+        return False
+    narrow = as_dtype(tensor, torch.int32)
+    inside = ((narrow >= part.low) & (narrow <= part.high)).all()
+    return bool(inside) and 2 * int(((half < part.low) | (half > part.high)).sum()) > half.numel()
+
+
 MOST_OUTSIDE = 4  # elements that are named
 
 
@@ -396,6 +423,7 @@ def look(tensor: torch.Tensor, part: InputSlice, found: events.IndexValues) -> e
         return found
     wrong = part.unlike
     outside = (values < part.low) | (values > part.high) if wrong is None else values == wrong
+    found.as_int32 = wrong is None and _is_int32(tensor, part)
     found.elements, found.outside = values.numel(), int(outside.sum())
     found.min, found.max = values.min().item(), values.max().item()
     shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()

@@ -73,9 +73,10 @@ TABLE = torch.arange(6).view(2, 3)
         (TABLE, {"change": "pad", "dim": 1, "size": 2}, [[0, 1], [3, 4]]),
         (TABLE, {"change": "reorder", "order": [1, 0]}, [[0, 3], [1, 4], [2, 5]]),
         (TABLE, {"change": "flip", "dim": 1}, [[2, 1, 0], [5, 4, 3]]),
+        (TABLE, {"change": "reread", "dtype": "int32"}, [[0, 0, 1], [0, 2, 0]]),
         (TABLE * 2.0, {"change": "divide", "value": 2}, [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]),
     ],
-    ids=["clamp", "nan", "infinity", "not finite", "drop rows", "pad", "cut", "order", "flip", "divide"],
+    ids=["clamp", "nan", "inf", "not finite", "drop rows", "pad", "cut", "order", "flip", "reread", "divide"],
 )
 def test_what_a_change_makes(before: torch.Tensor, change: dict[str, Any], after: list[Any]) -> None:
     """A whole-number tensor stays one under a limit that is none, and a transposed one stays transposed."""
@@ -131,6 +132,7 @@ ELEMENTS = st.builds(
 OTHERS = st.sampled_from(
     [
         Change("cast", 1, dtype="int64"),
+        Change("reread", 1, dtype="int32"),
         Change("move", 1, device="cuda:0"),
         Change("contiguous", 1),
         Change("align", 1),

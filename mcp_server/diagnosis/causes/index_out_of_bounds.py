@@ -42,6 +42,7 @@ from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import (
     EVERYWHERE,
     keep_in_range,
+    reread,
     slice_text,
     together,
 )
@@ -135,6 +136,8 @@ def _by_input(
     at = f" at {candidate.location}" if candidate is not None else ""
     own = _lines(candidate) if candidate is not None else launch_lines(launch.index, case)
     lines = raising_lines(case) or own or case.call_locations
+    if facts.as_int32:
+        return _narrow(index, case)
     guilty = input_component(item, lines, f"{facts.value} at {facts.index} (allowed: {low}..{high})")
     elements = [f"{name}{place} = {value}" for place, value in facts.first]
     return _Index(
@@ -152,6 +155,31 @@ def _by_input(
             after=outside(all_read, low, high),
         ),
         intervention=_replaced([each for each in parts if each.input == part.input], part, indexed, case),
+    )
+
+
+def _narrow(index: Index, case: DiagnosisState) -> Suspect:
+    """A buffer of int32 that the program declares as int64, so that two values are read as one."""
+    part = index.part
+    assert part is not None, "asked for an index that is an input as given"
+    item, facts = case.compiled_inputs[part.input], case.index_values[part]
+    high, low = divmod(int(facts.value), 1 << 32)
+    made = case.taken.made_at.get(item.index) if case.taken is not None else None
+    lines = [*([made] if made is not None else []), *case.call_locations]
+    pair = f"element {facts.index} is {facts.value} = {low} + {high} * 2^32"
+    return Suspect(
+        category="input_mismatch",
+        guilty=input_component(item, lines, f"int32 memory declared as int64: {pair}"),
+        summary=f"The memory of {item.label} has int32 values, but the program declares it as int64, so that "
+        f"two values are read as one: {pair}. As int32, all are in {part.low}..{part.high}.",
+        level=CausalLevel.CALL,
+        evidence=(
+            seen("look_at_indices", f"{pair}; read as int32, all values are in {part.low}..{part.high}"),
+        ),
+        fix=Fix(
+            text=f"declare the memory of {name_of(item)} as int32 where the tensor is made, and convert it",
+        ),
+        intervention=reread(leaf_of(item), "int32"),
     )
 
 

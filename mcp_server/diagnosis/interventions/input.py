@@ -2,7 +2,7 @@
 
     INPUT: clamp LOW HIGH [SELECTION]     - stands for no limit
     INPUT: set VALUE [SELECTION]
-    INPUT: cast DTYPE | move DEVICE | contiguous | own-memory | restride S,S
+    INPUT: cast DTYPE | reread DTYPE | move DEVICE | contiguous | own-memory | restride S,S
     INPUT: reshape S,S | reorder D,D | flip DIM | divide NUMBER
     INPUT: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
     order N,N,N
@@ -78,6 +78,11 @@ def replace_element(leaf: Leaf, index: tuple[int, ...], value: Number) -> Interv
 
 def cast(leaf: Leaf, dtype: str) -> Intervention:
     return _one(leaf, Change("cast", leaf.input, dtype=dtype), f"{leaf.name} as {dtype}")
+
+
+def reread(leaf: Leaf, dtype: str) -> Intervention:
+    """Read the memory of the input as another dtype, and convert the values."""
+    return _one(leaf, Change("reread", leaf.input, dtype=dtype), f"the memory of {leaf.name} read as {dtype}")
 
 
 def move(leaf: Leaf, device: str) -> Intervention:
@@ -233,6 +238,10 @@ class _Verb:
 
 _VERBS = {
     "cast": _Verb("cast", ("dtype",), "{name} = {name}.to(torch.{dtype})"),
+    "reread": _Verb(
+        *("reread", ("dtype",)),
+        "{name} = {name}.flatten().view(torch.{dtype})[: {name}.numel()].view({name}.shape).to({name}.dtype)",
+    ),
     "move": _Verb("move", ("device",), '{name} = {name}.to("{device}")'),
     "contiguous": _Verb("contiguous", (), "{name} = {name}.contiguous()"),
     "own-memory": _Verb("align", (), "{name} = {name}.clone()"),

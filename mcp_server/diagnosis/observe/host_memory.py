@@ -45,7 +45,7 @@ class FillHostMemory(Observation):
         if case.host_package is None or case.taken is None or script is None or plain is None:
             return 0.0
         garbage = any(
-            each.outside and max(abs(each.min or 0), abs(each.max or 0)) >= NO_ROW
+            each.outside and not each.as_int32 and max(abs(each.min or 0), abs(each.max or 0)) >= NO_ROW
             for each in case.index_values.values()
         )
         unclear = plain.failure in ("none", "nonfinite") and script.failure != "none"
