@@ -82,7 +82,8 @@ class Candidate:
 
     @property
     def model(self) -> RecordedModel:
-        return self.recording.models[self.call.model]
+        models = self.recording.models  # of a host that died before its first call, there are none
+        return models[self.call.model] if models else RecordedModel("", "", 0)
 
     @property
     def number(self) -> str:
@@ -271,6 +272,9 @@ def _on_ended_frame(call: RecordedCall) -> int | None:
     return next((n for n, e in enumerate(call.inputs) if 0 < call.host_sp - e.address < TORCH_FRAMES), None)
 
 
+OF_MEMORY = ("stack", "file")  # deaths that are no fault of the call, wherever they happen
+
+
 def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[CrashSite | None, int | None]:
     """Where the host died, and the input with the address of the access; None for a call that died itself."""
     crash = recording.crash
@@ -283,7 +287,9 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
             if given.address and 0 <= crash.address - given.address < given.span:
                 return replace(site, inside=each.call.thread), number
     inside = any(each.call.end_ns is None and each.call.thread == crash.thread for each in found)
-    return (None if inside else site), None
+    if inside and site.death not in OF_MEMORY:
+        return None, None
+    return replace(site, inside=crash.thread if inside else 0), None
 
 
 KILLED = (

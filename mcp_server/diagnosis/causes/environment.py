@@ -216,10 +216,11 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
         )
         return
     place = f", at {site.place}" if site.place else ""
+    where = "It was in a call of the package" if site.inside else "No call of the package was in that thread"
     yield Suspect(
-        category="script_error",
+        category="environment" if site.inside else "script_error",
         guilty=component("script", site.place or "the host", lines),
-        summary=f"{words}{place}. No call of the package was in that thread.",
+        summary=f"{words}{place}. {where}.",
         level=CausalLevel.SYMPTOM,
         evidence=(seen("note", f"{words}{place}"),),
         fix=Fix(text=_FIXES[site.death]),

@@ -173,7 +173,7 @@ static void leave_inputs(Record *record, int slot) {
 enum { MOST_FRAMES = 64 };
 
 static void leave_maps(void) {
-  char maps[1 << 15];
+  char maps[4096]; // a thread of the host may have a small stack
   int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   for (ssize_t n; file >= 0 && (n = read(file, maps, sizeof maps)) > 0;)
     leave((Entry){.kind = MAPS, .length = n, .tid = thread_id()}, maps);
