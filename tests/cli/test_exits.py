@@ -350,7 +350,6 @@ ANSWERS = [
     ("diagnose x.py --symptom odd", "no such choice for --symptom: odd", "hang, memory, slow, slow-load"),
     ("diagnose x.py --budget-s 0", "--budget-s is out of range: 0.0", "expected: 1 to 86400"),
     ("diagnose model.pt2 -i nofile.pt", "no such file for --inputs", "nofile.pt"),
-    ("diagnose none.py", "no such script", "none.py"),
     (
         "diagnose x.py --exported model.pt2",
         "--exported is the reference of a package, and a script exports its own",
@@ -375,14 +374,11 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], tuple[str, ...]]] = [
     (["diagnose", "--resume", "RUNNING"], {}, ("the job still runs",)),
     (["diagnose", "--resume", "RUN", "--log", "x"], {}, ("--resume",)),
     # what is named is no file, no program, no place
-    (["explain-error", "--log", "/proc/kmsg"], {}, ("the log is a file under /proc or /sys",)),
     (["explain-error", "--log", "x.py/y"], {}, ("log cannot be reached",)),
-    (["run-deterministic", "x.py", "--python", "~nosuchuser/x"], {}, ("no such home directory",)),
     (["run-deterministic", "x.py", "--cwd", LONG], {}, ("cwd cannot be reached",)),
     (["diagnose", "."], {}, ("a folder is not a workload",)),
     (["diagnose", "./plain.txt"], {}, ("not executable",)),
     # values that nothing can have
-    ([*SPECS, '[{"shape": [2], "low": 3}]'], {}, ("low is greater than high",)),
     ([*SPECS, '[{"shape": [2], "dtype": "uint8", "low": -1}]'], {}, ("expected: 0 to 255",)),
     (["sweep", "bomb.yaml", "--out", "out"], {}, ("stands for more than",)),
     (["sweep", "deep.yaml", "--out", "out"], {}, ("the cases cannot be read",)),

@@ -198,17 +198,8 @@ def test_output_that_the_disk_did_not_take(tmp_path: Path, command: str) -> None
     assert done.returncode in (1, 3), done.stderr
     result = json.loads(done.stdout)
     said = result["summary"] if command == "diagnose" else " ".join(result["notes"])
+    assert command == "diagnose" or result["runs"][0]["failure"]["returncode"] == 3, "judged by its end"
     assert "output of the workload is incomplete, since File too large: set AOTI_DEBUG_STATE" in said
-
-
-def test_a_disk_that_the_output_fills(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
-    """4 MB of output on a disk of 1 MB: the run is judged by its end, and the result says what is missing."""
-    (tmp_path / "flood.py").write_text(FLOOD)
-    done = typed("run-deterministic", str(tmp_path / "flood.py"), "--repeats", "1", "--json")
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    result = json.loads(done.stdout)
-    assert "output of the workload is incomplete, since the disk is full" in " ".join(result["notes"])
-    assert result["runs"][0]["failure"]["returncode"] == 3
 
 
 @thorough

@@ -16,8 +16,6 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command
@@ -127,17 +125,6 @@ def test_the_listing_is_read() -> None:
 def test_one_gpu_has_one_name(entry: str, name: str) -> None:
     """Index, UUID and its beginning are one GPU; what is ambiguous or unknown keeps its name."""
     assert canonical_name(entry, KNOWN) == name
-
-
-@given(st.lists(st.uuids(), min_size=1, max_size=8, unique=True), st.data())
-def test_any_gpu_by_index_and_by_uuid_is_one_lease(uuids: list[object], data: st.DataObject) -> None:
-    """On any machine both ways of making a GPU visible give the same name, and other GPUs other names."""
-    lines = [f"GPU {index}: NVIDIA H200 (UUID: GPU-{uuid})" for index, uuid in enumerate(uuids)]
-    known = read_listing("\n".join(lines))
-    index = data.draw(st.integers(0, len(uuids) - 1))
-    by_uuid = device_names((0,), f"GPU-{uuids[index]}", known)
-    assert by_uuid == device_names((0,), str(index), known) == device_names((index,), None, known)
-    assert len({canonical_name(f"GPU-{uuid}", known) for uuid in uuids}) == len(uuids)
 
 
 def in_use(lock: Path) -> bool:

@@ -16,7 +16,6 @@ import pytest
 from mcp import Client
 from mcp_types import TextResourceContents
 
-from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.jobs.store import Store
 from mcp_server.model import Cause, Component, Confirmed, Fix, ModelLocation, RuledOut, Verdict
 from mcp_server.report.bundle import Source, issue_text, page, path_of
@@ -143,9 +142,6 @@ def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
 
 # The report in a real browser, where there is one: Chromium, headless.
 
-
-# The page, loaded by a real browser.
-
 CHROMIUM = os.environ.get("AOTI_DEBUG_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update")
@@ -181,20 +177,6 @@ def test_only_the_page_s_own_script_runs(tmp_path: Path) -> None:
     dom = browsed(tmp_path, page(rewritten(lambda text: f"{text} {hostile}")), "--dump-dom")
     assert '<button id="copy" type="button">' in dom
     assert "<title>FAULT" in dom and Page(dom).elements.count("script") == 1
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-@pytest.mark.parametrize("scheme", ["0", "1"], ids=["dark", "light"])
-def test_a_picture_of_the_page(tmp_path: Path, scheme: str) -> None:
-    """Both colour schemes are drawn; AOTI_DEBUG_SCREENSHOTS keeps the pictures for a look."""
-    party = Component(kind="kernel", name="k", launch_index=0)
-    verdict = rewritten(str).verdict.model_copy(update={"crashing": party})
-    subject = Subject(environment={"torch": "2.13"})
-    report = Source(verdict, subject, None, "log")
-    kept = Path(os.environ.get("AOTI_DEBUG_SCREENSHOTS") or tmp_path) / f"report-{scheme}.png"
-    options = (f"--blink-settings=preferredColorScheme={scheme}", "--window-size=1000,1600")
-    browsed(tmp_path, page(report), *options, f"--screenshot={kept}")
-    assert kept.read_bytes().startswith(b"\x89PNG") and kept.stat().st_size > 20_000
 
 
 # The verdict as an MCP App: offered to clients, and drawn by the page as the host sends it.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -29,7 +27,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.server.app import INSTRUCTIONS
 from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ZooPackage
 from tests.server.clients import (
     Era,
     data_of,
@@ -41,7 +39,7 @@ from tests.server.clients import (
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
 from tests.support.servers import left, wait_for
-from tests.zoo.names import few, nightly, thorough
+from tests.zoo.names import THOROUGH, few, nightly
 
 # The MCP face over stdio, in both protocol eras, on operations that show one behaviour each.
 
@@ -290,52 +288,28 @@ def _smallest(short: dict[str, Any]) -> int:
 BAD = [{"shape": [4, 6], "dtype": "int64", "low": 90, "high": 99}]
 
 
-def test_an_unusable_state_directory_is_replaced(tmp_path: Path) -> None:
-    """When the state directory cannot be made, jobs go to the temporary directory, and stderr says so."""
-    (tmp_path / "file").write_text("not a directory")
-    probe = "from mcp_server.operations.work import open_store; print(open_store().root)"
-    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "file" / "state"), "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", probe], cwd=ROOT, env=env, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith(f"{tmp_path}/aoti-debug-")
-    assert "cannot store a job" in done.stderr
-
-
 @pytest.mark.slow
 def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The verdict on a bad index comes back in both channels, within the limit, with readable artifacts."""
-    package = str(zoo("ranker"))
+    """The verdict on a bad index comes back in both channels, within the limit, with readable artifacts.
+
+    A later call, for which torch is imported already, gives the same, from the same evidence and runs.
+    """
+    verdicts = []
 
     async def talk(client: Client) -> None:
-        call = {"package": package, "inputs": BAD, "python": sys.executable, "wait_s": 0}
-        answer = data_of(await client.call_tool("diagnose", call))
-        while answer.get("state") == "running":
-            result = await client.call_tool("wait_job", {"job_id": answer["job_id"], "wait_s": 45})
-            assert len(text_of(result)) <= 10_000
-            answer = data_of(result)
-        assert answer["outcome"] == "fault"
-        assert answer["category"] == "index_out_of_bounds"
+        call = {"package": str(zoo("ranker")), "inputs": BAD, "python": sys.executable, "wait_s": 0}
+        for _ in range(2 if THOROUGH else 1):
+            answer = data_of(await client.call_tool("diagnose", call))
+            while answer.get("state") == "running":
+                result = await client.call_tool("wait_job", {"job_id": answer["job_id"], "wait_s": 45})
+                assert len(text_of(result)) <= 10_000
+                answer = data_of(result)
+            verdicts.append(answer)
         for artifact in answer["artifacts"]:
             await client.read_resource(artifact["uri"])
 
     drive(real_server(tmp_path / "state"), talk)
-
-
-@thorough
-def test_a_later_call_gives_the_same_verdict(zoo: ZooPackage, tmp_path: Path) -> None:
-    """With torch imported before the call the verdict is the same, with the same evidence and runs."""
-    package = str(zoo("ranker"))
-    verdicts = []
-
-    async def talk(client: Client) -> None:
-        for _ in range(2):
-            call = {"package": package, "inputs": BAD, "python": sys.executable, "wait_s": 45}
-            verdicts.append(data_of(await client.call_tool("diagnose", call)))
-
-    drive(real_server(tmp_path / "state"), talk)
-    first, later = ([v["category"], v["confidence"], v["summary"], v["fix"], v["guilty"]] for v in verdicts)
-    assert first == later and first[:2] == ["index_out_of_bounds", "proven"]
-    facts = [[item["fact"] for item in v["evidence"]] for v in verdicts]
-    assert facts[0] == facts[1]
-    assert verdicts[0]["cost"]["runs"] == verdicts[1]["cost"]["runs"]
+    told = [[v[name] for name in ("category", "confidence", "summary", "fix", "guilty")] for v in verdicts]
+    assert told[0][:2] == ["index_out_of_bounds", "proven"] and told[0] == told[-1]
+    seen = [([item["fact"] for item in v["evidence"]], v["cost"]["runs"]) for v in verdicts]
+    assert seen[0] == seen[-1]
