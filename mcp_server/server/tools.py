@@ -1,5 +1,5 @@
 """The MCP server class: strict arguments, results in both channels within a client's limit, and errors that
-say what to send instead, even for a stdio line that is not a message.
+say what to send instead.
 """
 
 from __future__ import annotations
@@ -9,26 +9,18 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mcp_types as types
-from anyio.abc import ObjectReceiveStream
-from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.stdio import stdio_server
-from mcp.shared.message import SessionMessage
-from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import ValidationError
 
 from mcp_server import brief
-from mcp_server.errors import ProblemError, read_json
-from mcp_server.jobs.output import clean
+from mcp_server.errors import ProblemError
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
-
-if TYPE_CHECKING:
-    from mcp.shared._stream_protocols import ReadStream, WriteStream
 
 VERDICT_URI = "ui://aoti-debug/verdict"
 VERDICT_TOOLS = frozenset({"diagnose", "wait_job"})  # the tools that return a verdict
@@ -38,7 +30,6 @@ LIMIT = 10_000
 
 SHORTEST_STRING = 80
 WIDEST_MAPPING = 32
-LONGEST_REASON = 300  # characters
 
 Result = dict[str, Any]  # a record as JSON, as the SDK takes it and clients receive it
 Progress = Callable[[str], Awaitable[None]]
@@ -198,26 +189,14 @@ class ToolServer(MCPServer[Any]):
         return await result_of(name, answer())
 
     async def run_stdio_async(self) -> None:
-        types.jsonrpc_message_adapter = _Adapter()  # type: ignore[assignment]  # the one that reads lines
         async with stdio_server() as (received, answers):
             options = self._lowlevel_server.create_initialization_options()
             try:
-                await self._lowlevel_server.run(AnsweringStream(received, answers), answers, options)
+                await self._lowlevel_server.run(received, answers, options)
             except BaseException as error:  # also if cancelled because a stream broke
                 log.error("the server ends: %s", type(error).__name__)
                 # The jobs have ended by now. The thread that reads standard input cannot be cancelled.
                 os._exit(1)
-
-    async def get_prompt(
-        self,
-        name: str,
-        arguments: dict[str, Any] | None = None,
-        context: Context[Any, Any] | None = None,
-    ) -> types.GetPromptResult | types.InputRequiredResult:
-        """Raise MCPError with INVALID_PARAMS for an unknown prompt (mcp 2.3 uses code 0)."""
-        if name not in {prompt.name for prompt in await self.list_prompts()}:
-            raise MCPError(code=INVALID_PARAMS, message="there are no prompts: the guides are resources")
-        return await super().get_prompt(name, arguments, context)
 
 
 async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResult:
@@ -273,84 +252,3 @@ def _terse(schema: Any) -> Any:
             and (key, value) != ("additionalProperties", True)
         }
     return [_terse(item) for item in schema] if isinstance(schema, list) else schema
-
-
-class BadIdError(Exception):
-    """A request whose id is neither a string nor an integer."""
-
-
-class _Adapter:
-    """Parses lines as the SDK does, but rejects a bad id. mcp 2.3 drops it and sees a notification."""
-
-    _parses = types.jsonrpc_message_adapter
-
-    def validate_json(self, line: str, *, by_name: bool) -> types.JSONRPCMessage:
-        message = self._parses.validate_json(line, by_name=by_name)
-        if isinstance(message, types.JSONRPCNotification) and "id" in read_json(line):
-            raise BadIdError
-        return message
-
-
-class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
-    """Passes on the messages of `source`; answers a line that is not a message with a JSON-RPC error.
-
-    mcp 2.3.0 drops such a line on stdio, so a client waits forever for its answer; over HTTP it answers 400
-    and -32700.
-    """
-
-    def __init__(
-        self, source: ReadStream[SessionMessage | Exception], answers: WriteStream[SessionMessage]
-    ) -> None:
-        self._source = source
-        self._answers = answers
-
-    @property
-    def last_context(self) -> Any:
-        """The context in which the last message was sent; the SDK handles the message in this context."""
-        return getattr(self._source, "last_context", None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        while True:
-            received = await self._source.receive()
-            if not isinstance(received, Exception):
-                return received
-            if (error := answer_to(received)) is not None:
-                await self._answers.send(SessionMessage(error))
-
-    async def aclose(self) -> None:
-        await self._source.aclose()
-
-
-def answer_to(error: Exception) -> types.JSONRPCError | None:
-    """Return the answer to an unreadable line. None for an empty line, a notification or an answer."""
-    if isinstance(error, BadIdError):
-        return _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
-    found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
-    if not found:
-        return _error(PARSE_ERROR, "the line cannot be read", None)
-    if found[0]["type"] == "json_invalid":
-        line = str(found[0]["input"]).strip()
-        if not line:
-            return None
-        try:
-            message = read_json(line)  # json accepts half a surrogate pair
-        except ValueError:
-            message = None
-        return _error(PARSE_ERROR, f"the line is not JSON: {found[0]['msg']}", message)
-    # Each kind of message lists what is missing; the first with a whole field missing has the full value.
-    message = next((item["input"] for item in found if item["type"] in ("missing", "model_type")), None)
-    if isinstance(message, dict):
-        is_notification = "method" in message and "id" not in message
-        if "result" in message or "error" in message or is_notification:
-            return None
-    where = ".".join(str(part) for part in found[0]["loc"][1:])
-    return _error(INVALID_REQUEST, f"not a message of JSON-RPC 2.0: {where}: {found[0]['msg']}", message)
-
-
-def _error(code: int, reason: str, message: object) -> types.JSONRPCError:
-    """Build an error with the id of the received line, if the protocol allows the id's type."""
-    request = message.get("id") if isinstance(message, dict) else None
-    if not isinstance(request, str | int) or isinstance(request, bool):
-        request = None
-    data = types.ErrorData(code=code, message=clean(reason)[:LONGEST_REASON])
-    return types.JSONRPCError(jsonrpc="2.0", id=request, error=data)

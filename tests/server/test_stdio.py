@@ -29,53 +29,22 @@ SOON_S = 15.0  # a server that waits for its jobs takes minutes
 
 # The server on stdio, spoken to by hand: lines that are no messages, and logs that take long to read.
 
-LINES: list[tuple[str, int | None, Any]] = [
-    ("nonsense", -32700, None),
-    ("{", -32700, None),
-    ('{"jsonrpc":"2.0","id":4,"method":"\\ud800"}', -32700, 4),
-    ('{"jsonrpc":"2.0","id":' + "9" * 5000 + ',"method":"ping"}', -32700, None),
-    ('{"jsonrpc":"2.0","id":3,"method":"ping","params":[1]}', -32600, 3),
-    ('{"jsonrpc":"2.0","id":"a","method":7}', -32600, "a"),
-    ('{"id":7,"method":"ping"}', -32600, 7),
-    # The SDK takes these for notifications, which the next three are.
-    ('{"jsonrpc":"2.0","id":1.5,"method":"ping"}', -32600, None),
-    ('{"jsonrpc":"2.0","id":null,"method":"tools/list"}', -32600, None),
-    ('{"jsonrpc":"2.0","id":true,"method":"ping"}', -32600, None),
-    ('{"jsonrpc":"2.0","id":[1],"method":"ping"}', -32600, None),
-    ('{"jsonrpc":"2.0","method":"nobody/knows","params":{"a":1}}', None, None),
-    ('{"jsonrpc":"2.0","method":"notifications/nobody_knows"}', None, None),
-    ('{"jsonrpc":"2.0","method":"tools/list"}', None, None),
-    ("[]", -32600, None),
-    ("true", -32600, None),
-    ("null", -32600, None),
-    ("1.5", -32600, None),
-    ('[{"jsonrpc":"2.0","id":1,"method":"ping"}]', -32600, None),
-    ("", None, None),
-    ('{"jsonrpc":"2.0","method":"notifications/initialized","params":3}', None, None),
-    ('{"jsonrpc":"2.0","id":1,"result":3}', None, None),
-    ('{"jsonrpc":"2.0","id":9,"method":"prompts/get","params":{"name":"none"}}', -32602, 9),
-    (
-        '{"jsonrpc":"2.0","id":9,"method":"prompts/get","params":{"name":"debug_aoti_failure"}}',
-        -32602,
-        9,
-    ),
-]
+LINES = (
+    "nonsense",
+    "{",
+    "",
+    "[]",
+    '{"jsonrpc":"2.0","id":"a","method":7}',
+    '{"jsonrpc":"2.0","id":1,"result":3}',
+)
 
 
-def test_each_line_is_answered(tmp_path: Path) -> None:
-    """What is no message, or asks for what there is not, gets its code; empty lines and answers get none."""
-    heard: list[tuple[str, int | None, Any]] = []
+def test_a_line_that_is_no_message_ends_nothing(tmp_path: Path) -> None:
+    """The request behind it is answered."""
     with serving(tmp_path) as speaker:
-        for line, expected, _ in LINES:
+        for line in LINES:
             speaker.write(line)
-            ping = speaker.ask("ping")
-            answers = [speaker.hear()]
-            # A request that reads a file is answered from a thread: the ping behind it may be first.
-            while len(answers) < (1 if expected is None else 2) or ping not in [a.get("id") for a in answers]:
-                answers.append(speaker.hear())
-            errors = [(a["error"]["code"], a["id"]) for a in answers if "error" in a]
-            heard.append((line, *(errors[0] if errors else (None, None))))
-    assert heard == LINES
+            assert speaker.ping() < 20
 
 
 def test_a_stderr_that_nobody_reads(tmp_path: Path) -> None:
