@@ -1,7 +1,7 @@
 """The recorded outputs below `tests/recordings`, each in a file of its own.
 
 Long ones lie there as they are. Short ones are rows of `texts.jsonl`: the name of the file, and its lines or
-the file that it equals.
+JSON objects, or the file that it equals.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def _laid_out() -> Path:
             new = Path(shutil.copytree(HOME, Path(work) / "new"))
             for row in map(json.loads, TEXTS.read_text().splitlines()):
                 (new / row["file"]).parent.mkdir(parents=True, exist_ok=True)
+                objects = [json.dumps(each, separators=(",", ":")) for each in row.get("objects", ())]
                 same = row.get("same_as")
-                text = (HOME / same).read_text() if same else "\n".join(row["lines"])
+                text = (HOME / same).read_text() if same else "\n".join(row.get("lines", objects))
                 (new / row["file"]).write_text(text)
             try:
                 new.rename(target)
