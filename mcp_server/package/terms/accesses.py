@@ -305,7 +305,10 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
 
 
 def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
-    """Return the loaded index in an offset and its dimension's size; else the offset and the whole extent."""
+    """Return the loaded index in an offset and its dimension's size; else the offset and the whole extent.
+
+    A sum under a factor stays whole (`axes.summands` takes it apart): it is the index of one dimension.
+    """
     indices = [each for each in _summands(place) if elements(each)]
     if len(indices) == 1:
         factor, index = _scaled(indices[0])

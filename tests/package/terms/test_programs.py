@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from mcp_server.package.kernels import Kernel, Parameter
-from mcp_server.package.terms.accesses import position_of
+from mcp_server.package.terms.accesses import index_checks, position_of
 from mcp_server.package.terms.evaluate import Evaluator
-from mcp_server.package.terms.parts import number
+from mcp_server.package.terms.parts import number, say
 from mcp_server.package.terms.program import Program, Store, read_program
 from mcp_server.package.terms.term import Element, Scalar, Term
 from mcp_server.package.wrapper import read_wrapper
@@ -266,3 +266,10 @@ def k(in_out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexp
         tl.store(in_out_ptr0 + ({place}), tmp0 * 2 + r0_index, r0_index < r0_numel)
 """
     assert read_program(Kernel("k", "triton", "k", (), 1, source)).is_understood is apart
+
+
+def test_an_index_that_was_computed_is_checked_whole() -> None:
+    """Row `2 * id + 1` of a table is outside where the id is not: only its factor, a stride, is taken off."""
+    found = program("computed_index.torch-2.13-cpu.cpp", "cpp_fused_add_embedding_mul_0")
+    (check,) = index_checks(found, "in_ptr1", (40, 8), (8, 1))
+    assert check.upper is not None and (say(check.value), say(check.upper)) == ("in_ptr0 * 2 + 1", "40")
