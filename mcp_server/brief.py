@@ -50,6 +50,10 @@ EAGER: dict[tuple[Category, Eager], str] = {
     ("index_out_of_bounds", "differs"): "Eager mode returns: it does not make this check.",
     ("wrong_output", "same"): f"Eager mode returns the same numbers, {IN_MODEL}",
     ("wrong_output", "differs"): f"Eager mode returns other numbers for the same inputs, {IN_PACKAGE}",
+    (
+        "wrong_output",
+        "varies",
+    ): "Eager mode returns different numbers in each run, so the model itself is not deterministic.",
 }
 
 OF_CALL = "args[N] is argument N of the failing call, counted from 0: write your own name for it."

@@ -296,7 +296,7 @@ class CallNumber(Record):
     of: int = Field(ge=1)
 
 
-Eager = Literal["same", "differs", "not_known"]
+Eager = Literal["same", "differs", "varies", "not_known"]
 
 
 class Verdict(Record):

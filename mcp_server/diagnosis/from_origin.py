@@ -10,7 +10,7 @@ from pathlib import Path
 from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.indices import candidates
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
-from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
+from mcp_server.diagnosis.origin import WRITTEN, Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.lines import (
     guarded_lines,
     idiom_of,
@@ -18,7 +18,7 @@ from mcp_server.diagnosis.origin.lines import (
     may_leave_domain,
     operand_text,
 )
-from mcp_server.diagnosis.origin.of_model import OPEN_END, WRITTEN
+from mcp_server.diagnosis.origin.of_model import OPEN_END
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, rejecting

@@ -461,10 +461,8 @@ def unseen_symptom(case: DiagnosisState) -> str:
     plain = case.plain_run
     agrees = case.with_eager is not None and case.with_eager.outcome == "agrees"
     known_right = (plain is not None and plain.as_expected) or case.equals_eager or agrees
-    if seen == "nan" and plain is not None and plain.as_expected:
+    if seen == "nan" and (case.nan_accepted or (plain is not None and plain.as_expected)):
         return ""
-    if seen == "nan" and case.outputs_nonfinite:
-        return "Outputs of this call are infinite or NaN, as expected: there is no failure to explain."
     if seen == "wrong-output" and known_right:
         return ""
     if seen == "nan" and case.finite_calls:

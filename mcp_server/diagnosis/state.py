@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.call_seen import CallSeen
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
-from mcp_server.diagnosis.origin import Origin
+from mcp_server.diagnosis.origin import WRITTEN, Origin
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
@@ -152,19 +152,34 @@ class DiagnosisState(CallSeen):
         return equal_to_program(self.interpreted)
 
     @property
+    def program_varies(self) -> bool:
+        """Whether two runs of the exported program gave different outputs for the same inputs."""
+        ran = self.interpreted.last(events.EagerRan) if self.interpreted is not None else None
+        return ran is not None and not ran.same and not self.equals_eager
+
+    @property
     def nan_asked(self) -> bool:
         """Whether NaN is the symptom, and the outputs are not known to be as expected."""
         return self.symptom.seen == "nan" and not (self.plain_run is not None and self.plain_run.as_expected)
 
     @property
+    def nan_written(self) -> str:
+        """Where the model itself writes the bad value, in words. Empty if it computes it, or if not known."""
+        explanation = self.origin.explanation if self.origin is not None else ""
+        return explanation if explanation.startswith(WRITTEN) else ""
+
+    @property
     def nan_accepted(self) -> bool:
         """Whether NaN is expected, or the program accepted what eager mode gives, or what it gave itself.
 
-        If NaN is the symptom, only the expected outputs can accept it.
+        If NaN is the symptom, only the expected outputs can accept it, or a program that succeeded with the
+        NaN that its model writes.
         """
-        if self.nan_asked or not self.outputs_nonfinite:
+        if not self.outputs_nonfinite:
             return False
         plain, meant = self.plain_run, self.equals_eager
+        if self.nan_asked:
+            return self.ended_well and bool(self.nan_written) and meant is not False
         if meant is None:
             meant = self.nan_given is not None
         return (plain is not None and plain.as_expected) or (self.ended_well and meant)

@@ -66,7 +66,7 @@ from mcp_server.model import (
     ScriptWorkload,
     Verdict,
 )
-from mcp_server.plurals import counted, listed, was
+from mcp_server.plurals import capitalized, counted, listed, was
 from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ComparedExpected, NodeNonFinite
 
@@ -275,7 +275,9 @@ def health_summary(case: DiagnosisState) -> str:
         sentences[0] += " Repeated without the program's earlier calls, the call returns different numbers."
     if case.plain_run is not None and case.plain_run.as_expected:
         return f"{sentences[0]} {_as_expected(case.plain_run)}"
-    if case.outputs_nan:
+    if case.nan_written:
+        sentences.append(f"{capitalized(case.nan_written)}.")
+    if case.outputs_nan and not case.nan_asked:
         sentences.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
     if compared(case):
         agrees = ["Its outputs match those of the exported program."] if case.equals_eager else []

@@ -134,7 +134,9 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
         return "same" if refused else "differs" if ends is not None else "not_known"
     if drawing_launches(case):  # each run draws other numbers
         return "not_known"
-    if plain == "differs" and case.equals_eager is not None:
+    if case.program_varies:
+        return "varies"
+    if plain == "differs" and case.equals_eager is not None and not case.differs_in("second"):
         return "same" if case.equals_eager else "differs"
     return "not_known"
 

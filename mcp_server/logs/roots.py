@@ -96,6 +96,7 @@ def _is_package_call(frame: Frame) -> bool:
 
 # No loader in C++ raises these: a statement of the program does, in what it hands to the loader.
 _OF_PYTHON_ALONE = frozenset({"KeyError", "IndexError", "NameError", "UnboundLocalError"})
+_WRONG_ARGUMENTS = re.compile(r"\w\(\) (?:got an unexpected keyword|got multiple values|missing \d+|takes )")
 
 
 def _exception_family(exception: PythonException) -> str:
@@ -104,7 +105,8 @@ def _exception_family(exception: PythonException) -> str:
         return "environment_variable"
     if any(_is_package_call(frame) for frame in frames):
         return "operator_raised" if inner.user else "operator_refused"
-    own = inner.user and exception.type in _OF_PYTHON_ALONE
+    wrong = _WRONG_ARGUMENTS.search(exception.message)
+    own = inner.user and (exception.type in _OF_PYTHON_ALONE or wrong is not None)
     if not own and any(_LOAD.search(frame.code) for frame in frames[-1 if inner.user else -3 :]):
         return "load_exception"
     if inner.user:

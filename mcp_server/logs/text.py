@@ -110,6 +110,7 @@ _SUFFIX = re.compile(r"(?<=\d)(?:LL|L|UL|ULL)\b")
 _PREFIX = re.compile(
     r"^\s*(?:what\(\):\s*|(?:\w+\.)*\w*(?:Error|Exception):\s*)?(?:\w+, [^\s,]+\.(?:h|hpp|cpp):\d+, )?"
 )
+_ARGUMENTS = re.compile(r"(?<=_func_)\(.*")  # of a call in the C interface: run_func_( container_handle_, ...
 _LONGEST_MESSAGE = 160  # characters inside a sentence
 
 
@@ -122,7 +123,8 @@ def kernel_message(text: str) -> str:
 def short_message(text: str) -> str:
     """Return the kernel's own message if there is one, or the first line without its prefix, shortened."""
     first = next((line for line in text.splitlines() if line.strip()), "")
-    return kernel_message(text) or bound(_PREFIX.sub("", first).strip(), _LONGEST_MESSAGE)
+    first = _ARGUMENTS.sub("(...)", _PREFIX.sub("", first).strip())
+    return kernel_message(text) or bound(first, _LONGEST_MESSAGE)
 
 
 Role = Literal["none", "frame", "exception", "message"]

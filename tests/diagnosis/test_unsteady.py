@@ -12,7 +12,7 @@ from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import checked_call, conclude, confidence, health_evidence, health_summary
-from mcp_server.diagnosis.words import headline_of
+from mcp_server.diagnosis.words import eager_of, headline_of
 from mcp_server.model import ScriptWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
@@ -183,6 +183,18 @@ def test_a_check_that_allows_no_rounding_is_told(by_rounding: float) -> None:
     assert found.fix is not None
     told = ("up to 7e-07" in found.summary, "tolerance" in found.fix.text)
     assert told == (by_rounding > 0, by_rounding > 0)
+
+
+@pytest.mark.parametrize(("same", "eager", "told"), [(True, "not_known", False), (False, "varies", True)])
+def test_a_program_that_varies_does_not_accuse_its_package(same: bool, eager: str, told: bool) -> None:
+    """Where eager mode itself returns other numbers in each run, one comparison accuses no compiler."""
+    case = checked()
+    ran = {"event": "eager_ran", "same": same, "left_out": 0}
+    case.interpreted = worker_run(ran, {"event": "compared", "equal": False, "outputs": []})
+    (found,) = by("wrong_output.detect_compared", case)
+    assert eager_of("wrong_output", case) == eager
+    assert found.fix is not None
+    assert ("in each run" in found.summary, "only once" in found.fix.text) == (told, told)
 
 
 def test_nan_in_another_call_is_remarked(tmp_path: Path) -> None:

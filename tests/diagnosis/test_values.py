@@ -126,6 +126,22 @@ def test_nan_that_a_model_writes_itself_may_be_a_mark(zoo: ZooPackage) -> None:
     assert [found.weak for found in by("nan_or_inf.detect_bad_values", case)] == [False]
 
 
+def test_a_program_that_succeeds_with_nan_of_its_own_model_is_healthy(zoo: ZooPackage) -> None:
+    """Also where NaN is the symptom: what its model writes is told, and nothing is accused."""
+    case = watched(zoo, kind="kernel", name="k", launch=1)
+    case.symptom = Symptom(seen="nan")
+    case.runs["script"] = run("script")
+    case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
+    computed, why = "0 / 0 is nan", "the model itself writes nan where x is False"
+    for explanation, healthy in ((computed, False), (why, True)):
+        case.origin = Origin(
+            launch_index=1, kernel="k", fault_launch=1, expression="x", explanation=explanation
+        )
+        assert case.nan_accepted is healthy, explanation
+    (found,) = by("nan_or_inf.detect_bad_values", case)
+    assert not found.harmful and f"T{why[1:]}." in health_summary(case)
+
+
 @pytest.mark.parametrize(
     ("eager", "weak", "harmful", "healthy"),
     [(None, True, True, False), (True, True, True, True), (False, False, True, False)],

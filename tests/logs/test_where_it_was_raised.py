@@ -40,6 +40,7 @@ HOOK = (
     "result = original(*args, **kwargs)",
 )
 LOADING = ("/app/serve.py", "main", "model = torch._inductor.aoti_load_package(path)")
+LOAD_WRONGLY = (*LOADING[:2], "model = torch._inductor.aoti_load_package(path, runners=8)")
 UNPACKING = (
     "RuntimeError: Failed to extract zip file m/x.so to destination file /tmp/a/x.so, mz_zip error string: "
 )
@@ -76,6 +77,12 @@ NO_MATCH = "RuntimeError: mat1 and mat2 must have the same dtype, but got Long a
         (f"{UNPACKING}CRC-32 check failed", (LOADING, HOOK), "invalid_package"),
         (ODD, (LOADING, HOOK), "invalid_package"),
         (ODD, (LOADING,), "invalid_package"),
+        # unless Python refused the arguments before the call
+        (
+            "TypeError: aoti_load_package() got an unexpected keyword argument 'runners'",
+            (LOAD_WRONGLY,),
+            "script_error",
+        ),
         (ODD, (OWN, CALL, HOOK), "input_mismatch"),
     ],
 )

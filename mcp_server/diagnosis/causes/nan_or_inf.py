@@ -21,8 +21,8 @@ from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
+from mcp_server.diagnosis.origin import WRITTEN
 from mcp_server.diagnosis.origin.lines import guarded_line, idiom_of
-from mcp_server.diagnosis.origin.of_model import WRITTEN
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
@@ -197,8 +197,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     unjudged = case.nan_unjudged or (case.ended_well and case.equals_eager is None and not asked)
     # The launch may have made minus infinity from a zero by arithmetic.
     launch = next((each for each in case.launches if each.index == first.launch), None)
-    written = case.origin is not None and case.origin.explanation.startswith(WRITTEN)
-    unjudged = unjudged or (written and case.outputs_nan and not asked and not case.own_roots)
+    unjudged = unjudged or (bool(case.nan_written) and case.outputs_nan and not asked and not case.own_roots)
     takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
     return replace(
         found,

@@ -501,6 +501,12 @@ COMPARE = (
 )
 
 
+IN_ANY_ORDER = (
+    "find the operator that writes an element twice, in any order (index_put or scatter with an index that "
+    "occurs twice, a kernel of the model without atomics), and give it each index only once"
+)
+
+
 def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     """Numbers that differ from the exported program's or, if those agree, from the script's reference."""
     compared = case.compared_with_program
@@ -508,12 +514,16 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         return
     if not compared.equal and case.rounding is None:
         worst = max((each.by or 0.0 for each in compared.outputs), default=0.0)
+        varies = case.program_varies
+        summary = f"The package differs from its own exported program on this call (by up to {worst:.3g})"
         yield _Wrong(
             guilty=_package(case),
-            summary=f"The package differs from its own exported program on this call (by up to {worst:.3g}).",
+            summary=f"{summary}{', which returns different numbers in each run' if varies else ''}.",
             level=CausalLevel.SYMPTOM,
             evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
-            fix=Fix(text="find the first launch that differs with compare_with_eager"),
+            fix=Fix(
+                text=IN_ANY_ORDER if varies else "find the first launch that differs with compare_with_eager"
+            ),
             harmful=case.failed,
             observed=False,
         )

@@ -98,6 +98,9 @@ class Correction(Record):
     high: int | None = None
 
 
+WRITTEN = "the model itself writes"  # how an explanation starts if no arithmetic made the bad value
+
+
 class Origin(Record):
     """Where a bad value was computed.
 

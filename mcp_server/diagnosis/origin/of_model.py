@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import median_low
 
-from mcp_server.diagnosis.origin import Condition, Correction, OffendingElement, Operation
+from mcp_server.diagnosis.origin import WRITTEN, Condition, Correction, OffendingElement, Operation
 from mcp_server.diagnosis.origin.condition import OTHERS_STAY, applied_text, culprit_at, exactly, finite
 from mcp_server.diagnosis.origin.elements import POINTWISE
 from mcp_server.diagnosis.origin.expression import (
@@ -225,9 +225,6 @@ def looked_up(walker: Walker, source: Produced, allowed: Interval) -> Lookup | N
     text = f"the index is {allowed.high + 1} or more for {label} {'>=' if right else '>'} {shown(limit)}"
     good = math.nextafter(limit, -math.inf) if right else int(limit) if limit == int(limit) else limit
     return name, seen.count, Condition(text=text, variable="x", label=label, low=limit, good=good)
-
-
-WRITTEN = "the model itself writes"
 
 
 def written(expression: Expression, value: Scalar | None) -> str:

@@ -122,7 +122,10 @@ RESOURCES.error(
 
 CHECKS.error(
     "tensors_not_close",
-    r"(?P<detail>(?:Tensor-likes|Scalars|Sequences?|Tensors) are not (?:close|equal)!?)",
+    (
+        r"(?P<detail>(?:Tensor-likes|Scalars|Sequences?|Tensors) are not (?:close|equal)!?)",
+        r"(?P<detail>The values for attribute '\w+' do not match: [^\n]*)",
+    ),
     ("wrong_output", "input_mismatch", "custom_op", "constants", "shape_out_of_range", "nan_or_inf"),
     "The program's own comparison failed: the package's numbers differ from the reference.",
     "AssertionError: Tensor-likes are not close!",
