@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.call_seen import CallSeen
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import WRITTEN, Origin
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.suspect import Suspect
@@ -94,6 +94,12 @@ class DiagnosisState(CallSeen):
     put_back: list[str] = field(default_factory=list)  # what happened to files that the program overwrote
     refused: list[ProblemError] = field(default_factory=list)  # of observations that could not do their job
     artifacts: list[Artifact] = field(default_factory=list)
+
+    @property
+    def source_change(self) -> Intervention | None:
+        """The change of the program's source with which its export or compile passed, if one did."""
+        found = (trial.intervention for trial in self.trials.values())
+        return next((each for each in found if each.kind is Kind.SOURCE), None)
 
     @property
     def wrong_launches(self) -> list[WrongLaunch]:

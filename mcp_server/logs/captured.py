@@ -270,7 +270,8 @@ class MemoryEvent(Phase):
 class CapturedAttempts(Phase):
     """What was tried on the export or compile with which the program ended.
 
-    `stage` is "range" for exports with a wider range. `advice` is for the layer at which it stopped.
+    `stage` is "range" for exports with a wider range, and "narrowed" for changes of the lines that narrowed
+    one. `advice` is for the layer at which it stopped.
     """
 
     stage: str = ""
@@ -343,6 +344,11 @@ class Captured(Record):
     drifts: list[CapturedDrift] = Field(default_factory=list)
     partial_loads: list[CapturedPartialLoad] = Field(default_factory=list)
     ends: list[FailedCheck] = Field(default_factory=list)
+
+    @property
+    def narrowing(self) -> CapturedAttempts | None:
+        """The lines of the model that narrowed a range below the sizes of the program, and their changes."""
+        return next((each for each in self.attempts if each.stage == "narrowed" and each.stack), None)
 
     @property
     def failing(self) -> CapturedCall | None:

@@ -58,6 +58,9 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
      "return x[:9]", ()),
     ("container", "return Pair(x + 1, x.sum())", ()),
     ("integer of a size, part of a size", "k = int(x.shape[0] * 0.5)\nreturn x[:k] * 2", ()),
+    ("operator", "left, kept = x[:, 0].argsort(), []\nwhile left.numel():\n    kept.append(left[0])\n"
+     "    left = left[1:][x[left[1:], 0] > x[left[0], 0] + self.num_classes / 9]\n"
+     "return x[torch.stack(kept)]", ()),
     ("fake function", "return torch.ops.small.doubled(x)[0] + 1", ()),
 ]  # fmt: skip
 MODEL = """
@@ -167,6 +170,21 @@ class Gate(torch.nn.Module):
         return -x
 
 torch.export.export(Gate(), (torch.ones(4, 8),))
+"""
+
+
+NARROWED = """
+import torch
+
+class Gate(torch.nn.Module):
+    def forward(self, x):
+        if x.shape[0] > 5:
+            return x.relu()
+        return -x
+
+shapes = {"x": {0: torch.export.Dim.DYNAMIC}}
+program = torch.export.export(Gate(), (torch.ones(8, 4),), dynamic_shapes=shapes)
+program.module()(torch.ones(4, 4))
 """
 
 
@@ -338,6 +356,7 @@ SILENT = KEEPING.format("{0: 0}", "self.seen[0] = self.seen[0] + x", "self.seen[
 # The script, what is guilty and its line, words of the fix, and what its run showed.
 VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
     (SCRIPT, "compile_failure", 6, {"after": "return torch.where(x.mean() > 0, x.relu(), -x)"}, "passed"),
+    (NARROWED, "shape_out_of_range", 6, {"after": "torch.scalar_tensor(x.shape[0]) > 5"}, "passed"),
     # The error of torch names no line of the model, and what was tried is not the program's error.
     (FIXED_SIZE, "compile_failure", 7, {"text": "static"}, ""),
     *nightly(
@@ -353,7 +372,15 @@ VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
 @pytest.mark.parametrize(
     ("program", "category", "line", "fix", "shown"),
     VERDICTS,
-    ids=["branch", "a fixed size", "a tensor", "a number", "a dict that no check sees", "a compile's size"],
+    ids=[
+        "branch",
+        "a narrowed range",
+        "a fixed size",
+        "a tensor",
+        "a number",
+        "a dict that no check sees",
+        "a compile's size",
+    ],
 )
 def test_a_verdict_has_the_line_and_the_change_that_ran(
     program: str, category: str, line: int, fix: dict[str, str], shown: str, tmp_path: Path

@@ -200,7 +200,9 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     index = mismatch.input_index
     known = index is not None and index < len(case.compiled_inputs)
     name = name_of(case.compiled_inputs[index]) if known and index is not None else "the call's inputs"
-    test = _intervention(mismatch, case)
+    narrowing = case.captured.narrowing if mismatch.aspect == "range" else None
+    change = case.source_change if narrowing is not None else None
+    test = change or _intervention(mismatch, case)
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
     above = _above(mismatch, case) is not None
@@ -237,6 +239,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     harms = gone or fault is not None or misread if case.ended_well or case.handled else sure
     # The program has that size as a symbol, so an operator that raises is one that no other range helps.
     refusing = raising_lines(case) if mismatch.aspect == "range" else []
+    narrows = narrowing.stack[:1] if narrowing is not None else []
     # No trial can clear or prove a size if the outputs differ from what the user expects for that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
     besides = [
@@ -252,7 +255,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
             input_index=index,
             dim=mismatch.dim,
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
-            model_locations=[*case.call_locations, *(refusing or lines_reading(index, case))],
+            model_locations=[*case.call_locations, *(narrows or refusing or lines_reading(index, case))],
         ),
         summary=" ".join(
             f"{capitalized(each)}." for each in (sentence, *(each.sentence for each in besides[:1]))

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.components import component, own_operators, seen, users_code
-from mcp_server.diagnosis.interventions.base import Kind
 from mcp_server.diagnosis.interventions.source import action_of
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
@@ -234,9 +233,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             settle=open_question(case) if alone else "",
             observed=len(root.candidates) == 1,
         )
-        # The change with which a failed export or compile passed, if one did.
-        changes = (t.intervention for t in case.trials.values() if t.intervention.kind is Kind.SOURCE)
-        change = next(changes, None) if category in ("compile_failure", "custom_op") else None
+        of_model = ("compile_failure", "custom_op", "shape_out_of_range" if case.captured.narrowing else "")
+        change = case.source_change if category in of_model else None
         if change is not None:
             suspect = replace(suspect, intervention=change)
         elif category == "compile_failure" and suspect.fix is not None:
@@ -263,6 +261,8 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
     """Whether the observations rule out a candidate of an ambiguous text."""
     capture, calls, alone = case.capture, case.calls, case.failure_of("plain")
     match category:
+        case "input_mismatch" if capture is not None and capture.narrowing:
+            return True
         case "input_mismatch" | "device_mismatch" | "shape_out_of_range":
             compared = case.given is not None and "run_with_input_checks" in case.done
             refused = bool(case.eager_events(GuardFailed))
@@ -314,7 +314,8 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     if "at_file" in fields:
         # The program's own line below which an exception or a crash came, perhaps with C++ in between.
         lines.insert(0, ModelLocation(file=fields["at_file"], line=int(fields["at_line"])))
-    if category == "compile_failure":
+    of_model = category in ("compile_failure", "shape_out_of_range" if case.captured.narrowing else "")
+    if of_model:
         told = [line for tried in case.captured.attempts for line in tried.stack]
         lines = [*told, *_changed(case), *lines]
     lines = lines or case.failing_locations or case.exit_locations
@@ -323,13 +324,14 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
         own = [frame for frame in reversed(read_stack(at.stack)) if frame.user]
         made = [ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in own]
         return component("op", _operator(at), [*made, *lines], value=who.value)
-    by_line = f"{lines[0].file}:{lines[0].line}" if category in _BY_LINE and lines else ""
+    by_line = f"{lines[0].file}:{lines[0].line}" if (of_model or category in _BY_LINE) and lines else ""
     kernel, of_kernel = case.users_kernel, []
     if kernel is not None and root.family.id == "triton_compile" and kernel.name == fields.get("function"):
         of_kernel = [ModelLocation(file=str(kernel.file), line=kernel.line, code=kernel.code)]
     number = fields.get("input", "")
     index = int(number) if number.isdigit() and who.kind == "input" else None
-    return component(who.kind, who.name or by_line, [*of_kernel, *lines], value=who.value, index=index)
+    kind = "script" if of_model and not who.name else who.kind
+    return component(kind, who.name or by_line, [*of_kernel, *lines], value=who.value, index=index)
 
 
 def _changed(case: DiagnosisState) -> list[ModelLocation]:

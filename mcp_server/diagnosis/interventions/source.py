@@ -49,6 +49,7 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
         action=action_of(found),
     )
     stage = "compile" if tried.stage in (*WRONG, *IN_TURN) else tried.stage
+    stage = "export" if tried.stage == "narrowed" else stage
     stage = "export" if tried.stage == "state" and not found.compiled else stage
     both = stage == "export" and found.compiled
     passed = (

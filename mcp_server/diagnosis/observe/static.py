@@ -193,7 +193,12 @@ _GUARD = re.compile(r"satisfy the generated guard (?P<guard>.+)")
 def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
     """Return the mismatch. If an export with a wider range passed, its fix is that edit."""
     exports = [each for tried in case.captured.attempts if tried.stage == "range" for each in tried.attempts]
-    place = (mismatch.input_index, mismatch.dim)
+    place, narrowing = (mismatch.input_index, mismatch.dim), case.captured.narrowing
+    if narrowing is not None:
+        line = narrowing.stack[0]
+        sets = f". Line {line.line} of the model sets this bound: {line.code}"
+        fix = Fix(text=mismatch.fix.text.replace(BRANCH, sets))
+        return mismatch.model_copy(update={"fix": fix})
     found = [each for each in exports if place in each.widened and each.name == _bound(mismatch)]
     if not found:
         return mismatch

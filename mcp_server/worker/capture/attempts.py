@@ -42,6 +42,8 @@ from .changes import (
     functions,
     helpers,
     holds,
+    is_hint,
+    name_of,
     registration,
     rewritten,
     stop,
@@ -52,6 +54,7 @@ from .changes import (
 )
 from .memory import version_of
 from .rewrites import InBuffer
+from .shapes import symbols_of
 
 BUDGET_S = 60.0
 MOST = 14
@@ -62,6 +65,7 @@ STEPS: Dict[str, Callable[[int, Any], int]] = {
     "example": lambda size, _dim: size,
     "less": lambda size, dim: max(size - 1, _end(dim, "min", 0)),
     "more": lambda size, dim: min(size + 1, _end(dim, "max", size + 1)),
+    "first": lambda size, dim: max(_end(dim, "min", size), 2),
     "least": lambda size, dim: _even(max(_end(dim, "min", 2), 2), size),
     "twice": lambda size, dim: min(2 * size, _end(dim, "max", 2 * size)),
 }
@@ -122,10 +126,12 @@ def _even(least: int, size: int) -> int:
     return next((each for each in found if each < size), size)
 
 
-def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None) -> List[Attempt]:
+def attempts(
+    failing: Failing, tell: Callable[[str], None] = lambda _line: None, *, only_lines: bool = False
+) -> List[Attempt]:
     """Return what was tried, in order, until something passed. Restore the module and torch.
 
-    `tell` gets a line before each attempt.
+    `tell` gets a line before each attempt. `only_lines`: try only changes of the model's lines.
     """
     until, found = time.monotonic() + BUDGET_S, []
     with _put_back(failing) as state:
@@ -135,7 +141,9 @@ def attempts(failing: Failing, tell: Callable[[str], None] = lambda _line: None)
             restore(state)
         wanted = list(_references(failing, state))
         runs = [partial(_eager, failing, step) for step in STEPS]
-        for told in _tried(Trying(wanted, state, until, tell), failing, changes(failing, runs), 1):
+        runs += _with_other_values(failing)
+        every = rewritten(failing, words(failing)) if only_lines else changes(failing, runs)
+        for told in _tried(Trying(wanted, state, until, tell), failing, every, 1):
             found.append(told)
         if found and found[-1].outcome == "passes":
             found[-1].again = _fails_again(failing, state)
@@ -334,6 +342,17 @@ def _eager(failing: Failing, step: str) -> Any:
     return failing.module(*given[0], **given[1]) if given is not None else None
 
 
+def _with_other_values(failing: Failing) -> Iterator[partial[Any]]:
+    """Yield calls of the model with zeros, and with the signs changed: sizes that depend on values vary."""
+    for factor in (0, -1):
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor,
+            lambda leaf, by=factor: leaf * (by if leaf.is_floating_point() else 0),
+            (failing.args, failing.kwargs),
+        )
+        yield partial(failing.module, *args, **kwargs)
+
+
 def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torch.Tensor]]]:
     """Yield what eager mode returns for the inputs, and for other sizes of them."""
     for step in STEPS:
@@ -366,13 +385,13 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
     try:
         restore(state)
         with _changed(change):
-            began = time.monotonic()
+            began = time.process_time()
             program = exported(_with_example(failing, change), change.options)
             if not _agrees(failing, program, wanted, change):
                 change.told.outcome = "differs"
                 return None
             build = failing.compile
-            if build is None and time.monotonic() - began < QUICK_S:
+            if build is None and time.process_time() - began < QUICK_S:
                 build, change.told.exported = failing.build, failing.build is not None
             if build is not None:
                 build(program)
@@ -386,10 +405,9 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
 
 
 def _with_example(failing: Failing, change: Change) -> Failing:
-    """Return the failure with the change's own example inputs, if it has any."""
-    if change.example is None:
-        return failing
-    return replace(failing, args=change.example[0], kwargs=change.example[1])
+    """Return the failure with the example inputs of the change."""
+    args, kwargs = change.convert(change.example or (failing.args, failing.kwargs))
+    return replace(failing, args=args, kwargs=kwargs)
 
 
 def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> bool:
@@ -399,8 +417,7 @@ def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> b
     """
     told = change.told
     for step, expected in wanted:
-        given = _resized(failing, step)
-        assert given is not None
+        given = change.convert(_resized(failing, step))
         try:
             got = _tensors(program.module()(*given[0], **given[1]))
         except Exception as error:
@@ -465,7 +482,7 @@ def _passed(failing: Failing, shapes: Shapes) -> Iterator[Tuple[Any, str, int]]:
     sizes: Dict[str, List[int]] = {}
     dims: Dict[str, Any] = {}
     for place, _, axis, dim in declared:
-        name = getattr(dim, "__name__", "")
+        name = name_of(dim)
         if name and name not in derived and not hasattr(dim, "root"):
             dims[name] = dim
             found = (shape[place] for shape in shapes if len(shape) > place)
@@ -477,16 +494,48 @@ def _passed(failing: Failing, shapes: Shapes) -> Iterator[Tuple[Any, str, int]]:
             yield dim, "max", max(sizes[name])
 
 
+def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
+    """Return the export with a range that includes the sizes of the calls, if the model does not take them.
+
+    With `Dim.DYNAMIC` and `Dim.AUTO`, torch narrows a range to what the lines of the model accept, and tells
+    nobody. None if there are no such dimensions, or if the model takes the sizes.
+    """
+    declared = list(declared_dims(failing))
+    open_ended = [is_hint(dim) for *_, dim in declared]
+    if not any(open_ended):
+        return None
+    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    with _put_back(failing):
+        symbols = {at[1:]: str(each) for at, each in symbols_of(exported(failing, failing.options)).items()}
+        names = [symbols.get((place, axis), f"size_{place}_{axis}") for place, _, axis, _ in declared]
+        sizes: Dict[str, List[int]] = {}
+        for name, (place, number, axis, _) in zip(names, declared):
+            found = [shape[place] for shape in shapes if len(shape) > place]
+            sizes.setdefault(name, []).append(leaves[number].shape[axis])
+            sizes[name] += [shape[axis] for shape in found if len(shape) > axis]
+        ends = {name: (min(each), max(each)) if shapes else (2, None) for name, each in sizes.items()}
+        dims = {name: torch.export.Dim(name, min=least, max=most) for name, (least, most) in ends.items()}
+        named = zip(names, open_ended, declared)
+        new = iter([dims[name] if each else dim for name, each, (*_, dim) in named])
+        wide = with_dims(failing.options["dynamic_shapes"], lambda _dim: next(new))
+        failing = replace(failing, options={**failing.options, "dynamic_shapes": wide})
+        try:
+            exported(failing, failing.options)
+        except Exception as error:
+            return replace(failing, error=error)
+    return None
+
+
 def _with_bound(failing: Failing, dim: Any, bound: str, size: int) -> Attempt:
     name = dim.__name__
     told = Attempt(bound, f"export with {bound}={size} for {name}")
     told.file, told.line, told.before, told.after = declaration(failing, name, bound, size)
-    places = [each for each in declared_dims(failing) if getattr(each[3], "__name__", "") == name]
+    places = [each for each in declared_dims(failing) if name_of(each[3]) == name]
     told.widened = [(place, axis) for place, _, axis, _ in places]
     ends = {end: value for end in ("min", "max") if isinstance(value := getattr(dim, end), int)}
     new = torch.export.Dim(name, **{**ends, bound: size})
     changed = with_dims(
-        failing.options["dynamic_shapes"], lambda each: new if each.__name__ == name else each
+        failing.options["dynamic_shapes"], lambda each: new if name_of(each) == name else each
     )
     given = with_sizes(failing, {(number, axis): size for _, number, axis, _ in places})
     stage = "eager mode"

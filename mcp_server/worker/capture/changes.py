@@ -11,6 +11,7 @@ import inspect
 import linecache
 import math
 import re
+import sys
 import textwrap
 import traceback
 import types
@@ -24,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from ..encode import INSTALLED
 from ..report import Attempt
-from .rewrites import SIZE, WHOLE, Context, DenseProducts, Rewrite, fitting
+from .rewrites import SIZE, VALUE, WHOLE, Context, DenseProducts, Rewrite, fitting
 from .shapes import NO_FAKE, call_of, registered, written
 
 Place = Tuple[str, int]
@@ -68,6 +69,7 @@ class Change:
     lines: range = range(0)  # of the statement that is replaced
     during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # while it is tried
     example: Optional[Tuple[Any, Any]] = None  # other example inputs for the export
+    convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # what the program gets in each call
     narrows: bool = False  # whether it may refuse sizes that were declared
     factor: int = 1  # it refuses sizes that are no multiple of this number
 
@@ -178,6 +180,7 @@ CHANGING = frozenset(
     {"append", "appendleft", "extend", "insert", "pop", "popleft", "clear", "remove", "update", "add"}
     | {"setdefault", "popitem", "discard"}
 )
+NUMBER = r"Expected a proper Tensor but got None"  # torch 2.8-2.15, of a SymInt where a tensor is expected
 UNKNOWN_TYPE = r"Unsupported input type|pytree|namedtuple|not a known type|Encountered unrecognized type"
 DEFERRED = "prefer_deferred_runtime_asserts_over_guards"
 _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_\w+|[A-Za-z_]\w*)\s*$", re.M)
@@ -193,9 +196,11 @@ def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterato
     yield from rewritten(failing, text)
     yield from primed(failing, text)
     yield from larger_example(failing, text)
+    yield from tensor_arguments(failing, text)
     yield from suggestions(failing, text)
     if failing.stage == "export":
         yield from options(failing)
+        yield from as_operator(failing, text, runs)
 
 
 def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
@@ -240,13 +245,23 @@ def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
         return {key: with_dims(value, change) for key, value in shapes.items()}
     if isinstance(shapes, (list, tuple)):
         return type(shapes)(with_dims(value, change) for value in shapes)
-    return change(shapes) if hasattr(shapes, "__name__") and not isinstance(shapes, int) else shapes
+    return shapes if shapes is None or isinstance(shapes, int) else change(shapes)
+
+
+def name_of(dim: Any) -> str:
+    """Return the name of a `Dim`. Empty for `Dim.DYNAMIC` and `Dim.AUTO`."""
+    return str(getattr(dim, "__name__", ""))
+
+
+def is_hint(dim: Any) -> bool:
+    """Whether a dimension is declared as `Dim.DYNAMIC` or `Dim.AUTO`."""
+    return getattr(getattr(dim, "type", None), "name", "") in ("DYNAMIC", "AUTO")
 
 
 def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     """Yield what torch itself suggests for the dimensions, except constants."""
     shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
-    declared = {getattr(each, "__name__", ""): each for *_, each in declared_dims(failing)}
+    declared = {name_of(each): each for *_, each in declared_dims(failing)}
     new: Dict[str, Any] = {}
     said: Dict[str, None] = {}
     for found in _SUGGESTED.finditer(text.partition("Suggested fixes:")[2]):
@@ -269,7 +284,7 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     told = Attempt("suggested dimension", "declare the dimension as torch suggests")
     told.note, told.after = "other sizes are refused: pad or split them in the caller", "; ".join(said)
     told.before = ", ".join(f'{name} = Dim("{name}")' for name in new)
-    change = _redeclared(failing, told, lambda each: new.get(each.__name__, each))
+    change = _redeclared(failing, told, lambda each: new.get(name_of(each), each))
     yield replace(change, narrows=True)
 
 
@@ -319,7 +334,7 @@ def primed(failing: Failing, text: str) -> Iterator[Change]:
     dims = {each.__name__: torch.export.Dim(each.__name__, min=each.min, max=LONGEST) for each in open_ended}
     listed = [f'{name} = Dim("{name}", max={LONGEST})' for name in dims]
     told.after = "\n".join((*listed, told.after))
-    change = _redeclared(failing, told, lambda each: dims.get(each.__name__, each))
+    change = _redeclared(failing, told, lambda each: dims.get(name_of(each), each))
     yield replace(change, narrows=bool(dims), during=partial(_called, failing.module, args, kwargs))
 
 
@@ -357,6 +372,26 @@ def larger_example(failing: Failing, text: str) -> Iterator[Change]:
     yield Change(told, failing.options, example=example)
 
 
+def tensor_arguments(failing: Failing, text: str) -> Iterator[Change]:
+    """Pass numbers as tensors: one with a dynamic shape is a symbol, which most operators do not take."""
+    if not re.search(NUMBER, text):
+        return
+
+    def convert(given: Tuple[Any, Any]) -> Tuple[Any, Any]:
+        args, kwargs = pytree.tree_map_only((int, float), torch.tensor, given)
+        return args, kwargs
+
+    told = Attempt("number as a tensor", "pass the number as a tensor, at the export and in each call")
+    numbers = [
+        leaf for leaf in pytree.tree_leaves((failing.args, failing.kwargs)) if type(leaf) in (int, float)
+    ]
+    told.before, told.after = (", ".join(map(text.format, numbers)) for text in ("{}", "torch.tensor({})"))
+    shapes = with_dims(failing.options.get("dynamic_shapes"), lambda dim: None if not name_of(dim) else dim)
+    options = {**failing.options, "dynamic_shapes": shapes}
+    if numbers:
+        yield Change(told, options, convert=convert)
+
+
 def options(failing: Failing) -> Iterator[Change]:
     """Yield other ways to export the same program."""
     strict = not failing.options.get("strict", False)
@@ -385,8 +420,7 @@ def options(failing: Failing) -> Iterator[Change]:
 
 
 def _dim_names(failing: Failing) -> List[str]:
-    names = (getattr(dim, "__name__", "") for *_, dim in declared_dims(failing))
-    return list(dict.fromkeys(filter(None, names)))
+    return list(dict.fromkeys(filter(None, (name_of(dim) for *_, dim in declared_dims(failing)))))
 
 
 def _written(names: List[str]) -> str:
@@ -403,7 +437,7 @@ def _static(failing: Failing) -> Change:
     told.action = told.action or "change that line to take every size, or declare the dimension static"
     told.note = "a static dimension needs inputs padded to one size, or a package for each size"
     told.before, told.after = _written(names), "None"
-    change = _redeclared(failing, told, lambda each: None if each.__name__ in names else each)
+    change = _redeclared(failing, told, lambda each: None if name_of(each) in names else each)
     return replace(change, narrows=True)
 
 
@@ -576,6 +610,108 @@ def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Ite
         seen = "read off its results in eager mode; check that it holds for all inputs"
         told = Attempt("fake function", "give the operator a fake function", seen, after=code)
         yield Change(told, failing.options, during=partial(registered, name, code))
+
+
+SCHEMA = {torch.Tensor: "Tensor", bool: "bool", int: "int", float: "float"}
+OPERATOR = """@torch.library.custom_op("{name}", mutates_args=(), schema="{schema}")
+def {plain}({given}):
+    ...  # lines {first} to {last}, as they are
+{fake}
+# in place of these lines:
+{call}"""
+
+
+def as_operator(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
+    """Make the end of a function, from a line that needs a value, an operator: no compiler looks into it."""
+    place = stop(failing) if re.search(VALUE, text) else None
+    if place is None:
+        return
+    known = list(functions(failing.module))
+    for owner, name, function in (*known, *helpers([each for *_, each in known])):
+        tree = tree_of(function) if holds(function, place) else None
+        lines = [each.lineno for each in tree.body[0].body] if tree is not None else []  # type: ignore[attr-defined]
+        for start in reversed([n for n, line in enumerate(lines) if line <= place[1]]):
+            with contextlib.suppress(Exception), torch.no_grad():
+                change = _of_end(function, copy.deepcopy(tree), start, runs, (owner, name))
+                if change is not None:
+                    change.told.file, change.told.line = place
+                    yield replace(change, options=failing.options)
+                    return
+
+
+def _of_end(
+    function: Any, tree: Any, start: int, runs: Sequence[Callable[[], Any]], at: Tuple[Any, str]
+) -> Optional[Change]:
+    """Return the change that makes `body[start:]` an operator. None if other than tensors pass through it."""
+    body = tree.body[0].body
+    end, body[start:] = body[start:], []
+    values = _values_at(function, end[0].lineno, runs[0])
+    nodes = [each for part in end for each in ast.walk(part)]
+    given = {each.id: each.id for each in nodes if isinstance(each, ast.Name) and each.id in values}
+    if given.pop("self", ""):
+        of_self = (each for each in nodes if isinstance(each, ast.Attribute))
+        own = {each.attr for each in of_self if ast.unparse(each.value) == "self"}
+        given.update({name: f"self.{name}" for name in own})
+        values = {**values, **{name: getattr(values["self"], name) for name in own}}
+    kinds = {name: SCHEMA.get(type(values[name]), "") for name in given}
+    if not all(kinds.values()):
+        return None
+    plain = f"{function.__name__}_end"
+    inner = ast.parse(f"def {plain}({', '.join(given)}): pass")
+    inner.body[0].body = [_WithoutSelf().visit(each) for each in end]  # type: ignore[attr-defined]
+    names = dict(function.__globals__)
+    exec(compile(ast.fix_missing_locations(inner), function.__code__.co_filename, "exec"), names)
+    result = names[plain](*(values[name] for name in given))
+    results = result if isinstance(result, tuple) else (result,)
+    if not all(isinstance(each, torch.Tensor) for each in results):
+        return None
+    returned = ", ".join(["Tensor"] * len(results))
+    returned = f"({returned})" if isinstance(result, tuple) else returned
+    schema = f"({', '.join(f'{kind} {name}' for name, kind in kinds.items())}) -> {returned}"
+    operator = f"model::{plain}"
+    torch.library.custom_op(operator, names[plain], mutates_args=(), schema=schema)
+    body += ast.parse(f"return torch.ops.model.{plain}({', '.join(given.values())})").body
+    call = ast.unparse(body[-1])
+    new = compiled_function(ast.fix_missing_locations(tree), function)
+    new = new.__code__ if at[1] == "__code__" else new
+    with _replaced([(*at, getattr(*at), new, [])]):
+        fake = written(operator, list(filter(None, (call_of(operator, run) for run in runs))))
+    note = "it runs as in eager mode; the program that loads the package must define it, too"
+    told = Attempt("operator", "move these lines into a custom operator", note)
+    told.before = linecache.getline(function.__code__.co_filename, end[0].lineno).strip()
+    first, last = end[0].lineno, end[-1].end_lineno
+    words_of = {"plain": plain, "given": ", ".join(given), "first": first, "last": last, "call": call}
+    told.after = OPERATOR.format(name=operator, schema=schema, fake=fake, **words_of)
+    change = Change(told, {}, *at, new, tree, during=partial(registered, operator, fake))
+    return change if fake and new is not None else None
+
+
+class _WithoutSelf(ast.NodeTransformer):
+    """Writes `self.x` as `x`."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        own = ast.unparse(node.value) == "self"
+        return ast.Name(node.attr, ast.Load()) if own else self.generic_visit(node)
+
+
+def _values_at(function: Any, line: int, run: Callable[[], Any]) -> Dict[str, Any]:
+    """Return the local variables of a function when a run first reaches a line."""
+    found: List[Dict[str, Any]] = []
+
+    def look(frame: Any, event: str, _argument: Any) -> Any:
+        if frame.f_code is not function.__code__:
+            return None
+        if event == "line" and frame.f_lineno == line:
+            found.append(dict(frame.f_locals))
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return found[0]
 
 
 def stop(failing: Failing) -> Optional[Place]:

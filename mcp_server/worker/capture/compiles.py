@@ -261,6 +261,7 @@ class Compiles:
         self.failing(error)
         shapes = list(self.calls.shapes or ())
         self.attempt(error)
+        self.tell_narrowed(shapes, str(error))
         self.tell_fixed(shapes)
         self.tell_state()
 
@@ -282,7 +283,7 @@ class Compiles:
             from .attempts import state_of
             from .changes import Failing
 
-            begun, began = state_of(module, only_python=True), time.monotonic()
+            begun, began = state_of(module, only_python=True), time.process_time()  # others may be busy
             _, error = yield
             options = dict(kwargs)
             given = args[0] if args else options.pop("args", ())
@@ -290,7 +291,7 @@ class Compiles:
             sources = tuple(dict.fromkeys(frame.f_code.co_filename for frame in callers()))
             arguments = tuple(given), dict(more or {})
             self.last_export = Failing(module, *arguments, options, error, sources=sources, begun=begun)
-            self.export_s, self.calls.shapes = time.monotonic() - began, {}
+            self.export_s, self.calls.shapes = time.process_time() - began, {}
             known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
             self.models.append((weakref.ref(module), known))
 
@@ -337,13 +338,29 @@ class Compiles:
         else:
             return
         self.last_export = None
-        tried = attempts(failing, lambda line: self.journal.event("attempting", step=line))
-        lines: list[Any] = [
-            {"file": file, "line": line, "code": linecache.getline(file, line).strip()}
-            for file, line in failing.lines
-        ]
+        tried = attempts(failing, self._trying)
         told = advice(failing, [(each.file, each.reached) for each in tried if each.reached])
+        lines = lines_at(failing.lines)
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines, advice=told)
+
+    def _trying(self, step: str) -> None:
+        self.journal.event("attempting", step=step)
+
+    def tell_narrowed(self, shapes: list[Any], error: str) -> None:
+        """Journal the line that narrowed a range below the sizes of the calls, and changes of that line."""
+        failing = self.last_export
+        refused = "Guard failed" in error
+        if failing is None or failing.error is not None or not (shapes or refused):
+            return
+        from .attempts import attempts, compile_with, narrowed
+
+        if failing.options.get("dynamic_shapes") is None or self.export_s > SLOW_EXPORT_S:
+            return
+        wide = narrowed(failing, [] if refused else shapes)
+        if wide is not None:
+            wide = replace(wide, build=compile_with({}))
+            tried = attempts(wide, self._trying, only_lines=True)
+            self.journal.event("attempted", stage="narrowed", attempts=tried, frames=lines_at(wide.lines))
 
     def tell_fixed(self, shapes: list[Any]) -> None:
         """Journal a size that the compile fixed, if the last call had another one."""
@@ -381,9 +398,6 @@ class Compiles:
             told = Attempt("state", (FIXED if fixed else STATE).format(name=name), outcome="untried")
             told.reached_code = f"{name} ({kind})"
             told.again, told.sizes = f"other outputs than eager mode in one of {CALLS} calls in turn", CALLS
-            lines: list[Any] = [
-                {"file": f, "line": n, "code": linecache.getline(f, n).strip()} for f, n in place
-            ]
             self.journal.event("attempting", step=f"trying to keep {name} in a buffer")
             self.journal.paused = True
             try:
@@ -391,7 +405,7 @@ class Compiles:
             finally:
                 self.journal.paused = False
             stage = "parameter" if fixed else "state"
-            self.journal.event("attempted", stage=stage, attempts=[told], frames=lines)
+            self.journal.event("attempted", stage=stage, attempts=[told], frames=lines_at(place))
 
     def widen(self) -> None:
         """Export again, at the end of the program, with a range that includes the sizes of its calls.
@@ -412,6 +426,10 @@ class Compiles:
         """Handle a program that packages files itself; a stream has no path."""
         if not getattr(self.thread, "inside", False):
             self._keep_before(path_of(archive))
+
+
+def lines_at(places: list[tuple[str, int]]) -> list[Any]:
+    return [{"file": f, "line": n, "code": linecache.getline(f, n).strip()} for f, n in places]
 
 
 def own_cache_is_empty() -> bool:

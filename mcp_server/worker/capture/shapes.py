@@ -114,13 +114,18 @@ def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int], at: int) -> str:
     """Return the size of an argument that equals `wanted` in all calls, or a number. Empty if none does.
 
-    If several do, the size of the output's own dimension `at` is taken.
+    If several do, the size of the output's own dimension `at` is taken. A size that differs between calls of
+    the same sizes depends on values.
     """
     sizes = [(name, dim) for name, each in given.items() for dim in range(min(one.dim() for one in each))]
     for name, dim in sorted(sizes, key=lambda place: place[1] != at):
         if [each.shape[dim] for each in given[name]] == wanted:
             return f"{name}.shape[{dim}]"
-    return str(wanted[0]) if len(set(wanted)) == 1 else ""
+    if len(set(wanted)) == 1:
+        return str(wanted[0])
+    shapes = [tuple(each[call].shape for each in given.values()) for call in range(len(wanted))]
+    by_values = len(set(zip(shapes, wanted))) > len(set(shapes))
+    return "torch.library.get_ctx().new_dynamic_size()" if by_values else ""
 
 
 @contextlib.contextmanager
@@ -171,19 +176,24 @@ def _name(node: Any) -> str:
     return str(getattr(node.target, "_opname", "")).strip("_")
 
 
-def places(program: Any) -> Dict[Any, Tuple[str, int, int]]:
-    """Return the dynamic dimension of each symbol: input, number among the tensors, dimension."""
+def symbols_of(program: Any) -> Dict[Tuple[str, int, int], Any]:
+    """Return the symbol of each dynamic dimension, by input, number among the tensors, and dimension."""
     inputs = set(program.graph_signature.user_inputs)
     nodes = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in inputs]
     tensors = [node for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)]
-    found: Dict[Any, Tuple[str, int, int]] = {}
+    found = {}
     for number, node in enumerate(tensors):
         for dim, size in enumerate(node.meta["val"].shape):
             # `node.expr` would be a number after a compile that fixed the size.
             symbol = size.node._expr if isinstance(size, torch.SymInt) else None
             if getattr(symbol, "is_Symbol", False):
-                found.setdefault(symbol, (node.name, number, dim))
+                found[node.name, number, dim] = symbol
     return found
+
+
+def places(program: Any) -> Dict[Any, Tuple[str, int, int]]:
+    """Return the first dynamic dimension of each symbol, as in `symbols_of`."""
+    return {symbol: place for place, symbol in reversed(list(symbols_of(program).items()))}
 
 
 def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape) -> List[Restriction]:
