@@ -261,7 +261,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
     """Whether the observations rule out a candidate of an ambiguous text."""
     capture, calls, alone = case.capture, case.calls, case.failure_of("plain")
     match category:
-        case "input_mismatch" if capture is not None and capture.narrowing:
+        case "input_mismatch" if case.only_compiled or case.captured.narrowing:
             return True
         case "input_mismatch" | "device_mismatch" | "shape_out_of_range":
             compared = case.given is not None and "run_with_input_checks" in case.done

@@ -72,16 +72,6 @@ TABLE.error(
     stage="export",
 )
 TABLE.error(
-    "symbol_as_tensor",
-    r"Expected a proper Tensor but got None \(or an undefined Tensor in C\+\+\) for argument #\d+ '(?P<argument>\w+)'",
-    ("compile_failure", "script_error"),
-    "The compile allows only a tensor where the model uses a number whose value is dynamic (Dim.DYNAMIC).",
-    "RuntimeError: Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #1 'other'",
-    guide=SHAPES_GUIDE,
-    fix="pass the number as a tensor at the export and in each call (torch.tensor(n)), or leave its dynamic shape "
-    "out: the export then fixes the value",
-)
-TABLE.error(
     "wrong_api_argument",
     r"(?P<detail>Only ExportedProgram is supported|exported_program\.example_inputs is required to be set|Expect package path to be a file ending in \.pt2.*|torch\._inductor\.config\.(?P<option>[\w.]+) does not exist|'(?P<level>[^']*)' is not a valid IntermediateValueDebuggingLevel|cannot both be True|Metadata must only contain strings|Unexpected optimization option (?P<flag>\S+))",
     ("script_error", "compile_failure"),

@@ -254,6 +254,7 @@ TABLE.error(
     "A tensor argument is undefined. One possible cause is a dynamic integer input, which AOTInductor does not "
     "support.",
     "RuntimeError: Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #1 'other'",
+    fix="pass the number as a tensor at the export and in each call (torch.tensor(n)), or leave its dynamic shape out: the export then fixes its value",
 )
 TABLE.error(
     "operator_refused",

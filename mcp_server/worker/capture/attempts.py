@@ -17,6 +17,7 @@ import os
 import re
 import tempfile
 import time
+import traceback
 import warnings
 from collections import deque
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -37,7 +38,6 @@ from .changes import (
     Failing,
     Place,
     changes,
-    compiled_function,
     declared_dims,
     functions,
     helpers,
@@ -45,9 +45,10 @@ from .changes import (
     is_hint,
     name_of,
     registration,
+    replaced,
     rewritten,
     stop,
-    tree_of,
+    transformed,
     with_dims,
     with_sizes,
     words,
@@ -146,7 +147,7 @@ def attempts(
         for told in _tried(Trying(wanted, state, until, tell), failing, every, 1):
             found.append(told)
         if found and found[-1].outcome == "passes":
-            found[-1].again = _fails_again(failing, state)
+            found[-1].again = _fails_again(failing, wanted, state)
     return found
 
 
@@ -438,11 +439,12 @@ def exported(failing: Failing, options: Dict[str, Any]) -> Any:
         return export(failing.module, failing.args, failing.kwargs or None, **asked)
 
 
-def _fails_again(failing: Failing, state: State) -> str:
+def _fails_again(failing: Failing, wanted: Wanted, state: State) -> str:
     """Return the error that occurs without the change. Empty if there is none."""
     restore(state)
     try:
         program = exported(failing, failing.options)
+        _agrees(failing, program, wanted, Change(Attempt("", ""), {}))
         if failing.compile is not None:
             failing.compile(program)
     except Exception as error:
@@ -513,17 +515,55 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
             found = [shape[place] for shape in shapes if len(shape) > place]
             sizes.setdefault(name, []).append(leaves[number].shape[axis])
             sizes[name] += [shape[axis] for shape in found if len(shape) > axis]
-        ends = {name: (min(each), max(each)) if shapes else (2, None) for name, each in sizes.items()}
+        ends = {name: (min(each), max(each)) for name, each in sizes.items() if len(set(each)) > 1}
         dims = {name: torch.export.Dim(name, min=least, max=most) for name, (least, most) in ends.items()}
         named = zip(names, open_ended, declared)
-        new = iter([dims[name] if each else dim for name, each, (*_, dim) in named])
+        new = iter([dims.get(name, dim) if each else dim for name, each, (*_, dim) in named])
         wide = with_dims(failing.options["dynamic_shapes"], lambda _dim: next(new))
         failing = replace(failing, options={**failing.options, "dynamic_shapes": wide})
+        shape: Any = ()
         try:
-            exported(failing, failing.options)
+            with _guards_logged(failing) as guards:
+                program = exported(failing, failing.options)
+            for shape in shapes:  # the guards that relate several sizes are only in the program
+                changed = {(n, axis): shape[place][axis] for place, n, axis, _ in declared}
+                given = with_sizes(failing, changed)
+                if given is not None:
+                    program.module()(*given[0], **given[1])
         except Exception as error:
-            return replace(failing, error=error)
+            broken = [] if not shape else _breaking(guards, symbols_of(program), shape)
+            return replace(failing, error=error, lines=broken)
     return None
+
+
+@contextlib.contextmanager
+def _guards_logged(failing: Failing) -> Iterator[List[Tuple[Any, Place]]]:
+    """Collect each guard on sizes that an export adds, with the innermost line of the model behind it."""
+    kind = importlib.import_module("torch.fx.experimental.symbolic_shapes").ShapeEnv
+    known, original = [each for *_, each in functions(failing.module)], kind._log_guard
+    known += [each for *_, each in helpers(known)]
+    codes = {function.__code__ for function in known}
+    found: List[Tuple[Any, Place]] = []
+
+    def logged(env: Any, prefix: str, guard: Any, *args: Any, **kwargs: Any) -> Any:
+        frames = (frame for frame, _ in traceback.walk_stack(None) if frame.f_code in codes)
+        found.extend(
+            (guard, (each.f_code.co_filename, each.f_lineno)) for each in itertools.islice(frames, 1)
+        )
+        return original(env, prefix, guard, *args, **kwargs)
+
+    kind._log_guard = logged
+    try:
+        yield found
+    finally:
+        kind._log_guard = original
+
+
+def _breaking(guards: List[Tuple[Any, Place]], symbols: Dict[Any, Any], shape: Any) -> List[Place]:
+    """List the lines whose guards the sizes of a call break."""
+    sizes = {symbol: shape[number][dim] for (_, number, dim), symbol in symbols.items()}
+    known = [(guard, at) for guard, at in guards if guard.free_symbols <= sizes.keys()]
+    return list(dict.fromkeys(at for guard, at in known if not bool(guard.subs(sizes))))
 
 
 def _with_bound(failing: Failing, dim: Any, bound: str, size: int) -> Attempt:
@@ -668,7 +708,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
         is_number = type(state) in (int, float)
         if not is_number and not (isinstance(state, torch.Tensor) and (fixed or state.numel() > 1)):
             return
-        found = _registered(owner, name, told) if fixed else _with_buffer(owner, InBuffer(name, state))
+        found = _registered(owner, name, told) if fixed else _with_buffer(owner, name, state)
         if found is None:
             return
         change, told.before, told.after = found
@@ -724,25 +764,15 @@ def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
         yield args, kwargs
 
 
-def _with_buffer(owner: torch.nn.Module, rewrite: InBuffer) -> Optional[Tuple[Change, str, str]]:
-    """Return the change of the method that changes the state, and its code before and after. None if none."""
-    written = f"{rewrite.name}.copy_("
-    for kind, method, function in functions(owner):
-        tree: Any = tree_of(function) if method != "__init__" else None
-        if tree is None:
-            continue
-        rewrite.lines = []
-        tree = ast.fix_missing_locations(rewrite.visit(tree))
-        new = compiled_function(tree, function) if written in ast.unparse(tree) else None
-        if new is None:
-            continue
-        lines = sorted(set(rewrite.lines))
-        old = (linecache.getline(function.__code__.co_filename, line).strip() for line in lines)
-        sign = rewrite.name if rewrite.number else written
-        after = (line.strip() for line in ast.unparse(tree).splitlines() if sign in line)
-        change = Change(Attempt("state", ""), {}, owner=kind, attribute=method, function=new, tree=tree)
-        return change, "\n".join(old), "\n".join((rewrite.made, *after))
-    return None
+def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> Optional[Tuple[Change, str, str]]:
+    """Return the change of the methods that use the state, and their code before and after. None if none."""
+    own = [each for each in functions(owner) if isinstance(owner, each[0]) and each[1] != "__init__"]
+    made = transformed(own, partial(InBuffer, name, state))
+    lines = [line for *_, changed in made for line in changed]
+    before, after = (list(dict.fromkeys(line[side] for line in lines)) for side in (0, 1))
+    change = Change(Attempt("state", ""), {}, during=partial(replaced, made))
+    start = InBuffer(name, state).made
+    return (change, "\n".join(before), "\n".join((start, *after))) if made else None
 
 
 def operate_sizes(request: SizesRequest, report: Report) -> None:

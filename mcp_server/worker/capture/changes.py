@@ -524,7 +524,7 @@ def dense(failing: Failing) -> Iterator[Change]:
     ]
     if not sparse:
         return
-    products = _transformed(failing, DenseProducts)
+    products = transformed(functions(failing.module), DenseProducts)
     told = Attempt("sparse tensor", "keep the tensor dense, and multiply with @")
     told.note = (
         "it then has an element for each zero; if that is too large, keep indices and values, and add up the "
@@ -544,18 +544,18 @@ def dense(failing: Failing) -> Iterator[Change]:
 def of_functions(failing: Failing, text: str) -> Iterator[Change]:
     """Yield the changes of whole functions whose row fits the error's text."""
     for row in fitting(text, failing.stage, WHOLE):
-        made = _transformed(failing, row.made)
+        made = transformed(functions(failing.module), row.made)
         if made:
             told = Attempt(row.name, row.action, row.changes, made[0][2].__code__.co_filename)
             lines = [line for *_, changed in made for line in changed]
             told.before, told.after = ("\n".join(line[side] for line in lines) for side in (0, 1))
-            yield Change(told, failing.options, during=partial(_replaced, made))
+            yield Change(told, failing.options, during=partial(replaced, made))
 
 
-def _transformed(failing: Failing, kind: Any) -> List[Any]:
+def transformed(known: Iterable[Tuple[Any, str, Any]], kind: Any) -> List[Any]:
     """List the methods that a transformer changes: owner, name, old and new function, changed lines."""
     found: List[Any] = []
-    for owner, name, function in functions(failing.module):
+    for owner, name, function in known:
         tree = tree_of(function)
         if tree is None:
             continue
@@ -574,7 +574,7 @@ def _transformed(failing: Failing, kind: Any) -> List[Any]:
 
 
 @contextlib.contextmanager
-def _replaced(made: List[Any]) -> Iterator[None]:
+def replaced(made: List[Any]) -> Iterator[None]:
     """Put changed methods in place, and the old ones back afterwards."""
     for owner, name, _, new, _ in made:
         setattr(owner, name, new)
@@ -591,7 +591,7 @@ def _densely(sparse: List[Any], products: List[Any]) -> Iterator[None]:
     for _, own, name, value in sparse:
         own[name] = value.to_dense()
     try:
-        with _replaced(products):
+        with replaced(products):
             yield
     finally:
         for _, own, name, value in sparse:
@@ -674,7 +674,7 @@ def _of_end(
     call = ast.unparse(body[-1])
     new = compiled_function(ast.fix_missing_locations(tree), function)
     new = new.__code__ if at[1] == "__code__" else new
-    with _replaced([(*at, getattr(*at), new, [])]):
+    with replaced([(*at, getattr(*at), new, [])]):
         fake = written(operator, list(filter(None, (call_of(operator, run) for run in runs))))
     note = "it runs as in eager mode; the program that loads the package must define it, too"
     told = Attempt("operator", "move these lines into a custom operator", note)

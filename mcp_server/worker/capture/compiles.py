@@ -261,7 +261,7 @@ class Compiles:
         self.failing(error)
         shapes = list(self.calls.shapes or ())
         self.attempt(error)
-        self.tell_narrowed(shapes, str(error))
+        self.tell_narrowed([*shapes, *refused_shapes(error)])
         self.tell_fixed(shapes)
         self.tell_state()
 
@@ -346,17 +346,14 @@ class Compiles:
     def _trying(self, step: str) -> None:
         self.journal.event("attempting", step=step)
 
-    def tell_narrowed(self, shapes: list[Any], error: str) -> None:
+    def tell_narrowed(self, shapes: list[Any]) -> None:
         """Journal the line that narrowed a range below the sizes of the calls, and changes of that line."""
         failing = self.last_export
-        refused = "Guard failed" in error
-        if failing is None or failing.error is not None or not (shapes or refused):
+        if failing is None or failing.error is not None or not shapes or self.export_s > SLOW_EXPORT_S:
             return
         from .attempts import attempts, compile_with, narrowed
 
-        if failing.options.get("dynamic_shapes") is None or self.export_s > SLOW_EXPORT_S:
-            return
-        wide = narrowed(failing, [] if refused else shapes)
+        wide = narrowed(failing, shapes) if failing.options.get("dynamic_shapes") is not None else None
         if wide is not None:
             wide = replace(wide, build=compile_with({}))
             tried = attempts(wide, self._trying, only_lines=True)
@@ -426,6 +423,16 @@ class Compiles:
         """Handle a program that packages files itself; a stream has no path."""
         if not getattr(self.thread, "inside", False):
             self._keep_before(path_of(archive))
+
+
+def refused_shapes(error: BaseException) -> Iterator[Any]:
+    """Yield the shapes of the inputs that a guard of an exported program refused."""
+    if "Guard failed" in str(error):
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if isinstance(frame.f_locals.get("self"), torch.fx.GraphModule) and "args" in frame.f_locals:
+                given = only_tensors((frame.f_locals["args"], frame.f_locals.get("kwargs")))
+                yield tuple(tuple(each.shape) for each in given)
+                return
 
 
 def lines_at(places: list[tuple[str, int]]) -> list[Any]:

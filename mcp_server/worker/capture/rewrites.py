@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional
 
 Node = Any  # a statement or an expression
 VALUE = r"data-dependent|Data-dependent|Could not guard on|Could not extract specialized integer"
-SIZE = r"Constraints violated|specialized it to be a constant|generated guard|not all values of"
+SIZE = r"Constraints violated|Guard failed|specialized it to be a constant|generated guard|not all values of"
 
 
 @dataclass
@@ -247,6 +247,23 @@ def of_padding(node: Node, after: List[Node]) -> Optional[List[Node]]:
     whole = Whole()
     made = whole.visit(copy.deepcopy(body))
     return [made, *after] if whole.found else None
+
+
+def of_remainder(node: Node, context: Context) -> Optional[List[Node]]:
+    """Rewrite `if extra: x = pad(x, (0, k - extra))`, with `extra = n % k`, as a pad by `(k - extra) % k`."""
+    body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
+    tested: Any = getattr(node, "test", None)
+    tested = tested.left if isinstance(tested, ast.Compare) else tested
+    known = {name: value for each in context.before for name, value in values_of(each)}
+    rest = known.get(tested.id) if isinstance(tested, ast.Name) else tested
+    if body is None or not isinstance(rest, ast.BinOp) or not isinstance(rest.op, ast.Mod):
+        return None
+    missing = ast.unparse(ast.BinOp(rest.right, ast.Sub(), tested))
+
+    def change(each: Node, _module: Any) -> Optional[Node]:
+        return ast.BinOp(each, ast.Mod(), each.left) if ast.unparse(each) == missing else None
+
+    return in_expression(change)(body, context)
 
 
 def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
@@ -491,6 +508,7 @@ def own_size(statement: Node, context: Context) -> Optional[List[Node]]:
 
 _ROOT = {
     "math.sqrt": "N ** 0.5",
+    "math.isqrt": "torch.sym_int(N ** 0.5)",
     "math.log2": "torch.log2(torch.scalar_tensor(N))",
     "math.log": "torch.log(torch.scalar_tensor(N))",
 }
@@ -498,9 +516,12 @@ _ROOT = {
 
 @in_expression
 def symbolic_math(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `math.sqrt(n)` of a size."""
-    text = _ROOT.get(ast.unparse(node.func)) if isinstance(node, ast.Call) else None
-    return parsed(text, N=node.args[0]) if text else None
+    """Rewrite `math.sqrt(n)` and `int(math.sqrt(n))` of a size."""
+    whole = calls(node, "int") and len(node.args) == 1 and isinstance(node.args[0], ast.Call)
+    call = node.args[0] if whole else node
+    text = _ROOT.get(ast.unparse(call.func)) if isinstance(call, ast.Call) else None
+    text = f"torch.sym_int({text})" if text and whole else text
+    return parsed(text, N=call.args[0]) if text else None
 
 
 @in_expression
@@ -670,13 +691,12 @@ class InBuffer(ast.NodeTransformer):
     """Writes an attribute in place, as a buffer needs: `self.x = y` becomes `self.x.copy_(y)`.
 
     A number becomes a buffer of two elements, because a compile takes one of a single element for a constant
-    (torch 2.13): `self.n += 1` becomes `self.n.copy_(self.n[0] + 1)`.
+    (torch 2.13): `self.n += 1` becomes `self.n.fill_(self.n[0] + 1)`.
     """
 
     def __init__(self, name: str, first: Any) -> None:
         self.name = f"self.{name}"
         self.number = isinstance(first, (int, float))
-        self.lines: List[int] = []
         start = f"torch.tensor([{first}] * 2)" if self.number else "first_value"
         self.made = f'self.register_buffer("{name}", {start})  # in __init__'
 
@@ -691,13 +711,12 @@ class InBuffer(ast.NodeTransformer):
         node.value = self.visit(node.value)
         if [ast.unparse(each) for each in node.targets] != [self.name]:
             return node
-        self.lines.append(node.lineno)
-        return ast.copy_location(ast.Expr(parsed(f"{self.name}.copy_(V)", V=node.value)), node)
+        change = "fill_" if self.number else "copy_"
+        return ast.copy_location(ast.Expr(parsed(f"{self.name}.{change}(V)", V=node.value)), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> Node:
         if not self.number or not isinstance(node.ctx, ast.Load) or ast.unparse(node) != self.name:
             return self.generic_visit(node)
-        self.lines.append(node.lineno)
         return parsed("N[0]", N=node)
 
 
@@ -715,6 +734,7 @@ def as_tuple(node: Node, after: List[Node]) -> Optional[List[Node]]:
 
 REWRITES = [
     Rewrite("padding", SIZE, of_padding, "pad without the test", "longer inputs are padded and cut, too"),
+    Rewrite("padding to a multiple", ANY, of_remainder, "pad without the test"),
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
     Rewrite("check for none", VALUE, without_check, "leave out the check", "empty parts are computed"),
