@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePath
 
+import anyio.to_thread
+
 from mcp_server.cost.call import Built, diagnose_call
 from mcp_server.cost.signals import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.diagnosis.causes.wrong_output import LOAD_ONCE, loaded_often
@@ -32,6 +34,7 @@ from mcp_server.model import (
     Workload,
     WorkloadBase,
 )
+from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import capitalized, counted
 from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture, capture
@@ -407,6 +410,7 @@ ROUNDS = 3
 LEAST_TEST_S = 3.0
 LEAST_SAVED_S = 0.2  # of processor time, by weights outside of the package
 LARGE_WEIGHTS = 64 << 20  # bytes
+MOST_OF_WEIGHTS = 0.5
 WITHOUT_TEST = Lever(
     f"with {ISA_OK}=1",
     "set the variable on machines like the one that the package was built for",
@@ -451,7 +455,21 @@ async def diagnose_load(context: Context, subject: _Subject, loads: Sequence[Cap
             if event is None:
                 raise ProblemError(f"the package could not be loaded: {run.why}")
             times[way.name].append(event)
-    return _of_loads(context, list(times.values()), loads)
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    large = workload.package.stat().st_size >= LARGE_WEIGHTS
+    return _of_loads(context, list(times.values()), loads, _most_of(view) if large else "")
+
+
+def _most_of(view: PackageView) -> str:
+    """Name the constant that is most of a package, if one is: the model may use only a part of it."""
+    whole = sum(each.bytes for each in view.package.constants)
+    largest = max(view.package.constants, key=lambda each: each.bytes, default=None)
+    if largest is None or largest.bytes < MOST_OF_WEIGHTS * whole:
+        return ""
+    return (
+        f" {largest.bytes / whole:.0%} of the weights are {largest.fqn} {list(largest.shape)}: if the model "
+        "uses only a part of it, or can compute it, export the model without the rest."
+    )
 
 
 async def _without_weights(context: Context, workload: PackageWorkload, subject: _Subject) -> list[_Way]:
@@ -471,7 +489,9 @@ async def _without_weights(context: Context, workload: PackageWorkload, subject:
     return [_Way(WEIGHTS_OUTSIDE.what, given, {ISA_OK: "1"})] if package.exists() else []
 
 
-def _of_loads(context: Context, times: list[list[LoadedIn]], loads: Sequence[CapturedLoad]) -> Verdict:
+def _of_loads(
+    context: Context, times: list[list[LoadedIn]], loads: Sequence[CapturedLoad], most: str
+) -> Verdict:
     """The largest loss: loads of one package again and again, the test of the processor, or the weights."""
     plain, quick, *rest = times
     usual, without = (told(_middle(each)) for each in (plain, quick))
@@ -502,7 +522,7 @@ def _of_loads(context: Context, times: list[list[LoadedIn]], loads: Sequence[Cap
             (again, loss(*words, cost, (), "to test this, the program itself would have to be changed."))
         )
     if not found:
-        return no_loss(f"{said}: no change saved much time.", cost)
+        return no_loss(f"{said}: no change saved much time.{most}", cost)
     found.sort(key=lambda each: -each[0])
     best, others = found[0][1], [each for _, each in found[1:]]
     fixes = [(each.headline, each.fix.text) for each in others if each.fix is not None]

@@ -528,7 +528,9 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
     same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
     if len(same) == 1:
         return Fix(text="give the constants under the names of the export", before=name, after=same[0])
-    small = [] if update.missing else [n for n in update.unknown if _is_small(update.constants.get(n))]
+    lost = {each.rpartition(".")[2] for each in update.missing}  # one of these may be meant, misnamed
+    rest = [each for each in update.unknown if each.rpartition(".")[2] not in lost]
+    small = [each for each in rest if _is_small(update.constants.get(each))]
     inlined = bool(small) and len(small) == len(update.unknown)
     if inlined:
         of_code = (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 
 from mcp_server.diagnosis.components import component, own_operators, seen, users_code
 from mcp_server.diagnosis.interventions.source import action_of
@@ -16,7 +19,16 @@ from mcp_server.logs.facts import ErrorFact, Frame, LogFacts
 from mcp_server.logs.families import BY_ID, Advice
 from mcp_server.logs.roots import PACKAGE_FILE
 from mcp_server.logs.text import is_expression
-from mcp_server.model import Category, Component, ComponentKind, Evidence, Fix, ModelLocation, PackageWorkload
+from mcp_server.model import (
+    Category,
+    Component,
+    ComponentKind,
+    Evidence,
+    Fix,
+    ModelLocation,
+    PackageWorkload,
+    ScriptWorkload,
+)
 from mcp_server.package.exported import read_stack
 from mcp_server.plurals import counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
@@ -195,6 +207,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         yield _own_error(root, source, case)
         return
     admitted = [c for c in root.candidates if not _excluded(c, case)] or [*root.candidates]
+    folder = _folder_of(root, case)
+    admitted = ["toolchain"] if folder is not None else admitted
     if source == "script" and case.died_outside and "script_error" not in admitted:
         admitted.append("script_error")  # memory that a kernel damaged, or the program's own native code
     several, raised = len(admitted) > 1, root.exception
@@ -235,11 +249,30 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         )
         of_model = ("compile_failure", "custom_op", "shape_out_of_range" if case.captured.narrowing else "")
         change = case.source_change if category in of_model else None
+        if folder is not None:
+            text = PRESENT.format(library=root.fields["library"], folder=folder)
+            suspect = replace(suspect, fix=Fix(text=text), observed=True)
         if change is not None:
             suspect = replace(suspect, intervention=change)
         elif category == "compile_failure" and suspect.fix is not None:
             suspect = replace(suspect, fix=Fix(text=_with_attempts(suspect.fix.text, case)))
         yield suspect
+
+
+PRESENT = (
+    "link what needs {library} with -Wl,-rpath,{folder}, where it is and the loader does not search "
+    "(or -Wl,-rpath,$ORIGIN/..., which can be moved), or set LD_LIBRARY_PATH={folder} before the start"
+)
+MOST_FOLDERS = 2000
+
+
+def _folder_of(root: ErrorFact, case: DiagnosisState) -> Path | None:
+    """The folder of a library that the loader does not find, if it is below that of the script."""
+    script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
+    if root.family.id != "library_missing" or script is None:
+        return None
+    walked = islice(os.walk(script.resolve().parent), MOST_FOLDERS)
+    return next((Path(folder) for folder, _, files in walked if root.fields["library"] in files), None)
 
 
 def _with_attempts(text: str, case: DiagnosisState) -> str:
