@@ -275,3 +275,9 @@ def test_a_failed_check_with_an_overflow() -> None:
         assert (found.category, found.guilty.name) == ("wrong_output", "aten.mul.Tensor")
         assert len(bystanders([found], case)) == (not sure)
         assert not sure or confidence(found, case) == sure
+    for passes in (True, False):  # package and program differ, as two runs of the program do
+        form = {"event": "compared_form", "form": "int64", "equal": [False, passes, False]}
+        case = interpreted({**AGREES, "equal": False}, OVERFLOW, form)
+        assert [confidence(each, case) for each in by("value_constraints.detect_form", case)] == [
+            "proven"
+        ] * passes

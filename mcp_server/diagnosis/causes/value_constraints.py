@@ -249,8 +249,9 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     """Operators in an unintended form, if the user's expectation failed and everything else agrees."""
     if case.failure_of("plain") != "differs" and not check_failed(case):
         return
-    overflowed = case.eager_events(events.NodeOverflow)
-    if overflowed and case.equals_eager:
+    overflowed, exact = case.eager_events(events.NodeOverflow), case.trials.get(EXACT)
+    cured = exact is not None and exact.effect is Effect.GONE  # also where two runs of the program differ
+    if overflowed and (case.equals_eager or cured):
         event = next((each for each in overflowed if not each.modular), overflowed[0])
         suspect = of_overflow(event, case)
         yield replace(suspect, intervention=_tried(EXACT, case), harmful=case.failed)
