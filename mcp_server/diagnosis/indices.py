@@ -34,6 +34,7 @@ class Index:
     `part` are the input elements, as the caller gave them, that are the index. `candidate` is the check of
     generated code; `indexed` are labels of the indexed tensors. An operator takes its index from the tensor
     `variable`, last written by the launch `maker`. `holds` is the value that the index was seen to have.
+    The element minus `shift` is the position that it selects; None if that is not known.
     """
 
     launch: Launch
@@ -45,6 +46,7 @@ class Index:
     variable: str = ""
     maker: Launch | None = None
     holds: str = ""
+    shift: int | None = 0
 
 
 def parts_of(indices: Iterable[Index]) -> list[InputSlice]:
@@ -97,9 +99,16 @@ def _direct(checks: Iterable[Candidate], case: DiagnosisState) -> list[Index]:
             allowed = _allowed(candidate, source, case) if source.direct else None
             part = _slice_read(candidate, source, allowed, case) if allowed is not None else None
             if part is not None:
-                ends = part.low, part.high
-                found.append(Index(candidate.launch, *ends, part, candidate, candidate.indexed))
+                ends, shift = (part.low, part.high), _shift(candidate, source, part.high, case)
+                found.append(Index(candidate.launch, *ends, part, candidate, candidate.indexed, shift=shift))
     return found
+
+
+def _shift(candidate: Candidate, source: IndexSource, high: int, case: DiagnosisState) -> int | None:
+    """How far the largest allowed element is above the last position. None if elements are multiplied."""
+    bound = bound_value(candidate, case)
+    plain = source.allowed is not None and source.allowed.factor == 1
+    return high - (bound - 1) if bound is not None and plain else None
 
 
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:

@@ -347,7 +347,7 @@ CORRECTED = {
     ),
     "padded": ("y = tl.load(p + i, m, 0.0)", "y = tl.load(p + i, m, float('-inf'))"),
     "narrow_sum": ("y = tl.zeros([B], tl.float16)", "y = tl.zeros([B], tl.float32)"),
-    "overflow": ("y = tl.load(p + old * n)", "y = tl.load(p + old.to(tl.int64) * n)"),
+    "overflow": ("y = tl.load(p + n * (old + 1))", "y = tl.load(p + n * (old.to(tl.int64) + 1))"),
     "retyped": ("y = tl.load(p.to(tl.pointer_type(tl.float16)))", "y = tl.load(p)"),
     "unknown": ("y = x", ""),
 }

@@ -202,6 +202,7 @@ class _Indexed:
     label: str
     name: str
     is_table: bool
+    shift: int | None
 
     @classmethod
     def of(cls, index: Index) -> _Indexed:
@@ -210,7 +211,7 @@ class _Indexed:
         name = first.removeprefix("constant ").partition(" of shape")[0]
         computed = first.isidentifier()
         label = f"{first}, which the package computes" if computed else ", ".join(index.indexed)
-        return cls(label or "a tensor", name or "the tensor", first.startswith("constant "))
+        return cls(label or "a tensor", name or "the tensor", first.startswith("constant "), index.shift)
 
     def past(self, part: InputSlice, facts: events.IndexValues) -> bool:
         """Whether values are one past the end at most, as a length is that is used as a position."""
@@ -226,21 +227,26 @@ class _Indexed:
 
     def advice(self, read: str, part: InputSlice, facts: events.IndexValues) -> str:
         """Say what to change: the ids or the table, or what computes the positions."""
-        low, high, rows = part.low, part.high, (facts.max or 0) + 1
+        low, high, most = part.low, part.high, facts.max or 0
         if self.is_table:
-            text = f"before the call, reject values of {read} outside {low}..{high}, or map them to a"
-            larger = f"; if they are real ids, {self.name} needs at least {rows} rows"
-            if rows > NO_ROW:
-                larger = "; a hash must be reduced to the number of rows"
-            return f"{text} row reserved for unknown ids{larger if rows > high + 1 else ''}"
+            row = "row reserved for unknown ids"
+            reject = f"reject values of {read} outside {low}..{high} before the call, or map them to a {row}"
+            if most > NO_ROW:
+                return f"{reject}; a hash must be reduced to the number of rows"
+            if most <= high or self.shift is None:
+                return reject
+            real = f"if {most} is a real id (see the data that {self.name} was trained on), the table needs"
+            return f"{real} at least {most - self.shift + 1} rows; if not, {reject}"
         text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"
         return f"{text}; if it is a length, or counts from 1, subtract 1" if self.past(part, facts) else text
 
     def wrongly_read(self, row: int) -> str:
         """Say why the nearest allowed value is no fix."""
+        if self.shift is None:
+            return f"be another value, for another part of {self.name}"
         if self.is_table:
-            return f"use row {row} of {self.name}, which belongs to a different id"
-        return f"be position {row} of {self.name}, whatever position was meant"
+            return f"use row {row - self.shift} of {self.name}, which belongs to a different id"
+        return f"be position {row - self.shift} of {self.name}, whatever position was meant"
 
 
 def _as_long(part: InputSlice, case: DiagnosisState) -> list[tuple[int, str]]:

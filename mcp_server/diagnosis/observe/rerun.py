@@ -349,6 +349,18 @@ class _KernelText:
         found = [each.value for each in before if ast.unparse(each.targets[0]) == ast.unparse(node)]
         return found[-1] if found and isinstance(node, ast.Name) else node
 
+    def behind(self, node: ast.expr) -> Iterator[ast.expr]:
+        """All parts of an address: of the expression, and of what its names were given or added before."""
+        yield node
+        if _called(node, "load"):
+            return
+        added = [each for each in ast.walk(self.function) if isinstance(each, ast.AugAssign)]
+        made = [each.value for each in added if ast.unparse(each.target) == ast.unparse(node)]
+        earlier = [each for each in (self.value(node), *made) if each.lineno < node.lineno]
+        for part in (*earlier, *ast.iter_child_nodes(node)):
+            if isinstance(part, ast.expr):
+                yield from self.behind(part)
+
 
 def _other(call: ast.Call, name: str, place: int) -> ast.expr | None:
     """An argument of a call, by keyword or place."""
@@ -425,15 +437,24 @@ def _in_32_bits(kernel: _KernelText) -> _Edits:
 
 
 def _wide(kernel: _KernelText) -> _Edits:
-    """Compute the address of the access, or all that depends on the program's number, in 64 bits."""
-    products = [
-        each.left
-        for call in kernel.calls("load", "store")
-        for each in ast.walk(call.args[0])
-        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)
-    ]
-    for factor in products or kernel.calls("program_id", anywhere=True):
+    """Compute the products behind an address in 64 bits, or all that depends on the program's number."""
+    passed = {each.arg for each in kernel.function.args.args}
+    parts = [part for call in kernel.calls("load", "store") for part in kernel.behind(call.args[0])]
+    products = [each for each in parts if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)]
+    factors = [_variable(each, passed) for each in products if not _names(each) <= passed]
+    for factor in dict.fromkeys(factors or kernel.calls("program_id", anywhere=True)):
         yield factor, f"{ast.unparse(factor)}.to(tl.int64)"
+
+
+def _variable(node: ast.expr, passed: set[str]) -> ast.expr:
+    """The first operand that is no argument of the kernel, which may be a plain number: a constexpr, or 1."""
+    while isinstance(node, ast.BinOp):
+        node = node.right if _names(node.left) <= passed else node.left
+    return node
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
