@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mcp_server.diagnosis.program_seen import ProgramSeen
+from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.exported import ExportedFacts
@@ -42,6 +43,16 @@ class CallSpec:
         return any(step["do"] == "constants" for step in self.steps)
 
 
+@dataclass(frozen=True)
+class Writer:
+    """An earlier call of another package, which changed its input `place`: now input `input` of the call."""
+
+    input: int
+    call: CapturedCall
+    place: int
+    package: str
+
+
 @dataclass
 class CallSeen(ProgramSeen):
     """The call that the worker can make, and what its package was compiled for."""
@@ -55,6 +66,7 @@ class CallSeen(ProgramSeen):
     call: CallSpec | None = None
     constants_read: tuple[ConstantValues, ...] | None = None  # of the package
     parsed: PackageView | None = None  # of `package`, if the package has a wrapper
+    writers: list[Writer] = field(default_factory=list)  # of the inputs of the suspect call
 
     @property
     def view(self) -> PackageView | None:

@@ -15,6 +15,7 @@ from mcp_server.model import Component, ComponentKind, Evidence, ModelLocation, 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
+from mcp_server.package.view import PackageView
 from mcp_server.plurals import quoted
 from mcp_server.worker import events
 
@@ -238,21 +239,21 @@ def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
     return test if trial is None or trial.proves else None
 
 
-def written_inputs(case: DiagnosisState) -> set[int]:
+def written_inputs(view: PackageView | None) -> set[int]:
     """Positions of the inputs that any launch or copy writes, as far as the package tells."""
-    storages = written_storages(case)
+    storages = written_storages(view)
     return {
         buffer.position
-        for buffer in (case.view.wrapper.buffers.values() if case.view is not None else ())
+        for buffer in (view.wrapper.buffers.values() if view is not None else ())
         if buffer.kind == "input" and buffer.position is not None and buffer.storage in storages
     }
 
 
-def written_storages(case: DiagnosisState) -> set[int]:
+def written_storages(view: PackageView | None) -> set[int]:
     """The storages that any launch or copy of a call writes."""
-    if case.view is None:
+    if view is None:
         return set()
-    run = case.view.wrapper.run
+    run = view.wrapper.run
     names = {name for launch in run.launches for name in launch.writes} | {t.writes for t in run.transfers}
     return {run.buffers[name].storage for name in names if name in run.buffers}
 

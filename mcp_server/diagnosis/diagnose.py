@@ -15,21 +15,20 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
 import anyio
 
 from mcp_server.diagnosis import causes, observe
-from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes.compiler import may_be_decided, without_rounding
 from mcp_server.diagnosis.causes.environment import remarks_on_file
 from mcp_server.diagnosis.kept_files import leave_proof, leave_subject
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
-from mcp_server.diagnosis.observe.program import put_back, recorded_call
+from mcp_server.diagnosis.observe.calls import run_call
+from mcp_server.diagnosis.observe.program import given_call, put_back, recorded_call
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.verdict import conclude, confidence, ranked, removing
+from mcp_server.diagnosis.verdict import another_failure, conclude, confidence, ranked, removing
 from mcp_server.diagnosis.words import lines_of
 from mcp_server.errors import ProblemError
 from mcp_server.model import Attached, NextStep, PackageWorkload, Verdict, Workload
@@ -37,8 +36,6 @@ from mcp_server.recorder.replay import TakenCall, captures_in, take_call
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_users_log
 from mcp_server.tools.fault_run import ONE_THREAD
-from mcp_server.tools.requests import run_request
-from mcp_server.worker.protocol import ReplayRequest
 
 Detector = Callable[[DiagnosisState], Iterator[Suspect]]
 
@@ -137,22 +134,12 @@ async def diagnose(
     if log is not None:
         case.log, case.log_source = await read_users_log(log), str(log)
     if isinstance(workload, PackageWorkload):
-        inputs = workload.inputs if isinstance(workload.inputs, Path) else None
-        # Without inputs the package is loaded, but not called.
-        request: ReplayRequest = {
-            "package": str(workload.package),
-            "model_name": workload.model_name,
-            "extra_imports": workload.extra_imports,
-        }
-        if workload.inputs is not None:
-            request.update(cast(ReplayRequest, run_request(workload)))
-        case.call = CallSpec("run", request, workload.package, inputs)
-        if taken is not None:
-            case.call = recorded_call(workload, taken)
+        case.call = recorded_call(workload, taken) if taken is not None else given_call(workload)
     try:
         async with context.sharing_imports():
             import_ahead(case, context)
             await _investigate(case, context)
+            await _investigate_next(case, context)
     except anyio.get_cancelled_exc_class():
         stopped = f"stopped during {', '.join(case.running)}"
         case.decisions.append(stopped)
@@ -166,6 +153,27 @@ async def diagnose(
     if case.unfit is not None:
         raise case.unfit
     return _concluded(case, context)
+
+
+async def _investigate_next(case: DiagnosisState, context: Context) -> None:
+    """Diagnose the call with the change that removed a cause, if it then fails in another way."""
+    best = next(iter(ranked(case.suspects, case)), None)
+    trial, call = another_failure(best, case) if best is not None else None, case.call
+    if trial is None or not trial.intervention.changes or call is None or call.updated:
+        return
+    changed = context.fresh("next") / "inputs.pt"
+    extra = {"changes": trial.intervention.changes, "keep_inputs": str(changed)}
+    with suppress(ProblemError):
+        await run_call(case, context, "changed", extra=extra, record=False)
+    if not changed.exists():
+        return
+    nan = trial.after.failure == "nonfinite"
+    symptom = replace(case.symptom, seen="nan") if nan else case.symptom
+    workload = case.package_call.model_copy(update={"inputs": changed})
+    following = DiagnosisState(workload, budget_s=case.budget_s, clock=case.clock, symptom=symptom)
+    following.call = given_call(workload)
+    await _investigate(following, context)
+    case.following = conclude(detect(following), following, context)
 
 
 def _concluded(case: DiagnosisState, context: Context) -> Verdict:

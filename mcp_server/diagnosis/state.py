@@ -13,7 +13,7 @@ from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.gpus import Clock
-from mcp_server.model import Artifact
+from mcp_server.model import Artifact, Verdict
 from mcp_server.package.prover import Finding
 from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.tools.compare_with_eager import ComparedWithEager
@@ -85,6 +85,7 @@ class DiagnosisState(CallSeen):
     origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
     origin_fix: Intervention | None = None  # the expression at the origin, corrected
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
+    following: Verdict | None = None  # on the call without its first cause, which fails in another way
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)

@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from mcp_server.diagnosis.causes.compiler import as_rounding, is_rounding, may_be_decided
 from mcp_server.diagnosis.causes.out_of_memory import memory_facts, no_use_of_memory
-from mcp_server.diagnosis.components import lines_of, operators_from, own_code, seen
+from mcp_server.diagnosis.components import operators_from, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
     Effect,
     Intervention,
@@ -66,9 +66,9 @@ from mcp_server.model import (
     ScriptWorkload,
     Verdict,
 )
-from mcp_server.plurals import capitalized, counted, listed, was
+from mcp_server.plurals import capitalized, counted, was
 from mcp_server.runtime.context import Context
-from mcp_server.worker.events import ComparedExpected, NodeNonFinite
+from mcp_server.worker.events import ComparedExpected
 
 ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
 
@@ -390,14 +390,11 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
     best, others = order[0], order[1:]
     if outcome == "fault" and case.workload is not None and confidence(best, case) != "proven":
         yield f"Not proven: {_why_not_proven(best, case)}."
-    left = [trial for trial in trials_of(best, case) if trial.proves and trial.effect is Effect.CHANGED]
-    if outcome == "fault" and left and not any(is_cause(each, case) for each in others):
-        failure = left[0].reason or left[0].after.describe()
-        nan = (
-            f"{path} has {counted(leaf.nan, 'NaN value')}. " for path, leaf in case.named_leaves if leaf.nan
-        )
-        also = (next(nan, "") or _made_elsewhere(best, case)) if left[0].after.failure == "nonfinite" else ""
-        yield f"Another failure remains after this change: {failure}. {also}Make it, then diagnose again."
+    left, later = another_failure(best, case), case.following
+    told = any(is_cause(each, case) for each in others) or (later is not None and bool(later.causes))
+    if outcome == "fault" and left is not None and not told:
+        failure = left.reason or left.after.describe()
+        yield f"Another failure remains after this change: {failure}. Make it, then diagnose again."
     yield from _beside_the_call(best, case)
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
     package = case.package
@@ -406,15 +403,6 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
             "The package does not record the lines of the model. To see them, compile it with "
             f"INDUCTOR_PROVENANCE=1, or diagnose the package with its program ({argument('exported')})."
         )
-
-
-def _made_elsewhere(best: Suspect, case: DiagnosisState) -> str:
-    """Say which other lines make NaN or infinity in eager mode."""
-    own = {(each.file, each.line) for each in best.guilty.model_locations}
-    made = (e for e in case.eager_events(NodeNonFinite) if not e.bad_inputs and not e.masked)
-    lines = (line for event in made for line in lines_of(event)[:1] if (line.file, line.line) not in own)
-    places = list(dict.fromkeys(f"{PurePath(line.file).name}:{line.line}" for line in lines))
-    return f"NaN or infinity also arises at {listed(places)}. " if places else ""
 
 
 def _beside_the_call(best: Suspect, case: DiagnosisState) -> Iterator[str]:
@@ -489,7 +477,17 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
         if suspect.harmful and is_cause(suspect, case)
     ]
     first: dict[str, object] = {"model_locations": [], "summary": "", "intervention": None}
-    return [cause.model_copy(update=first) for cause in causes[:1]] + causes[1:]
+    later, found = case.following, []
+    if later is not None and later.causes and later.guilty is not None:
+        told: dict[str, object] = {"summary": later.summary, "intervention": later.intervention}
+        told["model_locations"] = later.guilty.model_locations
+        found = [later.causes[0].model_copy(update=told), *later.causes[1:]]
+    return [cause.model_copy(update=first) for cause in causes[:1]] + causes[1:] + found
+
+
+def another_failure(suspect: Suspect, case: DiagnosisState) -> Trial | None:
+    """Return the trial that removed this cause and left another failure. None if there is none."""
+    return next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.CHANGED), None)
 
 
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:

@@ -201,6 +201,7 @@ class CapturedCall(HoldsOutputs):
     - `headroom`: bytes that the process could still map under the limit `headroom_of`. None if unlimited.
     - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
     - `after`: the calls that had returned, if the `loaders` in use were counted then. 0 if they were not.
+    - `shared`: the inputs that a call of another load had before, each with that call and its input.
     - `began_cpu` and `ended_cpu`: processor seconds of the calling thread until the hook began to look at the
       call, and until it had done so.
     """
@@ -217,6 +218,7 @@ class CapturedCall(HoldsOutputs):
     headroom_of: str = ""
     stack_bytes: int | None = None
     current_device: int | None = None
+    shared: list[tuple[int, int, int]] = Field(default_factory=list)
     outputs: list[Leaf] = Field(default_factory=list)
     after: int = 0
     loaders: int = 0
@@ -249,7 +251,7 @@ class MemoryEvent(Phase):
     `interval` says when it happened. For a constant that the program manages: between its `update` and the
     call. For an input: between the start of the `call` and its end, or the end of every `stream`, or between
     the call that a `graph` recorded and its replay, or between the `earlier` of two calls with that input and
-    the later one. For an `output`: after it was returned. An input freed
+    the later one, which may be of two `packages`. For an `output`: after it was returned. An input freed
     for a `stream` was freed, and memory allocated, before its owner waited for the stream that reads it.
     `call` is None if the event was seen at a failure after the call. `counted` is True if the only sign is a
     count of writes, which all views of a block of memory share.
@@ -257,7 +259,7 @@ class MemoryEvent(Phase):
 
     storage: Literal["input", "constant", "output"]
     act: Literal["written", "moved", "freed", "unmapped", "given"]
-    interval: Literal["update", "call", "stream", "graph", "output", "calls"]
+    interval: Literal["update", "call", "stream", "graph", "output", "calls", "packages"]
     call: int | None = None
     earlier: int | None = None
     load: int | None = None

@@ -241,6 +241,14 @@ def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     return tensor.index_select(dim, line.nonzero().reshape(-1)).contiguous()
 
 
+def _take(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    """Take the values of the tensor at place `size` of another file of inputs."""
+    leaves, place = flatten(read(change.file), None), _size(change)
+    if place >= len(leaves) or leaves[place].shape != tensor.shape:
+        raise Refused("no such tensor in the file", place, "a tensor of shape {}".format(list(tensor.shape)))
+    return strided(leaves[place].to(tensor.device, tensor.dtype), tensor.stride())
+
+
 def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """Set the chosen elements to `value`, or clamp them to [`low`, `high`]; keep the strides."""
     mask = chosen(tensor, change)
@@ -279,6 +287,7 @@ CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "divide": lambda tensor, change: tensor / _number(change.value or 1),
     "resize": _resize,
     "elements": _set_elements,
+    "take": _take,
     "pad": _pad,
     "drop_rows": _drop_rows,
 }

@@ -76,6 +76,7 @@ class Change:
     end: Optional[int] = None
     shape: Optional[tuple[int, ...]] = None
     order: Optional[tuple[int, ...]] = None
+    file: Optional[str] = None
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Change:
@@ -132,15 +133,16 @@ class LoadRequest(Request, total=False):
 class RunRequest(LoadRequest, total=False):
     """`inputs` is a file of torch.save, or specs. Without them the package is only loaded.
 
-    `calls`: how often to call. `changes` (fields of `Change`) alter the inputs. `operators` (`watch` or
-    `repair`) acts on custom operators. `tell_changes` ({index: alignment}) asks for event `changed_inputs`.
-    `expect` (a file), `rtol` and `atol` (None: those of the dtype), and `check` (words of a command) say what
-    the outputs should be.
+    `calls`: how often to call. `changes` (fields of `Change`) alter the inputs; `keep_inputs` is a file
+    for them. `operators` (`watch` or `repair`) acts on custom operators. `tell_changes` ({index: alignment})
+    asks for event `changed_inputs`. `expect` (a file), `rtol` and `atol` (None: those of the dtype), and
+    `check` (words of a command) say what the outputs should be.
     """
 
     inputs: Union[str, list[TensorSpec], None]
     calls: int
     changes: list[dict[str, Any]]
+    keep_inputs: str
     operators: str
     tell_changes: dict[str, int]
     expect: Optional[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from functools import partial
@@ -14,6 +15,7 @@ import torch
 
 from . import events
 from .compare import Limits, compare_all, compare_calls, with_distances
+from .encode import CALL_FORMAT, pack_leaves
 from .inputs import Inputs, apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load_captured, update_package
 from .process import limited, on_stack, synchronize
@@ -50,6 +52,11 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
         report.phase("reading_inputs", step.get("file", ""))
         flat = flatten(inputs_of(step, request), loader.get_call_spec()[0])
         flat = apply(flat, changed.get("changes", ()))
+        if "keep_inputs" in changed:
+            torch.save(
+                {"format": CALL_FORMAT, "leaves": pack_leaves(flat, sys.maxsize), "spec": ""},
+                changed["keep_inputs"],
+            )
         report.event(events.Given(leaf_facts(flat, layout)))
         made = partial(call, partial(loader.run, flat), index, report)
         told = reporting_changes(changed.get("tell_changes", {}), flat, report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,18 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import LOG, by, called, capture, cuda_case, package_case, phase, run, worker_run
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    LOG,
+    by,
+    called,
+    capture,
+    cuda_case,
+    package_case,
+    phase,
+    run,
+    worker_run,
+)
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
@@ -110,6 +122,22 @@ def test_an_input_that_two_calls_share(act: str, events: int, found: int) -> Non
     case.capture = capture(calls=calls, assertions=case.captured.assertions, memory=memory)
     suspects = by("shared_memory.detect_memory_log", case)
     assert [each.guilty.input_index for each in suspects] == [0] * found
+
+
+def test_an_input_that_another_package_wrote(tmp_path: Path, zoo: ZooPackage) -> None:
+    """The package that writes into its input is named; the call with the values before that is the test."""
+    case = package_case(zoo("ranker"), GOOD_IDS)
+    kept = {"thread": 1, "outcome": "ok", "file": str(tmp_path / "inputs-1-1.pt"), "stack": [LINE]}
+    case.capture = capture(calls=[phase(2, load=1, **kept), {**phase(6, load=2, **kept), "number": 3}])
+    case.runs["script"], earlier = run("script", OWN_CHECK), case.calls[0]
+    writer: Any = SimpleNamespace(input=0, call=earlier, place=2, package="tower.pt2")
+    case.writers = [writer]
+    (found,) = (each for each in detect(case) if "tower.pt2" in each.summary)
+    assert (found.category, found.guilty.input_index) == ("input_mismatch", 0)
+    assert found.fix is not None and found.fix.text.startswith("give tower.pt2 a copy")
+    assert found.intervention is not None
+    (change,) = found.intervention.changes
+    assert (change.change, change.size, change.file) == ("take", 2, str(earlier.file))
 
 
 def test_constants_that_are_written_while_a_call_runs() -> None:

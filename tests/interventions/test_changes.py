@@ -145,8 +145,18 @@ OTHERS = st.sampled_from(
         Change("elements", 1, low=0, high=9, where=Where(below=0, above=9), stride=2, offset=1),
         Change("elements", 1, low=-1.5),
         Change("permute", order=(1, 0, 2)),
+        Change("take", 1, size=2, file="/jobs/inputs-7-3.pt"),
     ]
 )
+
+
+def test_an_input_takes_the_values_of_another_call(tmp_path: Path) -> None:
+    """Those of the chosen tensor in the other call's file, in the layout of the input."""
+    file = saved(tmp_path, "earlier.pt", (torch.zeros(3), torch.ones(2, 3)))
+    found = changed(torch.zeros(3, 2).t(), change="take", size=1, file=str(file))
+    assert found.tolist() == [[1.0] * 3] * 2 and found.stride() == (1, 2)
+    with pytest.raises(Refused, match="no such tensor"):
+        changed(torch.zeros(3), change="take", size=1, file=str(file))
 
 
 @given(ELEMENTS | OTHERS)

@@ -78,7 +78,7 @@ MOST_LINES = 3
 def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
     """An input that the call changed, if a check failed although package and program agree."""
     root = case.script_run.root if case.script_run is not None else None
-    changed = written_inputs(case).difference(case.plain_run.left_alone if case.plain_run else [])
+    changed = written_inputs(case.view).difference(case.plain_run.left_alone if case.plain_run else [])
     checked = root is not None and "result_check" in root.family.tags
     if case.view is None or not changed or not checked or not case.equals_eager:
         return
@@ -111,7 +111,7 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
     if case.view is None:
         return {}
     bytes_of = copied_when_misaligned(case.view.wrapper.text)
-    written = written_inputs(case) if bytes_of else ()
+    written = written_inputs(case.view) if bytes_of else ()
     inputs = case.view.wrapper.inputs().items()
     found = {place: bytes_of[b.name] for place, b in inputs if b.name in bytes_of and place in written}
     if case.suspect_call is None:

@@ -9,12 +9,14 @@ from itertools import pairwise
 from mcp_server.diagnosis.components import (
     agreement,
     component,
+    leaf_of,
     name_of,
     seen,
     written_inputs,
     written_storages,
 )
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
+from mcp_server.diagnosis.interventions.input import as_before
 from mcp_server.diagnosis.program_seen import FilledInput
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -30,7 +32,7 @@ def _call_of(event: MemoryEvent, case: DiagnosisState) -> CapturedCall | None:
 
 def _by_others(event: MemoryEvent, case: DiagnosisState) -> bool:
     """Whether something other than the package writes that input."""
-    return event.input not in written_inputs(case)
+    return event.input not in written_inputs(case.view)
 
 
 def _died(event: MemoryEvent, case: DiagnosisState) -> bool:
@@ -71,7 +73,7 @@ def _written_by_calls(case: DiagnosisState) -> set[str]:
     """Constants that the calls themselves change, as buffers of the model; all constants if unknown."""
     if case.view is None or case.package is None:
         return {name for update in case.updates for name in update.constants}
-    storages, buffers = written_storages(case), case.view.wrapper.buffers
+    storages, buffers = written_storages(case.view), case.view.wrapper.buffers
     names = {c.name for c in buffers.values() if c.kind == "constant" and c.storage in storages}
     return {constant.fqn for constant in case.package.constants if constant.name in names}
 
@@ -111,6 +113,7 @@ class _Row:
     holds: Callable[[MemoryEvent, DiagnosisState], bool] = lambda _event, _case: True
     sure: Callable[[DiagnosisState], bool] = lambda _case: True
     more: Callable[[DiagnosisState], Iterable[Evidence]] = lambda _case: ()
+    removal: Callable[[MemoryEvent, DiagnosisState], Intervention | None] = lambda _event, _case: None
 
 
 ROWS = (
@@ -256,8 +259,29 @@ ROWS = (
         sure=lambda case: bool(case.equals_eager),
         more=agreement,
     ),
+    _Row(
+        ("input", "given", "packages"),
+        category="input_mismatch",
+        summary="{writer} changed input {place} ({name}) in place in call {earlier}: its model writes into "
+        "the tensor that it is given, which call {call} reads.",
+        fact="launches of {writer} write the tensor that is input {place} of call {call}",
+        fix="give {writer} a copy (.clone()), or change its model not to write into its input: "
+        "x = x - y, not x -= y",
+        value="changed in place by {writer}",
+        removal=lambda event, case: _as_before(event, case),
+    ),
 )
 MOST_NAMED = 4
+
+
+def _as_before(event: MemoryEvent, case: DiagnosisState) -> Intervention | None:
+    """The call with the input as it was before the package that writes it."""
+    writer = next(each for each in case.writers if each.input == event.input)
+    item = case.compiled_inputs[event.input] if event.input < len(case.compiled_inputs) else None
+    file = writer.call.file
+    if item is None or file is None:
+        return None
+    return as_before(leaf_of(item), f"{writer.package} changed it", (file, writer.place))
 
 
 def _only_one(event: MemoryEvent, case: DiagnosisState) -> bool:
@@ -331,8 +355,24 @@ def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
     tried = case.trials.get(IN_ORDER)
     if tried is not None and tried.effect is Effect.GONE:
         yield _out_of_order(tried.intervention, case)
+    call = case.suspect_call
+    shared = [
+        MemoryEvent(
+            pid=call.pid,
+            n=call.n,
+            storage="input",
+            act="given",
+            interval="packages",
+            call=call.number,
+            earlier=each.call.number,
+            input=each.input,
+        )
+        for each in case.writers
+        if call is not None and case.failed
+    ]
     for row in ROWS:
-        told = (e for e in case.captured.memory if (e.storage, e.act, e.interval) == row.what)
+        every = [*case.captured.memory, *shared]
+        told = (e for e in every if (e.storage, e.act, e.interval) == row.what)
         event = next((each for each in told if row.holds(each, case)), None)
         if event is not None:
             yield _of_row(row, event, case)
@@ -406,10 +446,17 @@ def _taking_turns(case: DiagnosisState) -> int:
     return threads if threads <= turns else 0
 
 
+def _turn(number: int | None, event: MemoryEvent, case: DiagnosisState) -> int:
+    """Return which of the process's calls has that number, which counts loads and updates, too."""
+    return sum(call.pid == event.pid and call.number <= (number or 0) for call in case.calls)
+
+
 def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
     call, names, items = _call_of(event, case) or case.suspect_call, _names(event, case), case.compiled_inputs
     given = [u for u in case.updates if u.n < event.n and names and names[0] in u.constants]
     update = next(reversed(given), None)
+    wrote = (each for each in case.writers if (event.interval, event.input) == ("packages", each.input))
+    writer = next(wrote, None)
     words = {
         "place": event.input,
         "name": name_of(items[event.input]) if event.input < len(items) else f"inputs[{event.input}]",
@@ -419,27 +466,30 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
         "when": "the call" if event.call is not None else "the failed check",
         "how": update.how if update is not None else "load_constants",
         "thread": call.thread_name if call is not None else "",
-        "call": event.call,
-        "earlier": event.earlier,
+        "call": _turn(event.call, event, case),
+        "earlier": _turn(event.earlier, event, case),
+        "writer": writer.package if writer is not None else "",
     }
     # The graph replay or the update comes before the call, the check that rejected an output after.
     first = event.stack[:2] if event.interval == "graph" else update.stack[:1] if update is not None else []
+    first = writer.call.stack[:1] if writer is not None else first
     checks = case.captured.assertions[-1:] if event.storage == "output" else []
     lines = [*first, *(call.stack[:2] if call is not None else []), *(c.stack[0] for c in checks if c.stack)]
     value = row.value.format(**words) if row.value is not None else None
     guilty = component("input", str(words["name"]), lines, value=value, index=event.input)
     if event.storage == "constant":
         guilty = component("constant", names[0], lines, value=value)
-    sure = row.sure(case)
+    sure, removal = row.sure(case), row.removal(event, case)
     return Suspect(
         category=row.category,
         guilty=guilty,
         summary=row.summary.format(**words),
         level=CausalLevel.STATE,
         evidence=(seen("capture", row.fact.format(**words)), *row.more(case)),
-        fix=Fix(text=row.fix, before=row.before, after=row.after),
+        fix=Fix(text=row.fix.format(**words), before=row.before, after=row.after),
         harmful=case.failed,
         weak=row.category == "constants" and not sure,
+        intervention=removal,
         observed=sure,
-        only_in_program=True,
+        only_in_program=removal is None,
     )

@@ -4,6 +4,7 @@
     INPUT: set VALUE [SELECTION]
     INPUT: cast DTYPE | reread DTYPE | move DEVICE | contiguous | own-memory | restride S,S
     INPUT: reshape S,S | reorder D,D | flip DIM | divide NUMBER
+    INPUT: take N FILE (the values of input N of another file)
     INPUT: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
     order N,N,N
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
@@ -127,6 +129,12 @@ def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
         after_code=", ".join(names[place] for place in order),
         spelling=("--change", spell(change, "")),
     )
+
+
+def as_before(leaf: Leaf, what: str, of: tuple[Path, int]) -> Intervention:
+    """Give an input the values of an input of another call: that call's file, and its place in it."""
+    change = Change("take", leaf.input, size=of[1], file=str(of[0]))
+    return _one(leaf, change, f"{leaf.name} as it was before {what}")
 
 
 def changed(leaf: Leaf, change: Change) -> Intervention:
@@ -253,6 +261,7 @@ _VERBS = {
     "reorder": _Verb("reorder", ("order",), "{name} = {name}.permute({order}).contiguous()"),
     "flip": _Verb("flip", ("dim",), "{name} = {name}.flip({dim})"),
     "divide": _Verb("divide", ("value",), "{name} = {name} / {value}"),
+    "take": _Verb("take", ("size", "file"), "{name} = torch.load({file!r})[{size}]"),
     "resize": _Verb(
         *("resize", ("dim", "size")),
         "{name} = {name}.index_select({dim}, torch.arange({size}) % {name}.shape[{dim}])",
@@ -391,6 +400,7 @@ def _integers(word: str) -> tuple[int, ...]:
 # How to parse each field of a change.
 _READ: dict[str, Callable[[str], Any]] = {
     "dtype": lambda word: word.removeprefix("torch."),
+    "file": str,
     "device": str,
     "dim": int,
     "size": int,

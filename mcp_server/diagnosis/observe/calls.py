@@ -88,6 +88,9 @@ class PlainRun(Observation):
         return self.best if case.call is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
+        script = case.script_run
+        if case.symptom.seen is None and script is not None and script.family == "script_says_nan":
+            case.symptom = replace(case.symptom, seen="nan")
         try:
             seen = await run_call(case, context, "plain", extra=case.symptom.request(), record=False)
             # Inputs that the package does not take may well give outputs with a wrong shape.

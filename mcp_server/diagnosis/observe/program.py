@@ -137,6 +137,19 @@ async def _take_from_host(case: DiagnosisState, context: Context, package: Path)
     case.call = recorded_call(call, taken)
 
 
+def given_call(workload: PackageWorkload) -> CallSpec:
+    """The call of a package. Without inputs the package is loaded, but not called."""
+    inputs = workload.inputs if isinstance(workload.inputs, Path) else None
+    request: ReplayRequest = {
+        "package": str(workload.package),
+        "model_name": workload.model_name,
+        "extra_imports": workload.extra_imports,
+    }
+    if workload.inputs is not None:
+        request.update(cast(ReplayRequest, run_request(workload)))
+    return CallSpec("run", request, workload.package, inputs)
+
+
 def recorded_call(package: PackageWorkload, taken: TakenCall) -> CallSpec:
     """The call of a recording, with the weights that the host had given to the package."""
     if taken.inputs is None:

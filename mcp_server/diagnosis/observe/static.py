@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import cast
 
 import anyio.to_thread
 
-from mcp_server.diagnosis.call_seen import CallSpec
+from mcp_server.diagnosis.call_seen import CallSpec, Writer
 from mcp_server.diagnosis.causes.value_constraints import divisor_parts, extreme_parts, failed_divisions
+from mcp_server.diagnosis.components import written_inputs
 from mcp_server.diagnosis.indices import (
     candidates,
     checked_inputs,
@@ -70,8 +72,22 @@ class OpenPackage(Observation):
         try:
             view = await anyio.to_thread.run_sync(view_package, path, model)
             case.package, case.parsed = view.package, view if view.package.wrapper_text else None
+            case.writers = await anyio.to_thread.run_sync(_writers, case)
         except PackageError as error:
             case.package_error = error
+
+
+def _writers(case: DiagnosisState) -> list[Writer]:
+    """The earlier calls of other packages that wrote inputs of the suspect call."""
+    call, found = case.suspect_call, []
+    calls = {each.number: each for each in case.calls if call is not None and each.pid == call.pid}
+    for given, number, at in call.shared if call is not None else ():
+        earlier = calls[number]
+        load = case.captured.load_of(earlier)
+        with contextlib.suppress(PackageError):
+            if load is not None and at in written_inputs(view_package(load.copy_path or load.package, None)):
+                found.append(Writer(given, earlier, at, load.package.name))
+    return found
 
 
 def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:

@@ -307,7 +307,7 @@ class _Changed(Walker):
         super().__init__(walker.view, walker.values)
         self.changed, self.value, self.left = leaf, value, left
 
-    def value_at(self, place: Place | Produced) -> Scalar | None:
+    def value_at(self, place: Place | Produced | Computed) -> Scalar | None:
         self.left[0] -= 1
         if self.left[0] < 0:
             raise UnknownValue("too many elements")

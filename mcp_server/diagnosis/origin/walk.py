@@ -138,16 +138,25 @@ class Walker:
         key = (launch.index, element.parameter, offset, element.line)
         if key not in self._elements:
             self._elements[key] = None  # a store that depends on itself is unknown
-            inner = self.stored(launch, element.parameter, offset, element.line)
-            if inner is not None:
-                self._elements[key] = value_of(inner.term, inner.evaluator)
-            else:
-                place = Place(launch, argument_of(launch, element.parameter), offset)
-                self._elements[key] = self.value_at(place)
+            place = Place(launch, argument_of(launch, element.parameter), offset)
+            try:
+                inner = self.stored(launch, element.parameter, offset, element.line)
+                self._elements[key] = self.value_at(place if inner is None else inner)
+            except AddedUpError:
+                self._elements[key] = self._sum_at(place, element.line)
         return self._elements[key]
 
-    def value_at(self, place: Place | Produced) -> Scalar | None:
-        """Return the element that a launch reads at a place, or that an operator left there."""
+    def _sum_at(self, place: Place, line: int) -> Scalar | None:
+        """Return what a launch added up before a line: what it left there, if nothing is stored below it."""
+        program, parameter = self.program(place.launch), place.argument.name
+        if program is None or program.stores_to(parameter) != program.stores_to(parameter, line):
+            return None
+        return self.value_at(Produced(place.launch, place.argument, place.offset))
+
+    def value_at(self, place: Place | Produced | Computed) -> Scalar | None:
+        """Return the element that a launch reads at a place, computes, or left there."""
+        if isinstance(place, Computed):
+            return value_of(place.term, place.evaluator)
         when: Phase = "after" if isinstance(place, Produced) else "before"
         tensor = self.values.tensor(place.launch.index, place.argument, when)
         return tensor.value_at(place.offset) if tensor else None

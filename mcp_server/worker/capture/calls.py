@@ -237,6 +237,7 @@ class Calls:
             headroom_of=limit,
             stack_bytes=stack_bytes(),
             current_device=current_device(),
+            shared=watched.shared,
             file=path,
             notice=notice,
             began_cpu=began,

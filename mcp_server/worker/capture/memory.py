@@ -99,6 +99,16 @@ class InputMemory(NamedTuple):
     version: int
 
 
+class _Given(NamedTuple):
+    """The last call of a load that had the memory as its input at `place`, and the thread of the call."""
+
+    call: int
+    load: int
+    place: int
+    thread: int
+    memory: InputMemory
+
+
 class _View(NamedTuple):
     """An output that shares memory with an input. `place`: (call, output, input); `version` of the output."""
 
@@ -116,7 +126,7 @@ class Aliases:
     def __init__(self) -> None:
         self.turn = 0
         self.views: deque[_View] = deque(maxlen=MAX_WATCHED_OUTPUTS)
-        self.given: dict[int, tuple[int, int, InputMemory]] = {}  # by address: the last call, its thread
+        self.given: dict[int, _Given] = {}  # by address
         self.told = 0
 
     def inputs(self, leaves: list[torch.Tensor]) -> list[Optional[InputMemory]]:
@@ -128,27 +138,34 @@ class Aliases:
             found.append(InputMemory(address, weakref.ref(owner), version_of(owner)) if watched else None)
         return found
 
-    def again(self, call: int, inputs: list[Optional[InputMemory]]) -> Iterable[tuple[str, int, int]]:
+    def before(self, inputs: list[Optional[InputMemory]]) -> list[tuple[int, _Given]]:
+        """List the inputs that an earlier call was given, each with the last such call."""
+        last = [self.given.get(now.address) if now is not None else None for now in inputs]
+        pairs = enumerate(zip(inputs, last))
+        return [(n, b) for n, (now, b) in pairs if now and b and b.memory.owner() is now.owner()]
+
+    def again(
+        self, call: int, inputs: list[Optional[InputMemory]], load: int = 0
+    ) -> Iterable[tuple[str, int, int]]:
         """Yield (act, input, earlier call) of tensors that an earlier call was given.
 
         `written`: the program has changed it since. `given`: another thread gave the same tensors unchanged.
         """
         thread, same = threading.get_ident(), []
-        for place, now in enumerate(inputs):
-            last = self.given.get(now.address) if now is not None else None
-            if now is None or last is None or last[2].owner() is not now.owner():
-                continue
-            number, by, before = last
-            if now.version == before.version and by != thread:
-                same.append(("given", place, number))
-            elif now.version != before.version and self.told < MOST_GIVEN:
+        for place, earlier in self.before(inputs):
+            now = inputs[place]
+            unchanged = now is not None and now.version == earlier.memory.version
+            if unchanged and earlier.thread != thread:
+                same.append(("given", place, earlier.call))
+            elif not unchanged and self.told < MOST_GIVEN:
                 self.told += 1
-                yield "written", place, number
+                yield "written", place, earlier.call
         if inputs and len(same) == len(inputs):
             yield same[0]
         if len(self.given) > MAX_OUTPUTS:
             self.given.clear()
-        self.given.update({each.address: (call, thread, each) for each in inputs if each is not None})
+        known = ((n, each) for n, each in enumerate(inputs) if each is not None)
+        self.given.update({each.address: _Given(call, load, n, thread, each) for n, each in known})
 
     def returned(self, call: int, inputs: list[Optional[InputMemory]], outputs: Any) -> None:
         """Watch the outputs of a call that are views of its inputs."""
@@ -325,7 +342,8 @@ class Managed:
 class Watched:
     """The memory of the inputs of a call that has begun. `gone` means that some of it cannot be read.
 
-    `versions` and `constants` hold counts of writes, if another thread may write during the call.
+    `versions` and `constants` hold counts of writes, if another thread may write during the call. `shared`
+    lists inputs that a call of another load had before: (input, that call, its input).
     """
 
     gone: bool
@@ -333,6 +351,7 @@ class Watched:
     versions: list[tuple[torch.Tensor, int]]
     constants: tuple[int, dict[str, int]]  # the load, and the counts
     inputs: list[Optional[InputMemory]]
+    shared: list[tuple[int, int, int]]
 
 
 class MemoryLog:
@@ -378,9 +397,11 @@ class MemoryLog:
         versions = [(leaf, version_of(leaf)) for leaf in inputs] if several else []
         constants = load, self.managed.counts(load) if several else {}
         memory = self.aliases.inputs(inputs)
-        for act, place, earlier in self.aliases.again(call, memory):
+        before = self.aliases.before(memory)
+        shared = [(place, each.call, each.place) for place, each in before if each.load != load]
+        for act, place, earlier in self.aliases.again(call, memory, load):
             self.tell("input", act, "calls", call, input=place, earlier=earlier)
-        return Watched(bool(gone), snapshot, versions, constants, memory)
+        return Watched(bool(gone), snapshot, versions, constants, memory, shared)
 
     def returned(self, call: int, watched: Watched, outputs: Any, readable: bool) -> None:
         """Handle the return of `outputs`, whose device is `readable`: report what happened to the inputs."""
