@@ -397,6 +397,8 @@ def _limit(condition: Condition) -> tuple[str, str]:
     side, sign = ("below", "<") if below else ("above", ">")
     if isinstance(good, float):  # the next number of the type says little
         bad = low if below else high
+        if good == 0 != bad:  # the number next to 0 is no limit that anybody means
+            return f"at 0 or {side}", f"{sign}= 0"
         return f"{side} {bad:g}", f"{sign} {bad:g}"
     return f"at {good} or {side}", f"{sign}= {good}"
 

@@ -147,6 +147,7 @@ NOT_SHIPPED = {
     "resize": "A test, not the fix: it drops or repeats rows.",
     "pad": "A test, not the fix: its added rows are arbitrary.",
     "drop_rows": "A test, not the fix: it leaves out rows.",
+    "take": "A test, not the fix: the program itself must keep these values.",
 }
 GENERATED = "This was done in a copy of the generated code. The next compile does not keep it."
 OF_RUN = "This was done only in that run: the operator itself is unchanged."

@@ -284,6 +284,7 @@ CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "reshape": _reshape,
     "reorder": _reorder,
     "flip": lambda tensor, change: tensor.flip(_dimension(tensor, change)),
+    "sort": lambda tensor, change: tensor.sort(_dimension(tensor, change)).values,
     "divide": lambda tensor, change: tensor / _number(change.value or 1),
     "resize": _resize,
     "elements": _set_elements,

@@ -74,9 +74,13 @@ TABLE = torch.arange(6).view(2, 3)
         (TABLE, {"change": "reorder", "order": [1, 0]}, [[0, 3], [1, 4], [2, 5]]),
         (TABLE, {"change": "flip", "dim": 1}, [[2, 1, 0], [5, 4, 3]]),
         (TABLE, {"change": "reread", "dtype": "int32"}, [[0, 0, 1], [0, 2, 0]]),
+        (-TABLE, {"change": "sort", "dim": 0}, [[-3, -4, -5], [0, -1, -2]]),
         (TABLE * 2.0, {"change": "divide", "value": 2}, [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]),
     ],
-    ids=["clamp", "nan", "inf", "not finite", "drop rows", "pad", "cut", "order", "flip", "reread", "divide"],
+    ids=[
+        *("clamp", "nan", "inf", "not finite", "drop rows", "pad", "cut", "order"),
+        *("flip", "reread", "sort", "divide"),
+    ],
 )
 def test_what_a_change_makes(before: torch.Tensor, change: dict[str, Any], after: list[Any]) -> None:
     """A whole-number tensor stays one under a limit that is none, and a transposed one stays transposed."""
@@ -145,6 +149,7 @@ OTHERS = st.sampled_from(
         Change("elements", 1, low=0, high=9, where=Where(below=0, above=9), stride=2, offset=1),
         Change("elements", 1, low=-1.5),
         Change("permute", order=(1, 0, 2)),
+        Change("sort", 1, dim=0),
         Change("take", 1, size=2, file="/jobs/inputs-7-3.pt"),
     ]
 )

@@ -12,6 +12,7 @@ from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
 from mcp_server.diagnosis.components import (
     component,
     first_line,
+    kernel_of,
     leaf_of,
     lines_reading,
     name_of,
@@ -139,13 +140,15 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
-    """An image prepared in another way than the expected outputs' one: prepared so, it gives these."""
+    """An input prepared in another way than the expected outputs' one: prepared so, it gives these."""
     if not case.plain_diverges or case.equals_eager is False:
         return
     if len(case.named_leaves) != len(case.compiled_inputs):
         return
+    searched = _searched(case)
     for item, (_, given) in zip(case.compiled_inputs, case.named_leaves, strict=True):
-        for test, value, fix in _preparations(leaf_of(item), given):
+        prepared = _sorted if item.name in searched else _preparations
+        for test, value, fix in prepared(leaf_of(item), given):
             trial = case.trials.get(test.key)
             if trial is not None and trial.effect is not Effect.GONE:
                 continue
@@ -159,6 +162,25 @@ def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
                 intervention=test,
                 weak=trial is None,
             )
+
+
+def _searched(case: DiagnosisState) -> set[str]:
+    """What is read by launches that search for places in sorted values."""
+    pairs = [(launch, kernel_of(launch, case)) for launch in case.launches]
+    texts = [(launch, kernel.source if kernel is not None else launch.callee) for launch, kernel in pairs]
+    return {name for launch, text in texts if SEARCHES.search(text) for name in launch.reads}
+
+
+SEARCHES = re.compile(r"bucketize|searchsorted")
+
+
+def _sorted(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:
+    """Yield the input in ascending order. If it is sorted, the outputs stay as they are."""
+    if len(given.shape or []) == 1:
+        test = changed(leaf, Change("sort", leaf.input, dim=0))
+        fix = f"{leaf.name} in ascending order"
+        value = "it is not sorted, and a search in it (searchsorted, bucketize) needs that"
+        yield replace(test, what=f"the call with {fix}"), value, f"pass {fix}"
 
 
 def _preparations(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:

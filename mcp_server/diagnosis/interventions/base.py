@@ -42,7 +42,7 @@ class Effect(Enum):
 
 LEAVING_OUT = frozenset({"resize", "pad", "drop_rows"})
 KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align", "reshape", "reorder"})
-SHIPPED = KEEPING | {"permute", "flip", "divide", "reread"}  # changes of a call that can be its fix
+SHIPPED = KEEPING | {"permute", "flip", "sort", "divide", "reread"}  # changes of a call that can be its fix
 
 
 def update_from(file: Path) -> Step:

@@ -3,7 +3,7 @@
     INPUT: clamp LOW HIGH [SELECTION]     - stands for no limit
     INPUT: set VALUE [SELECTION]
     INPUT: cast DTYPE | reread DTYPE | move DEVICE | contiguous | own-memory | restride S,S
-    INPUT: reshape S,S | reorder D,D | flip DIM | divide NUMBER
+    INPUT: reshape S,S | reorder D,D | flip DIM | sort DIM | divide NUMBER
     INPUT: take N FILE (the values of input N of another file)
     INPUT: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
     order N,N,N
@@ -260,6 +260,7 @@ _VERBS = {
     "reshape": _Verb("reshape", ("shape",), "{name} = {name}.reshape({shape})"),
     "reorder": _Verb("reorder", ("order",), "{name} = {name}.permute({order}).contiguous()"),
     "flip": _Verb("flip", ("dim",), "{name} = {name}.flip({dim})"),
+    "sort": _Verb("sort", ("dim",), "{name} = {name}.sort({dim}).values"),
     "divide": _Verb("divide", ("value",), "{name} = {name} / {value}"),
     "take": _Verb("take", ("size", "file"), "{name} = torch.load({file!r})[{size}]"),
     "resize": _Verb(

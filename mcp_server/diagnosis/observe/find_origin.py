@@ -339,7 +339,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
         if above:
             change = Change("elements", leaf.input, high=good, where=Where(above=good))
         part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} replaced by {good}"
-        if isinstance(good, float):  # the next number of the type says little
+        if isinstance(good, float) and good:  # the next number of the type says little
             side, bad = ("below", condition.low) if above else ("above", condition.high)
             nearest = f"the nearest number {side} {bad:g}"
             part = f"the elements of {leaf.name} that are not {side} {bad:g} replaced by {nearest}"

@@ -199,7 +199,7 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar) -> Conditio
         # Use the nearest normal number instead of a denormal one, which `set_flush_denormal` treats as 0.
         normal = math.copysign(tiny, good_value)
         good_value = normal if points.good(ordinal(normal, dtype)) else good_value
-    text = f"{_what(points, (first, rank, last))} for {_where(name, low, high)}"
+    text = f"{_what(points, (first, rank, last))} for {_where(name, low, high, good_value)}"
     if not is_float(dtype):
         text = f"{text} and {shown(points.value(nearest))} for {shown(good_value)}"
     return Condition(text=text, variable=name, low=low, high=high, good=good_value)
@@ -221,7 +221,9 @@ def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
     return "the expression is out of range"
 
 
-def _where(name: str, low: Scalar | None, high: Scalar | None) -> str:
+def _where(name: str, low: Scalar | None, high: Scalar | None, good: Scalar) -> str:
+    if isinstance(good, float) and good == 0 and (low is None) != (high is None):
+        return f"{name} {'<' if low is None else '>'} 0"  # the number next to 0 says little
     if low is None:
         return f"{name} <= {shown(high)}" if high is not None else f"every {name}"
     if high is None:

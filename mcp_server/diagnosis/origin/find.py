@@ -98,8 +98,8 @@ class Fault:
 
     @staticmethod
     def of_first_bad(found: FirstBad) -> Fault | None:
-        """Return the first bad value of `dump_kernel_io`. None if its launch or element is unknown."""
-        if found.launch is None or not found.element.index:
+        """Return the first bad value of `dump_kernel_io`. None if its launch is unknown."""
+        if found.launch is None:
             return None
         when: Phase = "after" if found.kind == "kernel" else "before"
         element = tuple(found.element.index)

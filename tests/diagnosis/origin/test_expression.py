@@ -82,6 +82,7 @@ CONDITIONS: dict[str, tuple[str, Scalar, Interval, str, str]] = {
         *(200, Interval(0, 31), "int64", "is 32 or more for x >= 128 and 31 for 127"),
     ),
     "log": ("std::log(x)", -1.0, FINITE, "float32", "is not finite for x <= 0"),
+    "sqrt": ("std::sqrt(x)", -1.0, FINITE, "float32", "is NaN for x < 0"),
     "exp": ("std::exp(x)", 100.0, FINITE, "float32", "is inf for x >= 88.72284"),
     "wraps far outside": ("x * 4 + 4", 5, Interval(0, 19), "int64", "is 20 or more for x >= 4 and 16 for 3"),
     "not monotone": (
