@@ -11,6 +11,7 @@ from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.indices import candidates
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import WRITTEN, Condition, OffendingElement, Operation, Origin
+from mcp_server.diagnosis.origin.condition import is_next_to_0
 from mcp_server.diagnosis.origin.lines import (
     guarded_lines,
     idiom_of,
@@ -391,6 +392,8 @@ def _without_value(operation: Operation) -> bool:
 def _limit(condition: Condition) -> tuple[str, str]:
     """Return what keeps the expression valid, in words and as a comparison, which may be empty."""
     low, high = condition.low, condition.high
+    if is_next_to_0(low, high):
+        return "different from 0", ""
     if low is not None and high is not None:
         return (f"different from {low:g}" if low == high else f"outside {low:g}..{high:g}"), ""
     below, good = high is None, condition.good

@@ -194,12 +194,12 @@ async def _kept(launches: Sequence[int], case: DiagnosisState, context: Context)
 
 def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:
     """Return the fault with its first element. None if no value is at fault."""
-    if fault.kind != "value" or fault.element:
+    if fault.kind != "value" or fault.element or fault.high is None:
         return fault
     launch = view.wrapper.launches[fault.launch]
     argument = next((each for each in launch.tensors if each.target == fault.buffer), None)
     tensor = values.tensor(fault.launch, argument, fault.when) if argument is not None else None
-    if tensor is None or fault.low is None or fault.high is None:
+    if tensor is None or fault.low is None:
         return None
     for place in range(min(tensor.count, SCANNED)):
         value = tensor.at(place)

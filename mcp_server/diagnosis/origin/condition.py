@@ -221,9 +221,16 @@ def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
     return "the expression is out of range"
 
 
+def is_next_to_0(low: Scalar | None, high: Scalar | None) -> bool:
+    """Whether a range has 0, and otherwise only numbers that are too small for a type's full precision."""
+    return low is not None and high is not None and -TINY_32 < low < 0 < high < TINY_32
+
+
 def _where(name: str, low: Scalar | None, high: Scalar | None, good: Scalar) -> str:
     if isinstance(good, float) and good == 0 and (low is None) != (high is None):
         return f"{name} {'<' if low is None else '>'} 0"  # the number next to 0 says little
+    if is_next_to_0(low, high):
+        return f"{name} = 0"
     if low is None:
         return f"{name} <= {shown(high)}" if high is not None else f"every {name}"
     if high is None:
