@@ -18,7 +18,6 @@ from mcp_server.diagnosis.interventions.input import read_change, spell
 from mcp_server.errors import ProblemError
 from mcp_server.worker import intervene
 from mcp_server.worker.inputs import apply
-from mcp_server.worker.intervene import Search
 from mcp_server.worker.protocol import Change, Where
 from mcp_server.worker.report import Refused
 from tests.conftest import ROOT
@@ -203,9 +202,9 @@ class Call:
         return [flat] if all(flat[place] != 0 for place in self.needed) else None
 
 
-def search(call: Call, size: int = SIZE) -> Search:
+def search(call: Call, size: int = SIZE) -> intervene.Search:
     original = [torch.zeros(2, size // 2), torch.zeros(size)]
-    return Search(original, [torch.ones(2, size // 2), torch.ones(size)], call)
+    return intervene.Search(original, [torch.ones(2, size // 2), torch.ones(size)], call)
 
 
 @settings(max_examples=few(60), deadline=None)
