@@ -3,7 +3,7 @@
 //   host PACKAGE THREADS CALLS [--break HOW]
 //
 // The package is that of examples/ranker.py: ids of users [batch] and of items [batch, 20]. `--break` makes
-// the last thread fail in the middle: index, dtype, freed, uncaught, segv, abort, kill, or hang.
+// the last thread fail in the middle: index, dtype, freed, short, uncaught, segv, abort, kill, or hang.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
@@ -28,6 +28,8 @@ std::vector<at::Tensor> request(int64_t thread, int64_t call, const std::string&
   if (fault == "index") items[3][5] = ITEMS + 24;
   std::vector<int64_t> own(users.data_ptr<int64_t>(), users.data_ptr<int64_t>() + BATCH);
   if (fault == "freed") users = at::from_blob(own.data(), {BATCH}, at::kLong);  // `own` ends here
+  static std::vector<int64_t> half(users.data_ptr<int64_t>(), users.data_ptr<int64_t>() + BATCH / 2);
+  if (fault == "short") users = at::from_blob(half.data(), {BATCH}, at::kLong);
   if (fault == "dtype" || fault == "uncaught") items = items.to(at::kInt);
   return {users, items};
 }

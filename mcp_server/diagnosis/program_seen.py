@@ -239,10 +239,12 @@ class ProgramSeen:
     process: ProcessSeen | None = None
 
     @property
-    def unowned(self) -> int | None:
-        """The input whose memory the host had given up, or never wrote, before the call."""
-        ended = self.taken.on_ended_frame if self.taken is not None else None
-        return self.filled.number if self.filled is not None else ended
+    def unowned(self) -> list[int]:
+        """The inputs whose memory the host had given up, never wrote, or does not have in full."""
+        taken = self.taken
+        found = [self.filled.number if self.filled is not None else None]
+        found += [taken.on_ended_frame, *taken.short] if taken is not None else []
+        return list(dict.fromkeys(number for number in found if number is not None))
 
     @property
     def captured(self) -> Captured:

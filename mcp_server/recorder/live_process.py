@@ -1,7 +1,9 @@
 """Examines a live process: its mapped files, its memory, and where its threads are.
 
 A thread that waits in a system call is read without being touched. A thread that computes says nothing about
-its position, so it is stopped briefly (ptrace), and its registers and stack are copied.
+its position, so it is stopped briefly (ptrace), and its registers and stack are copied. So is one that waits
+for a lock: only its registers say where the frame of code without optimization begins. That system call goes
+on after a stop, unlike some others.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.errors import ProblemError
@@ -71,10 +73,16 @@ def _living(root: Path, pid: int, memory: int) -> Remains:
     def read(address: int, count: int) -> bytes:
         return _mapped(memory, address, count)
 
-    caught = _positions(running[:MOST_STOPPED], read)
+    waiting = {each.number: each for each in known if each.lock}
+    seen = _positions([*running, *waiting][:MOST_STOPPED], read)
+    caught = [each for each in seen if each.state.number not in waiting]
     stopped = {each.state.number for each in caught}
+    there = {(each.state.number, each.state.pc, each.state.sp): each.state.frame for each in seen}
     return Remains(
-        (*known, *(each.state for each in caught)),
+        (
+            *(replace(each, frame=there.get((each.number, each.pc, each.sp))) for each in known),
+            *(each.state for each in caught),
+        ),
         maps,
         lambda at, count: _copied(caught, at, count) or read(at, count),
         tuple(number for number in running if number not in stopped),

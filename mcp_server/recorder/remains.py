@@ -190,7 +190,8 @@ def _text(raw: bytes | str) -> str:
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
 
 
-Death = Literal["stack", "file", "null", "abort", "other"]
+Death = Literal["stack", "file", "null", "abort", "exit", "other"]
+OF_MEMORY = ("stack", "file")  # deaths that are no fault of a call, also inside one
 NEAR_STACK = 1 << 16  # bytes from the stack pointer to an access that missed the stack
 NULL_PAGE = 4096
 _NAMES_INSIDE = re.compile(r"_Z+N?[KL]*(?=\d)")

@@ -18,11 +18,13 @@ from mcp_server.jobs.child import Finished
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
-from mcp_server.package.archive import open_package
+from mcp_server.package.archive import Package, open_package
+from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.plurals import capitalized, counted
 from mcp_server.recorder.core_file import MODE, calls_of_core, is_core
 from mcp_server.recorder.package import build_id_of, library_in
 from mcp_server.recorder.remains import (
+    OF_MEMORY,
     CrashSite,
     crash_site,
     host_lines,
@@ -164,6 +166,18 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
         yield Candidate(recording, newest, why, False)
 
 
+def _misfits(recording: Recording, package: Package) -> Iterator[Candidate]:
+    """Yield the last call that has inputs for which the package was not compiled, if all calls returned."""
+    if recording.crash is not None or any(call.code or call.end_ns is None for call in recording.calls):
+        return
+    for call in reversed(recording.calls):
+        given = [GivenTensor(each.dtype, each.sizes, each.strides, each.device) for each in call.inputs]
+        found = compare_inputs(package.signature, given) if call.total_inputs == len(given) else []
+        if found and found[0].severity == "fatal":
+            yield Candidate(recording, call, f"it returned, but {found[0].sentence}", False)
+            return
+
+
 @dataclass(frozen=True)
 class Replayed:
     """A candidate that was replayed, and how the replay ended."""
@@ -198,6 +212,7 @@ class TakenCall:
     input_at_fault: int | None = None
     made_at: Mapping[int, ModelLocation] = field(default_factory=dict)  # the lines that make inputs
     on_ended_frame: int | None = None  # an input in the stack frame of a function that has returned
+    short: Mapping[int, int] = field(default_factory=dict)  # bytes of blocks shorter than the input
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
@@ -249,6 +264,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         input_at_fault,
         {number: _maker(found[0]) for number, found in enumerate(made) if found},
         _on_ended_frame(call),
+        {n: block for n, block in enumerate(call.blocks) if 0 < block < call.inputs[n].span},
     )
 
 
@@ -272,9 +288,6 @@ def _on_ended_frame(call: RecordedCall) -> int | None:
     return next((n for n, e in enumerate(call.inputs) if 0 < call.host_sp - e.address < TORCH_FRAMES), None)
 
 
-OF_MEMORY = ("stack", "file")  # deaths that are no fault of the call, wherever they happen
-
-
 def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[CrashSite | None, int | None]:
     """Where the host died, and the input with the address of the access; None for a call that died itself."""
     crash = recording.crash
@@ -286,7 +299,10 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
         for number, given in enumerate(each.call.inputs if each.call.end_ns is None else ()):
             if given.address and 0 <= crash.address - given.address < given.span:
                 return replace(site, inside=each.call.thread), number
-    inside = any(each.call.end_ns is None and each.call.thread == crash.thread for each in found)
+    flying = [each.call.thread for each in found if each.call.end_ns is None]
+    inside = crash.thread in flying
+    if recording.exits and flying:
+        return replace(site, death="exit", inside=crash.thread if inside else flying[0]), None
     if inside and site.death not in OF_MEMORY:
         return None, None
     return replace(site, inside=crash.thread if inside else 0), None
@@ -313,10 +329,19 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
         return None
     first = found[0]
     lost = f"{first.number} could not be repeated: {first.missing} was not kept"
-    facts = [lost] if first.call.inputs else []
+    facts = [lost] if first.missing and first.call.inputs else []
     text = f"{capitalized(KILLED)}. No call of the package had failed or was open."
     text += first.model.memory
     return TakenCall(None, None, [], facts, open="" if site else text, site=site, input_at_fault=number)
+
+
+def death_in(folder: Path) -> TakenCall | None:
+    """How a process of a recording died, if that says more than its calls."""
+    for path in recordings_in(folder)[:MOST_READ]:
+        recording = read_recording(path)
+        if recording.crash is not None:
+            return _died(list(candidates(recording)) or [_no_call(recording)])
+    return None
 
 
 DIED_ELSEWHERE = (
@@ -378,7 +403,7 @@ async def candidates_in(folder: Path, workload: PackageWorkload, context: Contex
         except ProblemError as problem:
             unreadable.append(problem)
             continue
-        for candidate in candidates(recording):
+        for candidate in (*_misfits(recording, package), *candidates(recording)):
             known = candidate.model.build_id
             if build_id and known and known != build_id:
                 others.add(f"{Path(candidate.model.path).name} (build {known[:12]})")

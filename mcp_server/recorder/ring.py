@@ -34,6 +34,7 @@ _ENTRY = struct.Struct("<IIQQQIIIIQ")
 _RECORD_MAGIC, _ENTRY_MAGIC = 0xA0710CA2, 0xA0710CE2
 _LINE = 64
 
+ENDED, EXITS = 1, 2
 MODES = ("adaptive", "ints", "full", "redact")
 Kept = Literal["no", "before the call", "at failure"]
 
@@ -91,6 +92,7 @@ class RecordedCall:
     number: int = 0  # among all calls of the model in its process; 0 if unknown
     host_sp: int = 0  # of the host's function that calls the package; 0 if unknown
     sites: tuple[tuple[int, ...], ...] = ()  # of each input: return addresses of at::from_blob, or zeros
+    blocks: tuple[int, ...] = ()  # of each input: the bytes of its block of memory, or 0
 
     @property
     def complete(self) -> bool:
@@ -169,6 +171,7 @@ class Recording:
     calls: tuple[RecordedCall, ...]
     crash: Crash | None = None
     maps: str = ""
+    exits: bool = False  # main had returned, or exit was called
 
     @property
     def alive(self) -> bool:
@@ -222,9 +225,9 @@ def read_recording(path: Path) -> Recording:
     calls += _overwritten(crash_path, entries, {(call.slot, call.sequence) for call in calls})
     calls = [call for call in calls if call.model < len(found)]
     return Recording(
-        path, pid, started, bool(ended), MODES[mode], missed, found,
+        path, pid, started, ended == ENDED, MODES[mode], missed, found,
         tuple(sorted(calls, key=lambda call: call.begin_ns)),
-        entries.crash, entries.maps,
+        entries.crash, entries.maps, ended == EXITS,
     )  # fmt: skip
 
 
@@ -295,7 +298,8 @@ def _call(
     return RecordedCall(
         slot, sequence, thread, model, begin, done, code if done else None, before, after if done else None,
         any(i.device.startswith("cuda") for i in inputs), total, tuple(inputs), addresses, place_in_process,
-        host_sp, tuple(found[n : n + SITES] for n in range(frames, len(found), SITES)),
+        host_sp, tuple(found[n : n + SITES - 1] for n in range(frames, len(found), SITES)),
+        tuple(found[frames + SITES - 1 :: SITES]),
     )  # fmt: skip
 
 

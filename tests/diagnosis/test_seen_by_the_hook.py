@@ -172,7 +172,7 @@ def test_threads_that_share_the_state_of_a_load(
 
 
 def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:
-    """By the script, which names the program, and by the program's own text; two packages name none."""
+    """By the script, which names the program, by the program's own text, or by the folder."""
     (tmp_path / "run.sh").write_text('#!/bin/sh\ncd "$(dirname "$0")" && exec ./host\n')
     (tmp_path / "host").write_bytes(b"\x7fELF\0libtorch.so\0model.pt2\0")
     host = CommandWorkload(argv=["./run.sh"], cwd=tmp_path)
@@ -182,7 +182,7 @@ def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:
     assert named_packages(host) == [tmp_path / "model.pt2"]
     started = CommandWorkload(argv=["./run.sh", "--model=other.pt2"], cwd=tmp_path)
     assert named_packages(started) == [tmp_path / "other.pt2"]
-    both = CommandWorkload(argv=["./run.sh", "model.pt2", "other.pt2"], cwd=tmp_path)
+    both = CommandWorkload(argv=["./run.sh", f"--models={tmp_path}"], cwd=tmp_path)
     assert len(named_packages(both)) == 2
     assert not may_be_a_host(CommandWorkload(argv=["./none.sh"], cwd=tmp_path))
 

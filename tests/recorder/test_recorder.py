@@ -120,11 +120,20 @@ def test_a_host_that_ends_as_it_should_leaves_nothing(host: Path, recorded: Path
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_memory_that_the_host_freed_is_named(host: Path, package: Path) -> None:
-    """The input, the line of at::from_blob, and proof: the host passes if it keeps what it frees."""
-    verdict = answered("diagnose", "--", host, package, "1", "40", "--break", "freed")
-    assert verdict["confidence"] == "proven" and "had freed the memory of input 0" in verdict["summary"]
-    line = next(n for n, text in enumerate(HOST.read_text().splitlines(), 1) if "from_blob(" in text)
+@pytest.mark.parametrize(
+    ("fault", "confidence", "told"),
+    [
+        ("freed", "proven", "had freed the memory of input 0"),
+        *nightly(("short", "likely", "Input 0 (args[0]) is longer than the memory that the host wrote")),
+    ],
+)
+def test_memory_that_the_host_does_not_have_is_named(
+    host: Path, package: Path, fault: str, confidence: str, told: str
+) -> None:
+    """The input, the line of at::from_blob, and if it was freed proof: the host passes if it keeps it."""
+    verdict = answered("diagnose", "--", host, package, "1", "40", "--break", fault)
+    assert verdict["confidence"] == confidence and told in verdict["summary"]
+    line = next(n for n, text in enumerate(HOST.read_text().splitlines(), 1) if f'"{fault}") users' in text)
     assert verdict["guilty"]["model_locations"][0]["line"] == line
 
 
@@ -419,6 +428,10 @@ elif how == "swallowed":
         pass
     for _ in range(4000):
         model(*good)
+elif how == "strided":
+    model(good[0], good[1].t().contiguous().t())
+    model(*good)
+    os.kill(os.getpid(), 9)
 elif how == "updated":
     name = "users.weight"
     model.load_constants({name: torch.zeros(500, 32)}, check_full_update=False)
@@ -528,6 +541,15 @@ def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, tmp_path: Path) -> Non
     assert found["call"]["number"] == 2, "after the first"
 
 
+def test_a_call_that_does_not_fit_is_taken_before_the_last(
+    package: Path, recorded: Path, tmp_path: Path
+) -> None:
+    """Every call returned: the one with other strides than compiled is the one to look at."""
+    assert of_python("strided", recorded, tmp_path / "kept") == -9
+    found = answered("diagnose", package, "--recording", tmp_path / "kept")
+    assert (found["category"], found["call"]["number"]) == ("input_mismatch", 2), found
+
+
 def test_a_call_knows_the_generation_of_its_weights(recorded: Path, tmp_path: Path) -> None:
     """The call after one update says so, and which constants it gave."""
     assert of_python("updated", recorded, tmp_path / "kept") == -9
@@ -538,16 +560,12 @@ def test_a_call_knows_the_generation_of_its_weights(recorded: Path, tmp_path: Pa
     assert not found.models[0].weights_at(0).constants
 
 
-@pytest.mark.parametrize("folder", ["/dev/null", *nightly("/proc/self", "/nowhere/at/all")])
-def test_a_folder_that_cannot_be_used_switches_the_recorder_off(recorded: Path, folder: str) -> None:
-    """The host runs as without a recorder."""
-    assert of_python("", recorded, Path(folder)) == 0
-
-
-def test_a_folder_that_others_may_write_to_is_not_used(recorded: Path, tmp_path: Path) -> None:
-    """Nobody can put a link there that the host would write through."""
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o777)
-    assert of_python("", recorded, shared) == 0
-    assert list(shared.iterdir()) == []
+@pytest.mark.parametrize("folder", ["/dev/null", "shared", *nightly("/proc/self", "/nowhere/at/all")])
+def test_a_folder_that_cannot_be_used_switches_the_recorder_off(
+    recorded: Path, tmp_path: Path, folder: str
+) -> None:
+    """The host runs as without a recorder, also if others may put a link there to write through."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    assert of_python("", recorded, tmp_path / folder) == 0
+    assert list((tmp_path / "shared").iterdir()) == []

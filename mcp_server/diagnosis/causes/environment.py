@@ -18,9 +18,9 @@ from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, WRONG_ARCHITECTURE, CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact, Frame
-from mcp_server.model import Evidence, Fix, ModelLocation, PackageWorkload
+from mcp_server.model import Category, Evidence, Fix, ModelLocation, PackageWorkload
 from mcp_server.plurals import capitalized, quoted
-from mcp_server.recorder.remains import Death
+from mcp_server.recorder.remains import OF_MEMORY, Death
 from mcp_server.tools.machine import defect_problem
 
 
@@ -192,6 +192,8 @@ _FIXES: dict[Death, str] = {
     "null": "check the pointer before that line",
     "abort": "find out why that line ends the process; for a message about the heap, run the host under "
     "AddressSanitizer",
+    "exit": "before main returns or exit is called, join every thread that calls the package: exit destroys "
+    "what they use",
     "other": "run the host under AddressSanitizer: memory there was freed, or never belonged to it",
 }
 
@@ -217,14 +219,20 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
         return
     place = f", at {site.place}" if site.place else ""
     where = "It was in a call of the package" if site.inside else "No call of the package was in that thread"
+    category: Category = "environment" if site.inside else "script_error"
+    if site.death == "exit":
+        category = "concurrency"
+        where = (
+            f"Main had returned, or exit was called, and thread {site.inside} was in a call of the package"
+        )
     yield Suspect(
-        category="environment" if site.inside else "script_error",
+        category=category,
         guilty=component("script", site.place or "the host", lines),
         summary=f"{words}{place}. {where}.",
         level=CausalLevel.SYMPTOM,
         evidence=(seen("note", f"{words}{place}"),),
         fix=Fix(text=_FIXES[site.death]),
-        weak=not site.place,
+        weak=not site.place and site.death not in (*OF_MEMORY, "exit"),
         settle="give a core file of the host, built with -g",
     )
 

@@ -66,7 +66,7 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
         return
     checked = checked_inputs(case)
     bad = [each for each in checked if _outside(each.part, case)]
-    if any(each.part is not None and each.part.input == case.unowned for each in bad):
+    if any(each.part is not None and each.part.input in case.unowned for each in bad):
         return
     if bad:
         more = {each.part: each for each in further_inputs(case) if _outside(each.part, case)}

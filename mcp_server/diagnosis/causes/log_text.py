@@ -202,6 +202,15 @@ def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
     )
 
 
+def _of_invalid_package(root: ErrorFact, case: DiagnosisState) -> str:
+    """Say that a number of inputs in the text is not the package's. Empty if it is, or is unknown."""
+    if root.family.id != "input_count" or case.package is None or not case.package.signature.known:
+        return ""
+    takes = len(case.package.signature.inputs)
+    gone = "the loaded model was destroyed or overwritten when it was called, or it is another package"
+    return "" if root.fields.get("expected") == str(takes) else f" But it takes {takes}: {gone}."
+
+
 def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState) -> Iterator[Suspect]:
     if "script_error" not in root.candidates and raised_by_program(root, source, case):
         yield _own_error(root, source, case)
@@ -227,8 +236,10 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
         place = next(iter(facts.locations), None)
         # A rejection that names nobody proves nobody guilty.
-        proves = guilty.name and not several and case.workload is not None
-        summary = as_sentence(root)
+        invalid = _of_invalid_package(root, case)
+        unread = root.family.id == "input_count" and case.package is None
+        proves = guilty.name and not several and case.workload is not None and not (invalid or unread)
+        summary = f"{as_sentence(root)}{invalid}"
         if alone and not several:
             summary = f"{summary} This is the cause if this error ended the program."
         elif several and not alone:
@@ -243,7 +254,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             fix=Fix(text=action(root, category)) if not several else None,
             refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
             harmful=case.failed,
-            weak=several or survived or refused_alone(root, case),
+            weak=several or survived or bool(invalid) or refused_alone(root, case),
             settle=open_question(case) if alone else "",
             observed=len(root.candidates) == 1,
         )

@@ -23,6 +23,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall, MemoryEvent
 from mcp_server.model import Category, Evidence, Fix
 from mcp_server.plurals import capitalized, counted
+from mcp_server.recorder.replay import TakenCall
 from mcp_server.worker.events import ComparedExpected
 
 
@@ -322,11 +323,15 @@ def removal_of(found: FilledInput) -> Intervention:
 
 
 def detect_unowned(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input in memory that the host had freed or not written."""
-    number, found = case.unowned, case.filled
-    if number is None or number >= len(case.compiled_inputs) or case.taken is None:
-        return
-    item = case.compiled_inputs[number]
+    """Inputs in memory that the host had freed, had not written, or does not have in full."""
+    for number in case.unowned:
+        if number < len(case.compiled_inputs) and case.taken is not None:
+            yield _unowned(number, case.taken, case)
+
+
+def _unowned(number: int, taken: TakenCall, case: DiagnosisState) -> Suspect:
+    item, found = case.compiled_inputs[number], case.filled
+    found = found if found is not None and found.number == number else None
     (text, fix), fact = _ENDED, "its address is below the stack pointer of the function that makes the call"
     value, trial = "in the frame of a function that has returned", None
     if found is not None:
@@ -337,9 +342,12 @@ def detect_unowned(case: DiagnosisState) -> Iterator[Suspect]:
         has = "has" if found.elements == 1 else "have"
         fact = f"in a run with {what} filled with one byte, {value} {has} only this byte"
         trial = removal_of(found)
-    made = case.taken.made_at.get(number)
+    elif number in taken.short:
+        (text, fix), value = _SHORT, f"in a block of {taken.short[number]} bytes"
+        fact = f"it lies {value}, which is less than its sizes say"
+    made = taken.made_at.get(number)
     lines = [*([made] if made is not None else []), *case.call_locations]
-    yield Suspect(
+    return Suspect(
         category="illegal_memory_access",
         guilty=component("input", name_of(item), lines, value=value, index=item.index),
         summary=f"{capitalized(text.format(item.label))}: {fact}.",

@@ -50,7 +50,7 @@ class FillHostMemory(Observation):
         )
         unclear = plain.failure in ("none", "nonfinite") and script.failure != "none"
         short = script.failure == "timeout" or script.finished.wall_s < LONGEST_HOST_S
-        return self.best if short and (garbage or unclear) and case.unowned is None else 0.0
+        return self.best if short and (garbage or unclear) and not case.unowned else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         env = {"GLIBC_TUNABLES": TUNABLES.format(PERTURB)}

@@ -25,7 +25,7 @@ from mcp_server.logs.captured import CapturedAttempts, CapturedCall, CapturedCom
 from mcp_server.logs.text import short_message
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.recorder.package import recording_environment, recordings_of
-from mcp_server.recorder.replay import Candidate, TakenCall, candidates_in, steps_of, take_call
+from mcp_server.recorder.replay import Candidate, TakenCall, candidates_in, death_in, steps_of, take_call
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture
@@ -48,6 +48,9 @@ OUT_OF_SIGHT = (
     "the package is called by the process {}, and the hook is not in it: its inputs cannot be seen. In C++, "
     "at::from_blob copies nothing: its memory must live until the call ends, and a view keeps its strides"
 )
+
+
+NO_RECORDER = "the recorder could not be compiled, so calls in C++ were not kept; it needs gcc or clang"
 
 
 def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, process: str = "") -> RunSeen:
@@ -73,6 +76,8 @@ class CaptureProgram(Observation):
         provenance = {} if PROVENANCE in case.workload.env else {PROVENANCE: "1"}
         case.may_be_a_host = await anyio.to_thread.run_sync(may_be_a_host, case.workload)
         recorder = await recording_environment(context, case.workload.env) if case.may_be_a_host else {}
+        if case.may_be_a_host and not recorder:
+            case.notes.append(NO_RECORDER)
         seen = await capture(
             context,
             case.workload.model_copy(update={"timeout_s": limit.seconds}),
@@ -97,8 +102,11 @@ class CaptureProgram(Observation):
         elif case.may_be_a_host and not seen.loads:
             named = await anyio.to_thread.run_sync(named_packages, case.workload)
             case.host_package = await _suspect_package(case, context, named)
-        if case.host_package is not None:
-            await _take_from_host(case, context, case.host_package)
+        recorded = recordings_of(context)
+        if case.host_package is not None and recorded is not None:
+            await _take_from_host(case, context, case.host_package, recorded)
+        elif recorded is not None:
+            case.taken = await anyio.to_thread.run_sync(death_in, recorded)
         if case.host is not None and case.taken is None:
             case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
 
@@ -122,11 +130,8 @@ def _call_of(package: Path, case: DiagnosisState) -> PackageWorkload:
     )
 
 
-async def _take_from_host(case: DiagnosisState, context: Context, package: Path) -> None:
+async def _take_from_host(case: DiagnosisState, context: Context, package: Path, folder: Path) -> None:
     """Take the failing call of a host in another language from its recording; leave a note if none."""
-    folder = recordings_of(context)
-    if folder is None:
-        return
     call = _call_of(package, case)
     try:
         taken = await take_call(context, folder, call)
@@ -282,13 +287,23 @@ def named_packages(workload: ScriptWorkload | CommandWorkload) -> list[Path]:
     words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
     folders = [workload.cwd or here()]
     # Also as an option value: --model=ranker.pt2.
-    names = [word.rpartition("=")[2] for word in words if word.endswith(".pt2")]
-    if not names and isinstance(workload, CommandWorkload):
+    found = _packages_at([word.rpartition("=")[2] for word in words], folders)
+    if not found and isinstance(workload, CommandWorkload):
         programs = _programs(workload)
         folders += [program.parent for program in programs]
         names = [name.decode() for program in programs for name in PACKAGE_NAME.findall(_content(program))]
-    found = {path.resolve() for name in names for folder in folders if (path := folder / name).is_file()}
+        found = _packages_at(names, folders)
     return sorted(found)
+
+
+def _packages_at(names: Sequence[str], folders: Sequence[Path]) -> set[Path]:
+    """The packages that words name, and those in folders that they name."""
+    found: set[Path] = set()
+    for path in (folder / name for name in names if name for folder in folders):
+        with suppress(OSError):  # a word that is too long for a name
+            files = path.glob("*.pt2") if path.is_dir() else [path]
+            found |= {each.resolve() for each in files if each.suffix == ".pt2" and each.is_file()}
+    return found
 
 
 def put_back(case: DiagnosisState) -> list[str]:

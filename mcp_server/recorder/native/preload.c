@@ -2,17 +2,31 @@
 // AOTInductor, in C++ and in Python, finds the functions of a package.
 #include "recorder.h"
 
+#include <sys/uio.h>
+
 #if defined(__x86_64__) && __has_include("sites.h") // where the host calls at::from_blob
 #define MAKER "_ZN2at11TensorMaker11make_tensorEv" // its first member is the memory
 enum { MADE = 1 << 14 };
 static struct {
   uint64_t data;
-  void *frames[1 + SITES];
+  void *frames[1 + SITES]; // ours, return addresses, and the bytes of its block
 } made[MADE];
 static void *(*real)(void *, const char *);
 
 static uint64_t place_of(uint64_t data) { return (data >> 3) % MADE; }
 static void **made_at(uint64_t data) { return made[place_of(data)].data == data ? made[place_of(data)].frames + 1 : 0; }
+
+// The bytes of the block of glibc's heap that starts at `data`; 0 if none does, by its header and the next one's.
+static void *block_at(uint64_t data) {
+  uint64_t head[2], next[2];
+  struct iovec to = {head, sizeof head}, from = {(void *)(data - 16), sizeof head};
+  if (data % 16 || process_vm_readv(getpid(), &to, 1, &from, 1, 0) != sizeof head) return 0;
+  uint64_t size = head[1] & ~7ull;
+  if (head[1] & 2) return data % 4096 == 16 && size && !(size % 4096) ? (void *)(size - 16) : 0; // mapped by itself
+  to.iov_base = next, from.iov_base = (void *)(data - 16 + size);
+  if (size < 32 || size % 16 || process_vm_readv(getpid(), &to, 1, &from, 1, 0) != sizeof next) return 0;
+  return next[1] & 1 ? (void *)(size - 8) : 0;
+}
 
 __attribute__((visibility("default"))) void *make_tensor(void *result, uint64_t *maker) __asm__(MAKER);
 void *make_tensor(void *result, uint64_t *maker) {
@@ -20,7 +34,8 @@ void *make_tensor(void *result, uint64_t *maker) {
   if (!next) *(void **)&next = real(RTLD_NEXT, MAKER);
   if (!next) *(void **)&next = real(dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD), MAKER);
   made[place_of(*maker)].data = *maker;
-  backtrace(made[place_of(*maker)].frames, 1 + SITES);
+  backtrace(made[place_of(*maker)].frames, SITES);
+  made[place_of(*maker)].frames[SITES] = block_at(*maker);
   sites_of = made_at;
   return next(result, maker);
 }

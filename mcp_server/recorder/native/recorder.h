@@ -45,6 +45,7 @@ enum { VERSION = 3, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 
 enum { RECORD_MAGIC = 0xA0710CA2, ENTRY_MAGIC = 0xA0710CE2 };
 enum { NOT_KEPT, WHOLE, ON_DEVICE = 3 };                // Input.kept; ON_DEVICE: copied when the stream came to it
 enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED, WEIGHTS }; // Entry.kind
+enum { RUNNING, ENDED, EXITS };                            // Header.ended; EXITS: its exit handlers run
 enum { ADAPTIVE, INTEGERS, FULL, REDACTED };            // mode
 
 typedef struct {
@@ -110,7 +111,7 @@ static uint32_t slot_count; // of ours: what the mapped header says may have bee
 static uint64_t slot_bytes;
 static int crash_file = -1, folder_file = -1, mode = ADAPTIVE, hold = 1, pinned, stacks;
 static char ring_name[64], crash_name[64];
-static uint32_t epoch = 1, active, next_slot, closing, watching;
+static uint32_t epoch = 1, active, next_slot, closing, watching, state = RUNNING;
 static uint64_t crash_at, crash_budget;
 static double share = 0.007; // of a call's time that recording may take
 static double mean_ns[MODELS], budget[MODELS];
@@ -205,7 +206,7 @@ static void on_fatal(int number, siginfo_t *about, void *context) {
       return;
   }
   if (!__atomic_exchange_n(&first, 1, __ATOMIC_SEQ_CST)) {
-    if (ring && !header()->ended) {
+    if (ring && header()->ended != ENDED) {
       header()->failures++;
       leave((Entry){.kind = FATAL, .sequence = stack_pointer(context), .tid = thread_id(), .signal = number,
                     .address = about->si_code > 0 ? (uint64_t)about->si_addr : UINT64_MAX}, 0);
@@ -329,10 +330,16 @@ static void open_ring(void) {
   Header *h = (Header *)mapped;
   memcpy(h->magic, "AOTIREC2", 8);
   h->version = VERSION, h->header = HEADER, h->pid = getpid(), h->slots = slot_count, h->slot_bytes = slot_bytes;
-  h->started_ns = started, h->mode = mode;
+  h->started_ns = started, h->mode = mode, h->ended = state;
   for (int i = 0; i < MODELS; i++) mean_ns[i] = 0, budget[i] = 2048;
   crash_at = 0, ring_bytes = bytes;
   __atomic_store_n(&ring, mapped, __ATOMIC_RELEASE);
+}
+
+// Registered at the first call: it runs before the host's own static objects are destroyed.
+static void note_exit(void) {
+  state = EXITS;
+  if (ring) header()->ended = EXITS;
 }
 
 static void start(void) {
@@ -343,6 +350,7 @@ static void start(void) {
   if (!once) {
     once = 1;
     pthread_atfork(0, 0, in_child);
+    atexit(note_exit);
     alternate_stacks = malloc((size_t)MOST_SLOTS * STACK_BYTES);
   }
   if (tried != epoch) {
@@ -475,7 +483,7 @@ static void keep_inputs(const Shim *shim, Record *record, size_t *used, size_t r
 static inline uint32_t check_of(uint64_t sequence, size_t at) { return (uint32_t)(sequence * 2654435761u) ^ (uint32_t)at; }
 
 enum { SITES = 4 };
-static void **(*sites_of)(uint64_t data); // SITES return addresses of at::from_blob
+static void **(*sites_of)(uint64_t data); // return addresses of at::from_blob, and last the bytes of the block
 
 // The stack pointer of the host's innermost function.
 static _Unwind_Reason_Code find_host(struct _Unwind_Context *frame, void *sp) {
@@ -753,7 +761,7 @@ static int stop(const Shim *shim) {
   int alone = unwatch_signals();
   closing = 1;
   if (!ring) return alone;
-  header()->ended = 1;
+  header()->ended = ENDED;
   if (!header()->failures && strcmp(setting("AOTI_RECORDER_KEEP", "0"), "1")) {
     unlinkat(folder_file, ring_name, 0);
     unlinkat(folder_file, crash_name, 0);
