@@ -194,6 +194,40 @@ class Replayed:
 
 
 @dataclass(frozen=True)
+class Overwritten:
+    """An input that two calls share: `call` read it while it was filled for `other`, of another thread."""
+
+    input: int
+    call: RecordedCall
+    other: RecordedCall
+
+
+MOST_PAIRS = 4096  # of calls that ran at the same time
+
+
+def _overwritten(recording: Recording) -> Overwritten | None:
+    """Find memory whose values differ between the beginnings of two calls that ran at the same time."""
+    pairs, running = 0, list[RecordedCall]()
+    for call in recording.calls:
+        running = [each for each in running if each.end_ns is None or each.end_ns > call.begin_ns]
+        for other in running:
+            for number, (then, now) in enumerate(zip(other.inputs, call.inputs, strict=False)):
+                same = then.address and (then.address, then.span) == (now.address, now.span)
+                pairs += 1
+                if same and other.thread != call.thread and _differs(then, now):
+                    return Overwritten(number, other, call)
+        running.append(call)
+        if pairs > MOST_PAIRS:
+            break
+    return None
+
+
+def _differs(then: RecordedInput, now: RecordedInput) -> bool:
+    kept = then.kept == now.kept == "before the call"
+    return kept and then.bytes is not None and now.bytes is not None and then.bytes.read() != now.bytes.read()
+
+
+@dataclass(frozen=True)
 class TakenCall:
     """A call from a recording: the file of its inputs, its number, and the host's lines that make it.
 
@@ -212,6 +246,7 @@ class TakenCall:
     input_at_fault: int | None = None
     made_at: Mapping[int, ModelLocation] = field(default_factory=dict)  # the lines that make inputs
     on_ended_frame: int | None = None  # an input in the stack frame of a function that has returned
+    overwritten: Overwritten | None = None
     short: Mapping[int, int] = field(default_factory=dict)  # bytes of blocks shorter than the input
 
 
@@ -264,6 +299,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         input_at_fault,
         {number: _maker(found[0]) for number, found in enumerate(made) if found},
         _on_ended_frame(call),
+        await anyio.to_thread.run_sync(_overwritten, recording),
         {n: block for n, block in enumerate(call.blocks) if 0 < block < call.inputs[n].span},
     )
 
@@ -547,7 +583,7 @@ def _told(
         yield f"{before}; it was repeated with {those}"
     passed = [each for each in replayed if each.finished.ok and each is not chosen]
     if passed:
-        yield f"{len(passed)} other recorded calls return when they are repeated"
+        yield f"repeated, {counted(len(passed), 'other recorded call')} returned"
     if chosen.finished.ok and call.end_ns is not None and not call.code:
         yield "the call returned in the host, and returns when it is repeated alone"
     elif chosen.finished.ok:

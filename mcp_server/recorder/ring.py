@@ -50,6 +50,11 @@ class Bytes:
     offset: int
     length: int
 
+    def read(self) -> bytes:
+        with self.file.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.length)
+
 
 @dataclass(frozen=True)
 class RecordedInput:

@@ -23,7 +23,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall, MemoryEvent
 from mcp_server.model import Category, Evidence, Fix
 from mcp_server.plurals import capitalized, counted
-from mcp_server.recorder.replay import TakenCall
+from mcp_server.recorder.replay import Overwritten, TakenCall
 from mcp_server.worker.events import ComparedExpected
 
 
@@ -324,9 +324,33 @@ def removal_of(found: FilledInput) -> Intervention:
 
 def detect_unowned(case: DiagnosisState) -> Iterator[Suspect]:
     """Inputs in memory that the host had freed, had not written, or does not have in full."""
+    shared = case.taken.overwritten if case.taken is not None else None
+    if shared is not None and shared.input < len(case.compiled_inputs):
+        yield _overwritten(shared, case)
     for number in case.unowned:
         if number < len(case.compiled_inputs) and case.taken is not None:
             yield _unowned(number, case.taken, case)
+
+
+def _overwritten(shared: Overwritten, case: DiagnosisState) -> Suspect:
+    item = case.compiled_inputs[shared.input]
+    one, other = shared.call, shared.other
+    fact = (
+        f"call {one.number} of thread {one.thread} and call {other.number} of thread {other.thread} ran at "
+        "the same time with the same memory, which had other values when the second began"
+    )
+    return Suspect(
+        category="concurrency",
+        guilty=component("input", name_of(item), case.call_locations, index=item.index),
+        summary=f"{capitalized(item.label)} was filled for another request while a call read it: {fact}.",
+        level=CausalLevel.STATE,
+        evidence=(seen("capture", fact),),
+        fix=Fix(
+            text="give each thread a buffer of its own, or hold a lock from the write to the end of the call"
+        ),
+        harmful=case.failed,
+        observed=item.index not in written_inputs(case),
+    )
 
 
 def _unowned(number: int, taken: TakenCall, case: DiagnosisState) -> Suspect:

@@ -102,9 +102,7 @@ def _fills_of(call: RecordedCall) -> Iterator[FilledInput]:
     for number, given in enumerate(call.inputs):
         if given.bytes is None or not given.span:
             continue
-        with given.bytes.file.open("rb") as file:
-            file.seek(given.bytes.offset)
-            values = file.read(given.span)
+        values = given.bytes.read()
         laid_out = list(zip(given.sizes, given.strides, strict=True))
         size = given.span // (1 + sum((length - 1) * stride for length, stride in laid_out))
         for memory, byte in FILLS.items():

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +26,15 @@ from mcp_server.logs.captured import CapturedAttempts, CapturedCall, CapturedCom
 from mcp_server.logs.text import short_message
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.recorder.package import recording_environment, recordings_of
-from mcp_server.recorder.replay import Candidate, TakenCall, candidates_in, death_in, steps_of, take_call
+from mcp_server.recorder.replay import (
+    KILLED,
+    Candidate,
+    TakenCall,
+    candidates_in,
+    death_in,
+    steps_of,
+    take_call,
+)
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture
@@ -138,6 +147,8 @@ async def _take_from_host(case: DiagnosisState, context: Context, package: Path,
     except ProblemError as problem:
         case.notes.append(str(problem))
         return
+    if case.failure_of("script") == "timeout":  # that was our own limit
+        taken = replace(taken, facts=[each for each in taken.facts if each != KILLED])
     case.taken = taken
     case.call = recorded_call(call, taken)
 
