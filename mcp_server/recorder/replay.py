@@ -367,7 +367,7 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
     lost = f"{first.number} could not be repeated: {first.missing} was not kept"
     facts = [lost] if first.missing and first.call.inputs else []
     text = f"{capitalized(KILLED)}. No call of the package had failed or was open."
-    text += first.model.memory
+    text += f" {capitalized(first.model.memory)}." if first.model.memory else ""
     return TakenCall(None, None, [], facts, open="" if site else text, site=site, input_at_fault=number)
 
 
@@ -570,6 +570,8 @@ def _told(
     recording = candidate.recording
     if _was_killed(recording):
         yield KILLED
+    if candidate.model.memory:
+        yield candidate.model.memory
     if after:
         before = (
             f"the host had updated or swapped the weights {counted(call.generation, 'time')} before the call"

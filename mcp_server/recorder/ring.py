@@ -130,13 +130,13 @@ class RecordedModel:
 
     @property
     def memory(self) -> str:
-        """A sentence on how much the memory of the process grew; empty if it was not seen to grow."""
+        """How much the memory of the process grew, in words; empty if it was not seen to grow."""
         if self.memory_last < 1.5 * self.memory_before or not self.memory_before:
             return ""
         first, last = (f"{each / 2**20:.0f} MiB" for each in (self.memory_before, self.memory_last))
         return (
-            f" Between call {LOOK} and one of the last of {self.calls} calls, the memory of the process grew "
-            f"from {first} to {last}: look for tensors that the host keeps."
+            f"between call {LOOK} and one of the last of {self.calls} calls, the memory of the process grew "
+            f"from {first} to {last}: look for tensors that the host keeps"
         )
 
     def weights_at(self, generation: int) -> RecordedWeights:
