@@ -18,7 +18,7 @@ from mcp_server.cost.call import Built, diagnose_call
 from mcp_server.cost.signals import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.diagnosis.causes.wrong_output import LOAD_ONCE, loaded_often
 from mcp_server.diagnosis.kept_files import with_subject
-from mcp_server.diagnosis.observe.program import suspect_call
+from mcp_server.diagnosis.observe.program import PROVENANCE, suspect_call
 from mcp_server.errors import ProblemError, argument
 from mcp_server.logs.captured import CapturedCall, CapturedLoad
 from mcp_server.model import (
@@ -387,7 +387,7 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
         return _Subject(None, workload.exported)
     if not isinstance(workload, ScriptWorkload):
         raise _without_package()
-    seen = await capture(context, workload)
+    seen = await capture(context, workload, env={PROVENANCE: workload.env.get(PROVENANCE, "1")})
     call, builds = suspect_call(seen), [each for each in seen.compiles if each.exported]
     package = None
     if call is not None and call.inputs is not None:

@@ -114,6 +114,7 @@ MANY = 48  # launches of one operator, whose work one launch can do
 _NO_VECTORS = "INVALID_VEC_ISA"
 _SORTS = re.compile(r"_(?:sort|argsort|sort_stable|topk|kthvalue)(?:_|$)")
 _PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")
+_BATCHED = re.compile(r"_(?:bmm|baddbmm)(?:_|$)")
 _ONE_HOT = re.compile(r"_(?:one_hot|arange_eq|scatter)(?:_|$)")
 _FUSED = re.compile(r"(?<=_)[a-z]+(?=_)")  # the operators in the name of a kernel, cpp_fused_clone_permute_0
 _MOVES = frozenset({"clone", "permute", "transpose", "view", "unsafe", "copy", "contiguous", "t"})
@@ -229,6 +230,15 @@ def _without_vectors(view: PackageView) -> list[Launch]:
     return [each for each in view.wrapper.launches if each.kind == "cpp"] if is_plain else []
 
 
+def _attention_in_steps(view: PackageView) -> list[Launch]:
+    """A softmax between two batched products, which writes and reads the scores of all pairs."""
+    launches = view.wrapper.launches
+    products = [each.index for each in launches if _BATCHED.search(each.callee)]
+    first, last = min(products, default=0), max(products, default=0)
+    found = [each for each in launches if "softmax" in each.kernel and first < each.index < last]
+    return [each for each in launches if found and (each in found or each.index in products)]
+
+
 def _one_hot_products(view: PackageView) -> list[Launch]:
     """Products, if a kernel before them may make a one-hot matrix."""
     made = any(_ONE_HOT.search(each.kernel) for each in view.wrapper.launches if each.kind == "cpp")
@@ -321,6 +331,14 @@ SIGNALS = (
         "take the rows by their numbers: the product multiplies almost only zeros",
         "torch.nn.functional.embedding(index, weight)  # weight[index]",
         change="looked_up",
+        certain=False,
+    ),
+    Signal(
+        "one attention operator",
+        "attention computed in several steps",
+        _attention_in_steps,
+        "compute it with one operator, which keeps no scores of all pairs (is_causal=True for a causal mask)",
+        "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
         certain=False,
     ),
     Signal(
