@@ -349,7 +349,7 @@ def _overwritten(shared: Overwritten, case: DiagnosisState) -> Suspect:
             text="give each thread a buffer of its own, or hold a lock from the write to the end of the call"
         ),
         harmful=case.failed,
-        observed=item.index not in written_inputs(case),
+        observed=item.index not in written_inputs(case.view),
     )
 
 
