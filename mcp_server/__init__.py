@@ -1,8 +1,8 @@
 """aoti-debug: diagnoses AOTInductor failures by running the workload. Its version, and the releases of torch.
 
-The supported releases are defined only here. Every tool is tried with packages and programs of these releases
-(`python -m tests.releases`). A comment such as "torch 2.8-2.15" elsewhere is not a second copy: it says in
-which releases a fact was read or measured.
+The supported releases are defined only here. Every tool is tried with packages and programs of these
+releases (`python -m benchmarks.releases`). A comment such as "torch 2.8-2.15" elsewhere is not a second copy:
+it says in which releases a fact was read or measured.
 """
 
 from __future__ import annotations

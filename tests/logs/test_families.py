@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.releases.checks import EXPECTED
 from mcp_server.logs.details import literals, look
 from mcp_server.logs.families import FAMILIES, Family, Rank, find_family
 from mcp_server.logs.log import read_log_file
@@ -21,7 +22,6 @@ from mcp_server.logs.text import read_line
 from mcp_server.model import FAILURES
 from tests.logs.support import read
 from tests.recorded import RECORDINGS
-from tests.releases.checks import EXPECTED
 from tests.zoo.names import nightly
 
 # The table of error families.

@@ -134,7 +134,7 @@ def read(name: str) -> str:
 
 
 def test_a_journal_written_with_another_torch_reads_the_same() -> None:
-    """The `branch` of the zoo, recorded by tests.releases: the launches of the side taken, each
+    """The `branch` of the zoo, recorded by benchmarks.releases: the launches of the side taken, each
     tensor described although torch 2.8 has no function that tells whether it is defined."""
     journal = read_journal(read("branch.torch-2.8.jsonl").splitlines())
     assert journal.cut_lines == 0 and journal.ending.how == "returned"

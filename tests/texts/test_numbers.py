@@ -11,10 +11,10 @@ from statistics import median
 import pytest
 
 from benchmarks import kept
+from benchmarks.releases.report import MARKED, PAGE, Area, Tried, failures, keep, section, table
+from benchmarks.releases.report import kept as kept_releases
 from mcp_server import FIRST, LAST, is_supported, release_text
 from tests.conftest import ROOT
-from tests.releases.report import MARKED, PAGE, Area, Tried, failures, keep, section, table
-from tests.releases.report import kept as kept_releases
 from tests.support.guides import PAGES
 
 if sys.version_info >= (3, 11):
@@ -309,7 +309,7 @@ def test_which_versions_are_supported(version: str, supported: bool) -> None:
 
 
 def test_the_readme_says_what_was_kept() -> None:
-    """`python -m tests.releases --table` would change nothing."""
+    """`python -m benchmarks.releases --table` would change nothing."""
     found = MARKED.search(PAGE.read_text())
     assert found is not None and found[0] == section()
 

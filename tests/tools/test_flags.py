@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.releases.flags import Flags
+from benchmarks.releases.trial import Release
 from mcp_server.errors import ProblemError
 from mcp_server.flags import FLAGS, find, select
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from tests.conftest import CACHE, ZooPackage
-from tests.releases.flags import Flags
-from tests.releases.trial import Release
 from tests.support.tools import tool
 from tests.zoo.names import thorough
 

@@ -1,4 +1,4 @@
-"""Tries the product with another torch: `python -m tests.releases PYTHON [--only AREA…]`.
+"""Tries the product with another torch: `python -m benchmarks.releases PYTHON [--only AREA…]`.
 
 Compiles the zoo with the torch of PYTHON, reads, rebuilds and runs it, takes every kind of step, diagnoses
 bad calls and failing programs, provokes every error of `provoke`, and compares the flag table. Prints a line
@@ -23,10 +23,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.releases.checks import Steps, Texts, scripts
-from tests.releases.flags import Flags
-from tests.releases.report import AREAS, MARKED, PAGE, Area, Tried, keep, section
-from tests.releases.trial import Outcome, Packages, Release, Trials
+from benchmarks.releases.checks import Steps, Texts, scripts
+from benchmarks.releases.flags import Flags
+from benchmarks.releases.report import AREAS, MARKED, PAGE, Area, Tried, keep, section
+from benchmarks.releases.trial import Outcome, Packages, Release, Trials
 
 
 def trials(release: Release, area: str) -> Trials:

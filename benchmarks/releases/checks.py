@@ -11,11 +11,11 @@ import anyio
 from benchmarks.corpus.answers import PROGRAMS, Answer
 from benchmarks.corpus.judge import judge
 from benchmarks.corpus.validate import select
+from benchmarks.releases.trial import Outcome, Release, Trials
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.logs.log import read_log_file
 from mcp_server.model import ScriptWorkload
 from mcp_server.tools.locate_fault import locate_fault
-from tests.releases.trial import Outcome, Release, Trials
 from tests.support.tools import asked
 
 DIAGNOSED = (
@@ -162,7 +162,7 @@ class Texts:
         log = self.directory / f"{kind}.log"
         if not log.exists():
             self.release.build()
-            argv = ("-m", "tests.releases.provoke", str(self.release.zoo), str(self.directory))
+            argv = ("-m", "benchmarks.releases.provoke", str(self.release.zoo), str(self.directory))
             done = self.release.child(*argv)
             assert log.exists(), done.stderr[-400:]
         wanted, _ = EXPECTED[kind]

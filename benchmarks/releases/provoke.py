@@ -1,4 +1,4 @@
-"""Makes a release print its errors: `python -m tests.releases.provoke ZOO OUT [KIND…]`, with a torch to try.
+"""Makes a torch print its errors: `python -m benchmarks.releases.provoke ZOO OUT [KIND…]`.
 
 Writes `OUT/KIND.log` for each kind of fault. Imports torch once and forks for each; needs Python 3.9 and
 nothing of the product.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 
+from benchmarks.releases.trial import Outcome, Release, Trials
 from mcp_server.flags import FLAGS, Flag
-from tests.releases.trial import Outcome, Release, Trials
 
 _ASK = """
 import json, operator, sys
