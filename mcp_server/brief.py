@@ -97,6 +97,9 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     yield Line("text", _bounded(what_happened(verdict)))
     if eager_in_words(verdict):
         yield Line("text", eager_in_words(verdict))
+    proven = verdict.outcome == "fault" and verdict.confidence == "proven"
+    if verdict.outcome != "no_fault" and not proven:
+        yield from _labelled("Observed", _observed(verdict))
     yield from _where(verdict)
     if verdict.fix:
         yield from _fix(verdict.fix)
@@ -105,19 +108,20 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     for cause in verdict.causes[1:]:
         same = verdict.intervention is not None and cause.intervention == verdict.intervention
         yield Line("label", _bounded(cause.summary), "Also" if same else "Then fix")
-    proven = verdict.outcome == "fault" and verdict.confidence == "proven"
-    if verdict.outcome != "no_fault" and not proven:
-        told = verdict.summary.lower()
-        untold = (each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told)
-        facts = dict.fromkeys(_TIMES.sub("", fact) for fact in untold)
-        # Several runs may have had the same error text: only the longest is shown.
-        whole = [text for text in facts if not any(text in other and text != other for other in facts)]
-        yield from _labelled("Observed", whole[:MOST_KNOWN])
     cleared = [f"{each.hypothesis.rstrip('.')}: {each.by}" for each in verdict.bystanders[:MOST_CLEARED]]
     yield from _labelled("Cleared", cleared)
     yield from _labelled("Note", verdict.remarks)
     yield from _next(verdict, in_shell, proven)
     yield from _more(verdict, in_shell)
+
+
+def _observed(verdict: Verdict) -> list[str]:
+    """Return the facts that the summary does not tell. Of similar error texts, only the longest is shown."""
+    told = verdict.summary.lower()
+    untold = (each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told)
+    facts = dict.fromkeys(_TIMES.sub("", fact) for fact in untold)
+    whole = [text for text in facts if not any(text in other and text != other for other in facts)]
+    return whole[:MOST_KNOWN]
 
 
 def title_of(verdict: Verdict) -> str:
@@ -193,11 +197,15 @@ def _fix(fix: Fix) -> Iterator[Line]:
     lines = (before or "").splitlines()
     for line in [*lines[:MOST_REMOVED], *(["..."] if len(lines) > MOST_REMOVED else [])]:
         yield Line("removed", _bounded(line))
-    added = (fix.after or "").splitlines()[:MOST_ADDED]
-    for line in added:
+    for line in (fix.after or "").splitlines()[:MOST_ADDED]:
         yield Line("added", _bounded(line))
-    if any("args[" in line for line in added):
-        yield Line("label", OF_CALL)
+    if note := note_on_arguments(fix):
+        yield Line("label", note)
+
+
+def note_on_arguments(fix: Fix) -> str:
+    """Return what `args[N]` means, for a fix whose code names an argument so. Empty for others."""
+    return OF_CALL if "args[" in (fix.after or "") else ""
 
 
 def confirmation(run: Confirmed) -> list[str]:

@@ -268,6 +268,8 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
     yield plain(verdict.summary)
     if verdict.call and verdict.call.of > 1:
         yield plain(f"This was call {verdict.call.number} of {verdict.call.of}.")
+    if eager := brief.eager_in_words(verdict):
+        yield plain(eager)
     if verdict.guilty or verdict.crashing:
         yield Text()
     if verdict.guilty:
@@ -355,6 +357,8 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
     for text, mark, style in ((fix.before, "-", "red"), (fix.after, "+", "green")):
         for line in (text or "").splitlines():
             yield indented(f"{mark} {line}", style, by=4)
+    if note := brief.note_on_arguments(fix):
+        yield indented(note)
 
 
 def check_name(decision: str) -> str:

@@ -17,12 +17,13 @@ from mcp_server import __version__
 from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
 from mcp_server.cli.parameters import Sectioned, arguments_of, parameter, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, here
 from mcp_server.jobs.store import write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import HANDLE, READS, CheckArguments, DiagnoseArguments, Operation
 from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name, in_shell_words
 from mcp_server.operations.work import open_store
+from mcp_server.operations.workload import check_program
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
     PAGE_FILE,
@@ -159,7 +160,8 @@ def run_diagnose(given: Given) -> int:
             what = "--resume cannot be combined with another target"
             raise ProblemError(what, value=resume, allowed="--resume alone")
         if not HANDLE.fullmatch(resume):
-            raise ProblemError("not a job handle", value=resume, allowed="job_ and 8 hexadecimal digits")
+            allowed = "the handle that a stopped diagnosis printed, such as job_1a2b3c4d"
+            raise ProblemError("not a job handle", value=resume, allowed=allowed)
         given["log"] = resume  # as in the tool's arguments
     arguments = arguments_of(DiagnoseArguments, given)
     assert isinstance(arguments, DiagnoseArguments)
@@ -192,6 +194,8 @@ def run_record(given: Given) -> int:
             allowed = "aoti-debug record model.pt2, or aoti-debug record --preload -- ./host model.pt2"
             raise ProblemError("give one package", value=" ".join(words) or None, allowed=allowed)
         return run_operation(operation, {**given, "package": words[0]})
+    if words:
+        check_program(words, {}, here())  # before the recorder is compiled
     made = carried_out(operation, arguments_of(operation.arguments, {**given, "package": ""}))
     if not words:
         print_result(made, given["as_json"])
@@ -441,7 +445,7 @@ def sweep(
 
 
 def exit_of(found: Sweep) -> Exit:
-    """Return the code of the worst case: lost or refused, then a fault, then an open question."""
+    """Return 2 if any case gave no verdict, else 1 if any has a fault, else 3 if any is open, else 0."""
     codes = {OF_OUTCOME[case.verdict.outcome] if case.verdict else Exit.PROBLEM for case in found.cases}
     return next((code for code in (Exit.PROBLEM, Exit.FAULT, Exit.INCONCLUSIVE) if code in codes), Exit.OK)
 

@@ -87,7 +87,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code. A tool's name as the server spells it works, too."""
     from mcp_server.cli.app import app
-    from mcp_server.cli.parameters import ClickException, explained
+    from mcp_server.cli.parameters import ClickException, corrected, explained
     from mcp_server.jobs.store import cause
     from mcp_server.server.standard_streams import printing
 
@@ -110,8 +110,7 @@ def run(arguments: list[str]) -> int:
         with printing():
             pass
     except ProblemError as problem:
-        if problem.allowed and not problem.next_call:
-            problem.next_call = f"aoti-debug {words[0]} --help"
+        problem.next_call = problem.next_call or corrected(problem.what, words)
         return _explained(problem)
     except OSError as error:
         return _explained(ProblemError(f"it could not be done: {cause(error)}", value=error.filename))

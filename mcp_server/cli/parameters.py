@@ -252,17 +252,17 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
 # Typer contains click or comes beside it, depending on its version.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 ClickException: type[Exception] = UsageError.__bases__[0]
-_NO_NUMBER = re.compile(r"Invalid value for '(--[\w-]+)'.*valid (?:number|integer).*")
+_NO_NUMBER = re.compile(r"Invalid value for '(--[\w-]+)'.*valid (number|float|integer).*")
+_MEANT = re.compile(r"[Dd]id you mean '?(?P<meant>[^'?]+)")
 LIKE = 0.75  # difflib ratio: --symptm is like --symptom, --batch is like no option of ours
 
 
 def explained(error: Any, words: Sequence[str]) -> ProblemError:
     """Return the problem that click found in the command line `words`."""
     context = getattr(error, "ctx", None)
-    help_of = f"{context.command_path} --help" if context is not None else "aoti-debug --help"
-    option = getattr(error, "option_name", None)
+    option, wrong = getattr(error, "option_name", None), getattr(error, "param", None)
     if type(error).__name__ == "NoSuchOption" and context is not None:
-        return _no_such_option(str(option), context, words, help_of)
+        return _no_such_option(str(option), context, words)
     said = error.format_message().strip().rstrip(".")
     if context is not None and context.info_name == "explain-error" and "extra argument" in said:
         text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
@@ -270,22 +270,42 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
         what = "give the text of an error with --text, or a file with --log"
         line = shlex.join(["aoti-debug", "explain-error", option, text])
         return ProblemError(what, value=text, next_call=line)
-    said = _NO_NUMBER.sub(r"\1 must be a number", said)
-    allowed = getattr(getattr(error, "param", None), "help", None) or ""
-    return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed, next_call=help_of)
+    if number := _NO_NUMBER.fullmatch(said):
+        name, kind = number.groups()
+        more = "; repeat the option for more" if getattr(wrong, "multiple", False) else ""
+        allowed = f"a {'whole number' if kind == 'integer' else 'number'}, such as {name} 3{more}"
+        value = next((value for before, value in itertools.pairwise(words) if before == name), None)
+        return ProblemError(f"{name} must be a number", value=value, allowed=allowed)
+    command = getattr(context, "command", None)
+    examples = [line.strip() for line in (getattr(command, "epilog", None) or "").splitlines()[2:]]
+    allowed = getattr(wrong, "help", None) or ""
+    example = examples[0] if examples and said.startswith("Missing") else ""
+    return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed, next_call=example)
 
 
-def _no_such_option(option: str, context: Any, words: Sequence[str], help_of: str) -> ProblemError:
+def corrected(what: str, words: Sequence[str]) -> str:
+    """Return the command line with the spelling that a `did you mean` suggests. Empty if unsure."""
+    meant = _MEANT.search(what)
+    names = [word.rpartition("/")[2] for word in words]  # a suggested file is in the same folder
+    close = difflib.get_close_matches(meant["meant"], names, 1) if meant else []
+    if meant is None or not close or close[0] == meant["meant"]:
+        return ""
+    at = names.index(close[0])
+    right = words[at].removesuffix(close[0]) + meant["meant"]
+    return shlex.join(["aoti-debug", *words[:at], right, *words[at + 1 :]])
+
+
+def _no_such_option(option: str, context: Any, words: Sequence[str]) -> ProblemError:
     """Explain an unknown option, which is most often an option of the script without `--` before it."""
     what = f"no such option: {option}"
     parameters = context.command.params
     known = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
     close = difflib.get_close_matches(option, [name for name in known if name.startswith("-")], 1, LIKE)
     if close:
-        return ProblemError(f"{what} (did you mean {close[0]}?)", next_call=help_of)
+        return ProblemError(f"{what} (did you mean {close[0]}?)")
     takes_words = any(parameter.name == "rest" for parameter in parameters)
     at = next((number for number, word in enumerate(words) if word.split("=")[0] == option), 0)
     if takes_words and at > 1 and not words[1].startswith("-") and not words[1].endswith(".pt2"):
         line = shlex.join(["aoti-debug", *words[:at], "--", *words[at:]])
         return ProblemError(what, allowed="-- before the options of the script", next_call=line)
-    return ProblemError(what, next_call=help_of)
+    return ProblemError(what, next_call=f"{context.command_path} --help lists the options")

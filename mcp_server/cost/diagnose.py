@@ -18,6 +18,7 @@ from mcp_server.cost.call import Built, diagnose_call
 from mcp_server.cost.signals import ISA_OK, LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.diagnosis.causes.wrong_output import LOAD_ONCE, loaded_often
 from mcp_server.diagnosis.kept_files import with_subject
+from mcp_server.diagnosis.next_steps import workload_arguments
 from mcp_server.diagnosis.observe.program import PROVENANCE, suspect_call
 from mcp_server.errors import ProblemError, argument
 from mcp_server.logs.captured import CapturedCall, CapturedLoad
@@ -28,6 +29,7 @@ from mcp_server.model import (
     ExportedWorkload,
     Fix,
     ModelLocation,
+    NextStep,
     PackageWorkload,
     ScriptWorkload,
     Verdict,
@@ -290,7 +292,7 @@ async def _largest_cost(
             )
         empty = subject.seen is not None and any(each.empty_cache for each in subject.seen.compiles)
         given = subject.package if subject.package is not None else workload
-        return await diagnose_build(
+        found = await diagnose_build(
             context,
             workload,
             subject.program,
@@ -299,6 +301,12 @@ async def _largest_cost(
             empty_cache=empty,
             imports=getattr(given, "extra_imports", ()),
         )
+        limit = min(86_400.0, 4 * budget_s)
+        more = {**workload_arguments(workload), "symptom": symptom, "budget_s": limit, "timeout_s": limit}
+        why = "measure again after the change, or with more time"
+        step = NextStep(why=why, tool="diagnose", arguments=more)
+        settled = found.confidence == "proven" or found.outcome == "no_fault"
+        return found if settled else found.model_copy(update={"next_steps": [step]})
     if subject.package is None:
         raise _without_package()
     loads, took = loaded_often(subject.seen) if subject.seen is not None else ([], "")

@@ -42,7 +42,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Win:
-    """A timed lever: seconds before it, with it and after undoing it, and how sure the gain is."""
+    """A change that saved time: the seconds before it, with it and after undoing it, and how sure that is."""
 
     lever: Lever
     before: float

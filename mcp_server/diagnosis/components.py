@@ -11,7 +11,14 @@ from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, ComponentKind, Evidence, ModelLocation, ScriptWorkload
+from mcp_server.model import (
+    Component,
+    ComponentKind,
+    Evidence,
+    ModelLocation,
+    PackageWorkload,
+    ScriptWorkload,
+)
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
@@ -284,3 +291,14 @@ def drawing_launches(case: DiagnosisState) -> list[tuple[str, Launch]]:
     texts = [(text, launch) for launch in case.launches for text in (launch.kernel, *launch.atens)]
     found = [(DRAWS.search(text), launch) for text, launch in texts]
     return [(match[1], launch) for match, launch in found if match is not None]
+
+
+def package_name(case: DiagnosisState) -> str:
+    """The package as the user named it."""
+    loads, copied = case.captured.loads, case.call.package if case.call is not None else None
+    if loads:
+        same = [load for load in loads if copied in (load.copy_path, load.package)]
+        return str((same or loads)[-1].package)
+    if case.package is not None:
+        return str(case.package.path)
+    return str(case.workload.package) if isinstance(case.workload, PackageWorkload) else "the package"

@@ -50,7 +50,7 @@ class Index:
 
 
 def parts_of(indices: Iterable[Index]) -> list[InputSlice]:
-    """The elements of inputs that are used as indices unchanged."""
+    """The input elements that these indices are, as far as they are read straight from an input."""
     return [each.part for each in indices if each.part is not None]
 
 
@@ -81,7 +81,7 @@ def checked_inputs(case: DiagnosisState) -> list[Index]:
 
 
 def further_inputs(case: DiagnosisState) -> list[Index]:
-    """The same of the checks that did not fail, or were not reached: a call may hold several bad indices."""
+    """The same for all other checks of the call: it stopped at the first bad index, and may have more."""
     failed = checked_inputs(case)
     if not failed or case.view is None:
         return []

@@ -216,7 +216,7 @@ def _of_the_call(statement: ast.Assign | ast.Expr) -> bool:
 
 
 def _judge(trial: Trial, case: DiagnosisState) -> str | None:
-    """The line that fails for bad outputs. Empty if the call itself fails, None if no line can tell."""
+    """Return the line that fails for bad outputs: empty if the call fails, None if no code can tell."""
     failure = trial.before.failure
     if failure in ("exception", "signal"):
         return ""

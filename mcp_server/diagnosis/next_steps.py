@@ -173,7 +173,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
         return [_with_symptom("nan", "prove it, if this is a fault", case.workload)]
     if best.category == "hang" and best.guilty.kind == "script":
-        # The process is stuck outside of any call, where no tool looks further.
+        # The process hangs outside of the package, and no tool of ours looks there.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:

@@ -180,10 +180,10 @@ def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
 
 
 def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
-    """The suspects that are not bystanders, the best first.
+    """Sort the suspects without the bystanders: the first is the one that the verdict names.
 
-    Harmful ones come before harmless ones, and weak ones last. Proven causes come first, then suspects
-    nearest to the root cause, then the surest.
+    These come first, in this order: those that do harm, those with more than a hint, proven causes, proven
+    causes found on the whole call and not on a part of it, and those closest to the root cause.
     """
 
     def rank(suspect: Suspect) -> tuple[bool, bool, bool, bool, int, int, int]:

@@ -81,7 +81,7 @@ def find(name: str) -> Flag:
         return _BY_NAME[name]
     upper = {known.upper(): known for known in _BY_NAME}
     near = get_close_matches(name.upper(), upper, n=3, cutoff=0.5)
-    allowed = "a flag of aoti-debug://flags (docs/flags.md)"
+    allowed = "a flag of docs/flags.md"
     allowed += f", such as {', '.join(upper[one] for one in near)}" if near else ""
     raise ProblemError("unknown flag", value=name, allowed=allowed)
 

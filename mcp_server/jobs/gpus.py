@@ -41,9 +41,9 @@ def lease_root() -> Path:
 
 @dataclass(frozen=True)
 class Waits:
-    """Who wants a lease (`holder`, as other jobs see it), and what to call while waiting for one.
+    """A job that wants a GPU: its name for other jobs (`holder`), and what to call while it waits.
 
-    `shared` are the job's leases by GPU: its children use a GPU side by side.
+    `shared` has the leases that the job has already, by GPU: its processes may use one GPU together.
     """
 
     holder: str

@@ -59,7 +59,7 @@ State = tuple[int, int, int]  # time of the last change in ns, bytes, inode
 
 @dataclass(frozen=True)
 class Limits:
-    """When to end a process: idle seconds, requests served, bytes of its own, and processes at once."""
+    """When a process kept ready ends (idle time, requests, own memory), and how many are kept at once."""
 
     idle_s: float = 600.0
     requests: int = 1000

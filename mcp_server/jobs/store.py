@@ -203,7 +203,7 @@ class Store:
             file.write(bytes(ROOM_BYTES))
 
     def reopen(self, job_id: str) -> JobDirectory:
-        """Lock the folder of an ended job as that of a running one. Raise ProblemError as `find` does."""
+        """Lock the folder of an ended job, to continue it. Raise ProblemError if it runs, or as `find`."""
         found = self.find(job_id)
         with storing(self.jobs), locked(self.root / "store.lock"):
             lock = try_lock(found.path / "running.lock")

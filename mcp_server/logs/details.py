@@ -113,7 +113,7 @@ DETAILS = (_LOCATION, *_VERSIONS, _PYTHON_FRAME, *map(re.compile, _ADDED_BY_LINE
 
 
 class Details:
-    """Collects generated locations and versions. `feed` returns what a line adds to the error before it."""
+    """Collects from a log the versions and the places in generated code, line by line with `feed`."""
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}

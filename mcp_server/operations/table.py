@@ -358,7 +358,7 @@ async def compare_with_eager(context: args.Context, given: args.CompareArguments
     if not (given.script or given.exported):
         raise ProblemError(
             "nothing to compare with",
-            allowed="a script, or an exported program, with or without its package",
+            allowed="a script, or `exported` with the file of torch.export.save",
         )
     workload = await in_thread(checked.paired_model, given)
     exported = None

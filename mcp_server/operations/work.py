@@ -18,7 +18,7 @@ from mcp_server.errors import ProblemError, here
 from mcp_server.jobs.store import ANOTHER_STATE, Store, storing, write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import HANDLE, Arguments, DiagnoseArguments, Operation, RunArguments
-from mcp_server.operations.workload import absolute, folder_of, launcher
+from mcp_server.operations.workload import folder_of, launcher, python_of
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
@@ -119,7 +119,7 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
         python = Path(sys.executable)
         if isinstance(arguments, RunArguments):  # other operations run no Python, so none is searched for
             if arguments.python:
-                python = absolute(arguments.python, here())
+                python = python_of(arguments.python, folder_of(arguments))
             else:
                 from mcp_server.interpreter import default_python
 

@@ -152,10 +152,22 @@ def _surroundings(given: args.RunArguments) -> dict[str, Any]:
     for name, value in given.env.items():
         check_variable(name, value)
     cwd = folder_of(given)
-    python = file("python", given.python, cwd) if given.python else None
-    if python and not os.access(python, os.X_OK):
-        raise ProblemError("python is not executable", value=str(python), allowed="an interpreter with torch")
+    python = python_of(given.python, cwd) if given.python else None
     return {"cwd": cwd, "env": given.env, "python": python, "timeout_s": given.timeout_s}
+
+
+PYTHON = "the path of a Python that has torch, such as my-env/bin/python, or its name on PATH"
+
+
+def python_of(name: str, cwd: Path) -> Path:
+    """Return the path of an interpreter; a name without a folder is looked up as a shell does."""
+    found = name if "/" in name or (cwd / name).exists() else shutil.which(name)
+    if not found:
+        raise ProblemError(f"no such program for {argument('python')}", value=name, allowed=PYTHON)
+    python = file("python", found, cwd)
+    if not os.access(python, os.X_OK):
+        raise ProblemError("python is not executable", value=str(python), allowed=PYTHON)
+    return python
 
 
 def folder_of(given: args.RunArguments) -> Path:
@@ -338,8 +350,7 @@ def exported_file(text: str, base: Path) -> Path:
     error = _why_no_package(path)
     if error is None or error.slug in ("empty_file", "not_a_zip", "truncated_zip"):
         what = error.what if error else f"{path} is a compiled AOTInductor package, not an exported program"
-        line = 'in Python, torch.export.save(program, "program.pt2") writes one'
-        line = line if error else f"pass it as `package`; {line}"
+        line = 'torch.export.save(program, "program.pt2") writes one in Python'
         raise ProblemError(what, allowed=_FILES["exported"][1], next_call=line)
     return path
 

@@ -265,7 +265,7 @@ CLOSE = 1e-6  # relative; a number may have been rounded to float32
 
 @dataclass(frozen=True)
 class CodeNumber:
-    """A number in kernels. `location` is file and line of its first occurrence, `code` that line."""
+    """A number in the code of kernels, with the file, line and text of the line where it occurs first."""
 
     value: float
     location: str

@@ -30,6 +30,7 @@ from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, 
 from mcp_server.package.symbols import names_in
 from mcp_server.package.terms.sizes import evaluate, evaluate_whole
 from mcp_server.package.terms.term import itemsize_of
+from mcp_server.plurals import counted
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[
@@ -196,14 +197,20 @@ def compare_inputs(
         return []
     wanted, got = len(signature.inputs), len(tensors)
     if got != wanted:
-        names = ", ".join(f"{i.path or i.name} {i.dtype}{i.shape}" for i in signature.inputs[:8])
-        sentence = f"the package takes {wanted} tensors, but was given {got}"
-        action = "pass every tensor of the exported call, in its order; the rest was fixed at export"
+        names = taken(signature.inputs)
+        sentence = f"the package was compiled for {counted(wanted, 'tensor')}, and the call passed {got}"
+        action = f"pass {names}, in this order; export fixed all other arguments"
         return [_mismatch("count", sentence, f"{wanted}: {names}", str(got), Fix(text=action))]
     alone = _differences(signature, tensors)
     swapped = _swapped(signature, tensors, alone)
     found = [*swapped, *alone, *_device_indices(signature, tensors, device_index)]
     return sorted(found, key=lambda m: (m.severity != "fatal", m.aspect != "order"))
+
+
+def taken(inputs: Sequence[CompiledInput]) -> str:
+    """Describe the first 8 tensors that a package takes: `args[0] int64[32, 6], args[1] float32[s0]`."""
+    named = (f"{each.path or each.name} {each.dtype}{each.shape}" for each in inputs[:8])
+    return ", ".join(named) + (", …" if len(inputs) > 8 else "")
 
 
 def _swapped(
@@ -322,6 +329,9 @@ def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
             after=f"torch.empty_like({name}, device={device!r})  # and fill it",
         )
     action = f"move {name} to {device} before the call"
+    if not device.startswith(tensor.device_type):
+        there = f"on {tensor.device_type}"
+        action += f"; or, to run the model {there}, export it again with model and example inputs there"
     return Fix(text=action, before=name, after=f"{name}.to({device!r})")
 
 
@@ -397,7 +407,7 @@ def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bo
 
 WIDER = "or export again with a range that includes {got}, if the model allows this size"
 BRANCH = (
-    ". If you did not set this bound with Dim, a branch of the model on this size added it, or the compiler"
+    ". If you did not set this bound with Dim, the compiler added it, or a branch of the model on this size"
 )
 
 
@@ -424,7 +434,7 @@ def _out_of_range(
     if below and guarded:
         doubt += f"; on the CPU the compiler may have lowered the upper bound {upper} itself"
     fix = Fix(text=f"{_within(dim, below)}; {WIDER.format(got=got)}{BRANCH}")
-    of = f" of {dim.expression}" if dim.expression else ""
+    of = f" ({dim.expression})" if dim.expression else ""
     where = f"dimension {dim.index} of {item.label}"
     sentence = f"{where} is {got}, outside the compiled range {limits}{of}{doubt}"
     severity: Severity = "suspicious" if soft else "fatal"

@@ -595,7 +595,7 @@ def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
 
 
 class _MaskedLane(Evaluator):
-    """Evaluates a masked-off lane. Values shared by all lanes are unknown: numbers from `first` on."""
+    """Computes a lane that the mask switches off; numbers from `first` on stand for shared values."""
 
     def __init__(self, mask: str, first: float) -> None:
         super().__init__({}, {})

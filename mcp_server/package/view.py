@@ -121,7 +121,7 @@ class PackageView:
         """
         file, _, number = line.removeprefix("./").rpartition(":")
         if not number.isdigit():
-            raise ProblemError("a model line is given as file.py:LINE", value=line)
+            raise ProblemError("not a model line", value=line, allowed="FILE.py:LINE, such as model.py:42")
         known = self.launches_at
         places = [p for p in known if p[1] == int(number) and (not file or f"/{p[0]}".endswith(f"/{file}"))]
         if not places:

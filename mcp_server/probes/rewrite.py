@@ -285,7 +285,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
 
 
 def _is_one_statement(source: str, places: Sequence[int]) -> bool:
-    """Whether two positions are the same line of a C++ loop, once for vectors and once for the remainder."""
+    """Whether two positions are copies of one line: in the loop over vectors, and in that over the rest."""
     lines = {source[source.rfind("\n", 0, at) + 1 : source.find("\n", at)].strip() for at in places}
     between = source[places[0] : places[1]]
     return (

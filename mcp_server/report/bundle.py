@@ -27,6 +27,7 @@ from mcp_server.brief import (
     confirmation,
     cost_in_words,
     eager_in_words,
+    note_on_arguments,
     placed_party,
     what_happened,
 )
@@ -37,7 +38,7 @@ from mcp_server.jobs.store import Store, cause
 from mcp_server.model import CATEGORIES, SUBJECT_FILE, Verdict
 from mcp_server.operations.arguments import HANDLE
 from mcp_server.operations.table import command_line
-from mcp_server.render import check_name, party_title
+from mcp_server.render import as_text, check_name, party_title
 from mcp_server.report.redact import SECRET_NAME, Redactor, clean_text, cleaned, with_texts
 from mcp_server.tools.requests import OPERATORS
 
@@ -54,15 +55,6 @@ HERE = Path(__file__).parent
 SHOWN_ELEMENTS = 3  # in one box
 
 
-def code(text: str) -> str:
-    """Format `text` as inline code, so that no mention, link or tag in it takes effect."""
-    text = " ".join(text.split())
-    longest = max((len(found) for found in BACKTICKS.findall(text)), default=0)
-    fence = "`" * (longest + 1)
-    padding = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{padding}{text}{padding}{fence}" if text else ""
-
-
 TEMPLATES = Environment(
     loader=FileSystemLoader(HERE),
     autoescape=True,
@@ -71,18 +63,19 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(
-    code=code,
-    party_title=party_title,
     confirmation=confirmation,
     happened=what_happened,
     eager=eager_in_words,
+    note_on_arguments=note_on_arguments,
 )
 
 
 def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[str], str]) -> str:
-    """Render verdict, parties, evidence with commands, and environment, with all observed text redacted."""
-    text = TEMPLATES.get_template("issue.md.jinja").render(verdict=verdict, environment=environment)
-    return redact(text.rstrip("\n")) + "\n"
+    """Return the redacted verdict and environment in a code block, where no mention, link or tag works."""
+    told = as_text(verdict.model_copy(update={"artifacts": [], "decisions": []}), verbose=True)
+    text = "\n".join((told, "Environment", *(f"  {name}: {value}" for name, value in environment.items())))
+    fence = "`" * max(3, 1 + max((len(found) for found in BACKTICKS.findall(text)), default=0))
+    return redact(f"{fence}text\n{text}\n{fence}\n")
 
 
 @dataclass(frozen=True)

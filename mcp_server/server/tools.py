@@ -59,7 +59,7 @@ def compact(value: object) -> str:
 
 
 def shorten(result: Result, *, limit: int = LIMIT, full: Result | None = None) -> Result:
-    """Return `result` if it fits, otherwise a shorter copy with `shortened: {cut: [...], full: file}`."""
+    """Return `result`, or if it is too long a copy that says what was cut and which file has it all."""
     if len(compact(result)) <= limit:
         return result
     short = _without_nulls(result)

@@ -395,13 +395,13 @@ def _host_problems(package: Package, machine: Machine) -> Iterator[Problem]:
     flags = set(machine.cpu_flags)
     missing = [isa for isa in metadata.isa if not flags.issuperset(ISA_FLAGS.get(isa, ()))]
     if flags and missing:
-        what = f"the package was compiled for a CPU with {', '.join(missing)}, which this one lacks: SIGILL"
+        what = f"the package was compiled for a CPU with {', '.join(missing)}, which this one lacks"
         # The host code of a CUDA package is compiled with -march=native too, but need not use every set.
         yield _arch(what, certain=package.device_type == "cpu")
 
 
 def _arch(what: str, certain: bool = True) -> Problem:
-    action = "compile the package on a machine like this one, or run it on a machine like the first"
+    action = "compile the package again on this machine, or run it on one like that where it was compiled"
     return _problem("arch_mismatch", what, action, certain)
 
 
@@ -427,8 +427,9 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
     # A cubin runs on its own major architecture from its minor one on; a fatbin may contain PTX, too.
     if wanted[:-1] != here[:-1] or int(wanted[-1]) > int(here[-1]):
         portable = any(member.name.endswith(".fatbin") for member in package.files.kernel_binaries)
-        what = f"the kernels need compute capability {wanted}; GPU {gpu.index} ({gpu.name}) has {here}"
-        yield _arch(what, certain=not portable)
+        built_for, own = (f"{number[:-1]}.{number[-1]}" for number in (wanted, here))
+        what = f"the kernels were compiled for compute capability {built_for}, but that of GPU {gpu.index}"
+        yield _arch(f"{what} ({gpu.name}) is {own}", certain=not portable)
 
 
 def compiler_problems(machine: Machine) -> list[Problem]:

@@ -72,11 +72,11 @@ def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
 
 
 def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
-    """Whether the program continued without this phase: to successful calls, then its end or another failure.
+    """Whether the program did not need this failed phase, so that it is not what the user asks about.
 
-    If the program succeeded and its earlier calls had returned, it had something to continue with. A failure
-    in a process that the program started, for example to try something out, is overcome by calls of the
-    program itself.
+    It did not if later calls of the same process returned, and then one of the program's own checks failed.
+    If the program succeeded, it is enough that another call of the process returned, before or after, or a
+    later call of the process that started it.
     """
     good = [c for c in seen.calls if c.outcome == "ok"]
     parents = {process.pid: process.parent for process in seen.processes}

@@ -343,7 +343,7 @@ ANSWERS = [
         "no such option: --batch",
         "try: aoti-debug diagnose x.py -- --batch 8",
     ),
-    ("diagnose x.py --symptm nan", "did you mean --symptom?", "try: aoti-debug diagnose --help"),
+    ("diagnose x.py --symptm nan", "did you mean --symptom?", "try: aoti-debug diagnose x.py --symptom nan"),
     ("diagnose", "nothing to work on", "expected: a script (.py), a package (.pt2)"),
     ("diagnose bad.pt", "a file of tensors, and nothing that can be run: bad.pt", "--inputs bad.pt"),
     ("diagnose bad.pt model.pt2", "a file of tensors", "try: aoti-debug diagnose model.pt2 --inputs bad.pt"),
@@ -358,16 +358,18 @@ ANSWERS = [
     ("explain-error invalid", "with --text, or a file with --log", "explain-error --text invalid"),
     ("explain-error x.py", "with --text, or a file with --log", "explain-error --log x.py"),
     ("diagnose x.py -i bad.pt", "--inputs does not apply to this script", "package or exported program"),
-    ("diagnse x.py", "no such command 'diagnse'", "try: aoti-debug --help"),
-    ("inspect-package", "missing argument 'PACKAGE'", "try: aoti-debug inspect-package --help"),
-    ("sweep cases.yaml --out o --jobs x", "--jobs", "try: aoti-debug sweep --help"),
+    ("diagnse x.py", "no such command 'diagnse'", "try: aoti-debug diagnose x.py"),
+    ("inspect-package", "missing argument 'PACKAGE'", "try: aoti-debug inspect-package model.pt2"),
+    ("sweep cases.yaml --out o --jobs x", "--jobs must be a number: x", "a whole number, such as --jobs 3"),
 ]
 
 WRONG_CALLS: list[tuple[list[str], dict[str, str], tuple[str, ...]]] = [
     *((line.split(), {}, (what, then)) for line, what, then in ANSWERS),
     # jobs
     (["diagnose", "--resume", "job_1a2b3c4d"], {}, ("no such job",)),
-    (["diagnose", "--resume", "../../../etc"], {}, ("not a job handle",)),
+    (["diagnose", "--resume", "../../../etc"], {}, ("not a job handle", "such as job_1a2b3c4d")),
+    (["record", "--preload", "nothost"], {}, ("no such program", "expected: a program on PATH")),
+    (["run-deterministic", "x.py", "--python", "nopython"], {}, ("no such program for --python", "on PATH")),
     (["diagnose", "--resume", "RUN"], {}, ("not a diagnosis that can be taken up again",)),
     (["diagnose", "--resume", "BAD"], {}, ("damaged, or comes from a different version",)),
     (["diagnose", "--resume", "DEEP"], {}, ("not a diagnosis that can be taken up again",)),
@@ -413,7 +415,7 @@ def test_a_wrong_call_is_told_in_a_line(
     code = main.run([ids.get(word.lower(), word) if word.isupper() else word for word in typed])
     out, err = capsys.readouterr()
     assert (code, out) == (2, "")
-    assert err.startswith("error: ") and all(each in err for each in said), err
+    assert "\nerror: " in f"\n{err}" and all(each in err for each in said), err  # progress may come first
     assert "Traceback" not in err and "Usage" not in err and len(err) < 2_000
 
 

@@ -74,7 +74,7 @@ def test_an_issue_holds_what_a_maintainer_asks_for() -> None:
     verdict = rewritten(str).verdict
     text = issue_text(verdict, {"torch": "2.13"}, str)
     assert verdict.category is not None and verdict.guilty is not None
-    for wanted in (verdict.category, verdict.confidence, verdict.guilty.name, "torch: `2.13`"):
+    for wanted in (verdict.category, verdict.confidence, verdict.guilty.name, "torch: 2.13"):
         assert wanted in text
     assert all(" ".join(item.command.split()) in text for item in verdict.evidence)
 
@@ -136,8 +136,7 @@ def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
     assert "open package" in texts and "stopped during run" in texts
     assert not any("(gain" in text for text in texts)
     assert any("the second cause" in text for text in texts)
-    issue = issue_text(verdict, {}, str)
-    assert all(word in issue for word in ("Then fix", "Not the cause", "Confirmed: "))
+    assert all(word in issue_text(verdict, {}, str) for word in ("Then fix", "Not the cause", "Confirmed\n"))
 
 
 # The report in a real browser, where there is one: Chromium, headless.

@@ -105,7 +105,7 @@ def test_a_program_is_the_reference_of_its_package(context: Context, folder: Pat
 def test_a_compiled_package_as_exported(context: Context, zoo: Any) -> None:
     """A compiled package in the place of an exported program is sent to the right argument."""
     problem = refused(context, "run_deterministic", exported=zoo("ranker"))
-    assert problem.next_call.startswith("pass it as `package`")
+    assert problem.next_call.startswith("torch.export.save(")
 
 
 def test_questions() -> None:

@@ -360,7 +360,7 @@ def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
 
 
 def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """Parameters of the exported model that the package does not keep: an update leaves them stale."""
+    """Parameters that the compile built into the code, so that no update of the weights changes them."""
     if case.exported is None or update.outcome != "ok":
         return
     for name in sorted(set(case.exported.state) - set(case.exported.idle) - set(_compiled(case))):

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import PurePath
 
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
-from mcp_server.diagnosis.components import component, seen
+from mcp_server.diagnosis.components import component, package_name, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, WRONG_ARCHITECTURE, CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact, Frame
-from mcp_server.model import Category, Evidence, Fix, ModelLocation, PackageWorkload
+from mcp_server.model import Category, Evidence, Fix, ModelLocation
 from mcp_server.plurals import capitalized, quoted
 from mcp_server.recorder.remains import OF_MEMORY, Death
 from mcp_server.tools.machine import defect_problem
@@ -263,17 +263,6 @@ def detect_refused_arguments(case: DiagnosisState) -> Iterator[Suspect]:
 # weights and plain attributes of its export, whatever happens to the module later.
 
 _Unusable = partial(Suspect, level=CausalLevel.BUILD)
-
-
-def package_name(case: DiagnosisState) -> str:
-    """The package as the user named it."""
-    loads, copied = case.captured.loads, case.call.package if case.call is not None else None
-    if loads:
-        same = [load for load in loads if copied in (load.copy_path, load.package)]
-        return str((same or loads)[-1].package)
-    if case.package is not None:
-        return str(case.package.path)
-    return str(case.workload.package) if isinstance(case.workload, PackageWorkload) else "the package"
 
 
 def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:

@@ -54,11 +54,6 @@ class _Fixed:
     holds: Callable[[DiagnosisState], bool] = lambda case: case.failed
 
 
-def _kept_right(case: DiagnosisState) -> bool:
-    """Whether the package gives what its program gives. If a program passes, its numbers are still wrong."""
-    return bool(case.equals_eager) and all(call.outcome == "ok" for call in case.calls)
-
-
 _FIXED = {
     "parameter": _Fixed(
         "constants",
@@ -80,7 +75,8 @@ _FIXED = {
         "forward changes {what}, which is not a registered buffer",
         "The model keeps state that a package does not have: {fact}. Each call of the package "
         "computes with the state that the export began with.",
-        _kept_right,
+        # The package gives what its program gives, so a script that passes may still have wrong numbers.
+        lambda case: bool(case.equals_eager) and all(call.outcome == "ok" for call in case.calls),
     ),
 }
 
@@ -186,7 +182,7 @@ class Scalar:
 
 
 def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
-    """Without an exported program: one suspect for each leaf that the package drops or has no place for."""
+    """One suspect for each argument that the package ignores, if no exported program tells more."""
     plain = case.plain_run
     judged = plain is not None and (plain.as_expected or plain.failure not in ("none", "differs"))
     if judged or case.exported is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from mcp_server.diagnosis.components import component, own_operators, seen, users_code
+from mcp_server.diagnosis.components import component, own_operators, package_name, seen, users_code
 from mcp_server.diagnosis.interventions.source import action_of
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
@@ -30,6 +30,7 @@ from mcp_server.model import (
     ScriptWorkload,
 )
 from mcp_server.package.exported import read_stack
+from mcp_server.package.mismatch import taken
 from mcp_server.plurals import counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence, in_words
@@ -244,6 +245,9 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             summary = f"{summary} This is the cause if this error ended the program."
         elif several and not alone:
             summary = "The error text alone does not name the cause."
+        advice = action(root, category)
+        if root.family.id == "input_count" and case.compiled_inputs:
+            advice += f". The package takes {taken(case.compiled_inputs)}"
         suspect = Suspect(
             category=category,
             guilty=guilty,
@@ -251,7 +255,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             level=BY_CATEGORY[category][1] if category == admitted[0] else CausalLevel.SYMPTOM,
             evidence=(evidence_of(root, source), *compiler_at),
             crashing=Component(kind="kernel", name=kernel, generated_location=place) if kernel else None,
-            fix=Fix(text=action(root, category)) if not several else None,
+            fix=Fix(text=advice) if not several else None,
             refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
             harmful=case.failed,
             weak=several or survived or bool(invalid) or refused_alone(root, case),
@@ -354,6 +358,8 @@ _BY_LINE: frozenset[Category] = frozenset({"script_error", "compile_failure", "c
 
 def _party(category: Category, root: ErrorFact, facts: LogFacts, case: DiagnosisState) -> Component:
     who, fields = named(category, root), root.fields
+    if category == "invalid_package" and case.package_error is not None:
+        who = Named("package", package_name(case))  # the loader's view of the same file
     lines = locations_of(facts.frames)
     if "at_file" in fields:
         # The program's own line below which an exception or a crash came, perhaps with C++ in between.

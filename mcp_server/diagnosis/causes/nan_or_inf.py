@@ -34,7 +34,7 @@ from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
 from mcp_server.worker.report import TensorFacts
 
-# A logarithm makes minus infinity of a zero. Any other operator that makes it alone fills in a mask.
+# Only a logarithm computes minus infinity from finite values (of 0). Other operators fill it in, as a mask.
 _ATEN_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
 # `log` as an operator of its own: log_softmax and logical operators have other names around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")

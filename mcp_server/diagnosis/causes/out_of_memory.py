@@ -112,7 +112,7 @@ def held(case: DiagnosisState) -> list[CapturedCall]:
 
 
 def memory_facts(case: DiagnosisState) -> list[Evidence]:
-    """What the program held while it made its calls."""
+    """How much memory of outputs, and how many loaded packages, the program kept from call to call."""
     return [
         seen(
             "capture",

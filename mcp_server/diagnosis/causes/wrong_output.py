@@ -399,7 +399,7 @@ SEVERAL = 3  # loads of one package, or outputs that are held: more than a progr
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that differ from the expected ones: the failure itself, ranked after all explanations."""
+    """The failure itself, that outputs differ from the expected ones: ranked after all that explain it."""
     yield from _extreme_inputs(case)
     plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):

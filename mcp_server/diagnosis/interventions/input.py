@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.errors import ProblemError
-from mcp_server.operations.arguments import FORMS
+from mcp_server.errors import ProblemError, argument
+from mcp_server.operations.arguments import FORMS, closest
 from mcp_server.worker.protocol import Change, Where
 from mcp_server.worker.report import Number
 
@@ -320,10 +320,18 @@ def read_change(text: str, resolve: Callable[[str], int]) -> Change:
         if words[:1] == ["order"] and not colon:
             return Change("permute", order=_integers(words[1]))
         if not colon:
-            raise ValueError("it must start with the input and a colon, as in 'args[0]: clamp 0 9'")
+            raise ValueError(f"the input and a colon must come first{_like(words[0])}")
         return _read_verb(words[0], resolve(leaf.strip()), words[1:])
     except (IndexError, ValueError, TypeError) as error:
-        raise ProblemError(f"this is not a change of an input: {error}", value=text, allowed=FORMS) from None
+        what, line = (
+            f"this is not a change of an input: {error}",
+            f"{argument('changes')} 'args[0]: clamp 0 9'",
+        )
+        raise ProblemError(what, value=text, allowed=FORMS, next_call=line) from None
+
+
+def _like(verb: str) -> str:
+    return closest(verb, (*_VERBS, "set", "clamp"))
 
 
 def _read_verb(verb: str, place: int, words: list[str]) -> Change:
@@ -337,7 +345,7 @@ def _read_verb(verb: str, place: int, words: list[str]) -> Change:
             raise ValueError("the lower limit is above the upper one")
         return _selected(Change("elements", place, low=low, high=high), words[2:])
     if verb not in _VERBS:
-        raise ValueError(f"unknown change {verb!r}")
+        raise ValueError(f"unknown change {verb!r}{_like(verb)}")
     fields = _VERBS[verb].fields
     if len(words) != len(fields):
         raise ValueError(f"{len(fields)} words are needed after the name of the change")

@@ -182,7 +182,7 @@ MOST_BYTES = 1 << 30  # of a package that is loaded four times
 
 
 class RepeatCall(Observation):
-    """Repeat a returned call three times, each in a fresh load, and the last with new memory filled."""
+    """Repeat a call that returned, three times, each in a new load; in the last, fill all new memory."""
 
     name = "repeat_call"
     seconds = 5.0

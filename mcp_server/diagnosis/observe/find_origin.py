@@ -354,10 +354,10 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
 
 
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
-    """Each offending element set to the median of its input, the oddest first; then lines, then all.
+    """Set each offending element to the median of its input, starting with the one furthest from it.
 
-    The nearest good value can be too extreme for other parts of the model, as 1e-38 is for a reciprocal. A
-    deviation of 0 may have its reason in several lines of the input that do not vary.
+    Then set whole lines, then all together. The nearest good value could make another part of the model fail,
+    as 1e-38 does in a reciprocal. If a deviation is 0, several lines may be constant.
     """
     found: dict[str, tuple[float, Intervention]] = {}
     every: dict[int, list[Intervention]] = {}

@@ -42,7 +42,7 @@ OF_PROGRAM = ("actual",)  # in a request: the reference outputs of a replay
 
 
 class TryInterventions(Observation):
-    """Remove the leading suspects, one at a time, and see whether the failure disappears and returns."""
+    """Remove the leading suspects one by one, put them back, and see if the failure leaves and returns."""
 
     seconds = 4.0
     best = REMOVES

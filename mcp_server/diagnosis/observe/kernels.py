@@ -84,7 +84,7 @@ def _to_mend(case: DiagnosisState) -> list[Finding]:
 
 
 def _only_by_eager(case: DiagnosisState) -> bool:
-    """Whether only the exported program shows that the call is wrong."""
+    """Whether the call returns, and only the comparison with eager mode shows that its numbers are wrong."""
     return case.equals_eager is False and not case.call_fails and not case.symptom.judges
 
 

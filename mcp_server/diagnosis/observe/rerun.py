@@ -372,11 +372,6 @@ def _reads(node: ast.expr, place: str) -> bool:
     return isinstance(node, ast.Call) and _called(node, "load") and ast.unparse(node.args[0]) == place
 
 
-def _loaded_with(node: ast.AST) -> ast.expr | None:
-    """The mask of a load. None for another expression."""
-    return _other(node, "mask", 1) if isinstance(node, ast.Call) and _called(node, "load") else None
-
-
 def _summed(kernel: _KernelText) -> _Edits:
     """Replace load, add and store of an element by an atomic addition."""
     for call in kernel.calls("store"):
@@ -404,8 +399,9 @@ def _masked(kernel: _KernelText) -> _Edits:
     """Give a store without a mask that of the load of its value."""
     for call in kernel.calls("store"):
         used = [kernel.value(each) for each in ast.walk(call.args[1]) if isinstance(each, ast.expr)]
-        read = [each for value in used for each in ast.walk(value)]
-        masks = {ast.unparse(mask) for each in read if (mask := _loaded_with(each)) is not None}
+        read = [each for value in used for each in ast.walk(value) if isinstance(each, ast.Call)]
+        given = [_other(each, "mask", 1) for each in read if _called(each, "load")]
+        masks = {ast.unparse(mask) for mask in given if mask is not None}
         if len(masks) == 1 and _other(call, "mask", 2) is None:
             yield call.args[1], f"{ast.unparse(call.args[1])}, mask={masks.pop()}"
 

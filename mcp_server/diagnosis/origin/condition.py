@@ -319,10 +319,10 @@ _QUIET = frozenset({"where", "cast"})  # pass on values that other operations ma
 
 
 def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | None:
-    """Return the innermost operation that made NaN or infinity of finite values, or NaN without NaN.
+    """Return the innermost operation that turned finite values into NaN or infinity, or infinities into NaN.
 
-    NaN is preferred to an infinity, which may be a mask. In a reduction, the first point at which its body is
-    NaN or infinite is examined, and the evaluator returned is that point's.
+    NaN is preferred, because an infinity may be a mask. Of a reduction, the first point with a bad value is
+    looked at, and the evaluator of that point is returned.
     """
     found: tuple[Apply, Evaluator] | None = None
     for each in parts(_chosen(term, evaluator)):

@@ -285,11 +285,11 @@ def correction_of(
     return Correction(text=f"({expression.text()}).clamp(min={low})", lines=lines, low=low)
 
 
-# One element of many makes a value infinite where, with a usual value in its place, the value is finite. The
-# largest is tried: everything that the launches compute from it is computed again.
-_ELEMENTS = 4096  # that are read
-_FEWEST = 3  # elements of a tensor, of which one can stand out
-_READS = 1 << 17  # of elements, for all values that are tried
+# To find the one element that makes a value infinite, usual values are put in place of the largest elements,
+# and everything that the launches compute from them is computed again.
+_ELEMENTS = 4096  # the most elements of one tensor that are looked at
+_FEWEST = 3  # in a smaller tensor, no element stands out
+_READS = 1 << 17  # the most elements that are read for all these computations
 
 
 @dataclass(frozen=True)

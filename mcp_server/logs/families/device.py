@@ -195,8 +195,11 @@ TABLE.error(
     "no_kernel_image",
     r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version|invalid device function|invalid kernel file|cudaErrorInvalidDeviceFunction)",
     ("arch_mismatch",),
-    "A kernel was not built for this GPU's architecture: usually one of the package, sometimes one of torch. The error appears at the first launch, not at load.",
+    "A kernel was compiled for another GPU model (compute capability): usually a kernel of the package, sometimes one of torch. The error appears at the first launch, not at load.",
     "CUDA driver error: no kernel image is available for execution on the device",
+    fix="compile the package again on this kind of GPU; for one package that also runs on newer GPUs, add "
+    'inductor_configs={{"aot_inductor.emit_multi_arch_kernel": True}}. If `torch.ones(1).cuda() + 1` fails too, '
+    "install a torch that was built for this GPU",
 )
 TABLE.noise(
     "torch_without_arch",
@@ -245,11 +248,11 @@ TABLE.error(
     "old_driver",
     r"(?P<status>CUDA driver version is insufficient for CUDA runtime version|The NVIDIA driver on your system is too old)",
     ("environment",),
-    "The NVIDIA driver is older than the CUDA runtime of the installed torch.",
+    "The installed torch was built for a newer CUDA than the NVIDIA driver supports.",
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
     stage="any",
     names=Naming("CUDA driver", "{status}"),
-    fix="update the NVIDIA driver, or install a torch that was built for a CUDA version that this driver supports",
+    fix="update the NVIDIA driver; or install a torch for an older CUDA: nvidia-smi prints the newest one that the driver supports, such as `CUDA Version: 12.4`, and torch.version.cuda is that of torch",
 )
 TABLE.error(
     "no_driver",

@@ -84,9 +84,9 @@ _checked(
     "The number of tensors differs from what the package expects; arguments that are not tensors are "
     "dropped before this check.",
     "expected inputs vector size to be 2, but got 1",
-    sentence="The package takes {expected} tensors, but was given {got}.",
+    sentence="The number of tensors is wrong: the package was compiled for {expected}, and the call passed {got}.",
     names=Naming("the call's inputs", "{got} tensors (compiled: {expected})", kind="call"),
-    fix="pass {expected} tensors; arguments that are not tensors do not count",
+    fix="pass the tensors of the exported call, and only these; arguments that are not tensors do not count",
 )
 TABLE.error(
     "kwarg_names",

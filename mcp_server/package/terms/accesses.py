@@ -305,8 +305,9 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
 
 
 def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
-    """Return the loaded index in an offset and its dimension's size; else the offset and the whole extent.
+    """Return the index that an offset contains, and the size of its dimension.
 
+    If the offset contains no single such index, return the offset and the number of elements it may reach.
     A sum under a factor stays whole (`axes.summands` takes it apart): it is the index of one dimension.
     """
     indices = [each for each in _summands(place) if elements(each)]

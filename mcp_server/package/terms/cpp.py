@@ -537,7 +537,7 @@ def _kind(name: str) -> str:
 
 
 def _is_of(syntax: Syntax, base: str) -> bool:
-    """Whether an expression consists only of parts of an accumulator."""
+    """Whether an expression reads nothing but the accumulator `base`, whole or in parts."""
     match syntax:
         case Name(name=name):
             match = _OF_ACCUMULATOR.match(name)

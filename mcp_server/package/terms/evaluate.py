@@ -175,10 +175,6 @@ def _cut(a: Scalar, b: Scalar) -> int:
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
-def _sinh(a: Scalar) -> Scalar:
-    return math.copysign(INF, a) if abs(a) > 710 else math.sinh(a)
-
-
 def _power(a: Scalar, b: Scalar) -> Scalar:
     if a == 0 and b < 0:
         return INF
@@ -206,7 +202,7 @@ MATH: dict[str, Callable[..., Scalar]] = {
     "abs": abs,
     "lgamma": math.lgamma,
     "pow": _power,
-    "sinh": _sinh,
+    "sinh": lambda a: math.copysign(INF, a) if abs(a) > 710 else math.sinh(a),
     "rsqrt": lambda a: math.copysign(INF, a) if a == 0 else 0.0 if a == INF else 1 / math.sqrt(a),
     "reciprocal": lambda a: _divided(1.0, a),
     "exp2": lambda a: 2.0**a,

@@ -224,7 +224,7 @@ def cast(value: Term, dtype: str | None) -> Term:
     if dtype is None or value.dtype == dtype:
         return value
     if is_address(value.dtype) and not is_address(dtype):
-        return Unread(dtype, dtype, (value,))  # the number of an address
+        return Unread(dtype, dtype, (value,))  # an address as a number: its value is not known
     if isinstance(value, Number) and dtype != "bool" and (is_float(dtype) or not is_float(value.dtype)):
         return replace(value, dtype=dtype)
     return Apply("cast", (value,), dtype)

@@ -78,10 +78,6 @@ def _stored(nodes: Sequence[ast.stmt]) -> list[str]:
     return list(dict.fromkeys(each.id for each in inside if isinstance(each.ctx, ast.Store)))
 
 
-def _contains(nodes: Sequence[ast.stmt], kinds: type[ast.AST]) -> bool:
-    return any(isinstance(each, kinds) for node in nodes for each in ast.walk(node))
-
-
 class _Reader(Functions):
     """Reads the statements of one kernel."""
 
@@ -231,7 +227,8 @@ class _Reader(Functions):
         """Read one iteration and return the names after it."""
         self.names = names
         self.loops.append(loop)
-        with self.where(Unread("break") if _contains(body, ast.Break) else None):
+        leaves = any(isinstance(each, ast.Break) for node in body for each in ast.walk(node))
+        with self.where(Unread("break") if leaves else None):
             self.run(body)
         self.loops.pop()
         return self.names

@@ -210,7 +210,7 @@ def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[
     if change.owner is None:
         return None
     trees = {**failing.trees, (change.owner, change.attribute): change.tree}
-    if change.told.exported:  # the compile stopped: rows of that stage fit
+    if change.told.exported:  # the export now passes and the compile fails
         return replace(failing, error=error, trees=trees, lines=[], compile=failing.build)
     with _changed(change):
         behind = replace(failing, error=error, trees=trees, lines=[])

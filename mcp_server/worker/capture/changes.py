@@ -288,7 +288,7 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     yield replace(change, narrows=True)
 
 
-LONGEST = 1024  # the largest size of a dimension whose `Dim` has no maximum
+LONGEST = 1024  # the largest size that is tried if a `Dim` has no maximum
 MOST_GIVEN = 1 << 24  # elements of an input of that size
 
 

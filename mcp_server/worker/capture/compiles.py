@@ -278,7 +278,7 @@ class Compiles:
         self.journal.event("program_failed", frames=shown, **told)
 
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Ending:
-        """Keep the last export: if it or its compile ends the program, changes are tried."""
+        """Remember an export, so that changes can be tried if it or its compile ends the program."""
         if isinstance(module, torch.nn.Module):
             from .attempts import state_of
             from .changes import Failing
@@ -309,7 +309,7 @@ class Compiles:
             )
 
     def drifted(self) -> None:
-        """Journal and keep the weights of exported models that were written or replaced since, once."""
+        """Write to the journal, and save, the weights that changed after their model was exported."""
         models, self.models = self.models, deque()
         for number, (model, known) in enumerate(reversed(models)):
             module = model()
