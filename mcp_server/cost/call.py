@@ -275,7 +275,8 @@ def _verdict(context: Context, timed: Timed, built: Built) -> Verdict:
         limits = {name: f" ({least} would count)" for name, least in short.items() if least < inf}
         tried = ", ".join(f"{each.name} {each.ratio:.2f}{limits.get(each.name, '')}" for each in timed.pairs)
         first_time = timed.launches[0] if timed.launches else None
-        top = f"; most of it in {first_time.name} ({told(first_time.seconds)})" if first_time else ""
+        share = first_time.seconds / (first_time.whole or 1.0) if first_time else 0.0
+        top = f"; {share:.0%} of it in {first_time.name}" if first_time else ""
         summary = f"{timed.plain}{top}. No change saved time (ratio of paired medians: {tried})."
         verdict = no_loss(summary, cost, timed.evidence)
     further = {each.signal.headline: each.signal.fix for each, _ in left}

@@ -91,6 +91,14 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
     call = component("call", "the call's inputs", case.call_locations, value=text)
     guilty, size = guarded(text, case) or (call, None)
     sized = "size()" in text or "shape" in text
+    fix = "pass inputs that satisfy the guard, or export with dynamic shapes that allow them"
+    narrowing = case.captured.narrowing if sized else None
+    if narrowing is not None:
+        lines = [narrowing.stack[0], *guilty.model_locations]
+        guilty = guilty.model_copy(update={"model_locations": lines})
+        fix = (
+            f"change line {lines[0].line} of the model, which adds this guard, or pass inputs that satisfy it"
+        )
     # A relation between sizes. A guard on one size against a number is what the input was compiled for.
     compared = text.count(".size()") > 1 or any(f" {sign} " in text for sign in ("%", "<=", ">=", "<", ">"))
     yield Suspect(
@@ -100,7 +108,8 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         f"{f' It is {size} here.' if size is not None else ''}",
         level=CausalLevel.CALL,
         evidence=(refused,),
-        fix=Fix(text="pass inputs that satisfy the guard, or export with dynamic shapes that allow them"),
+        fix=Fix(text=fix),
+        intervention=case.source_change if narrowing is not None else None,
         harmful=case.failed,
     )
 
@@ -277,7 +286,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
             input_index=index,
             dim=mismatch.dim,
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
-            model_locations=[*case.call_locations, *(narrows or refusing or lines_reading(index, case))],
+            model_locations=[*narrows, *case.call_locations, *(refusing or lines_reading(index, case))],
         ),
         summary=" ".join(
             f"{capitalized(each)}." for each in (sentence, *(each.sentence for each in besides[:1]))
