@@ -43,6 +43,15 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         return suspect
     guilty = _with_lines_of_operation(_guilty(suspect.guilty, origin, case), origin, case)
     fix, change = case.origin_fix, _change(case)
+    own = suspect.intervention
+    if (
+        own is not None
+        and own.kind is Kind.INPUT
+        and origin.launch_index is None
+        and origin.result == "index"
+    ):
+        # All indices out of range, not those alone that were seen. Other changes follow if this one fails.
+        change = own if own.key not in case.trials or case.trials[own.key].proves else change
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
         # The guard in the model lines that the kernel computes, if every line is known and can be guarded.
         # Without provenance there may be more lines, unless eager mode shows which ones make the value.

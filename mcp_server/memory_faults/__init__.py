@@ -187,7 +187,9 @@ def _blame(fault: Fault) -> str:
     blame = fault.blame
     if blame is None or blame.kind == "unknown":
         return "What led to the bad address is not known." if blame is not None else ""
-    why = f": {blame.reasons[0]}" if blame.reasons else ""
+    why = blame.reasons[0] if blame.reasons else ""
     kind = blame.kind.replace("_", " ")
     who = blame.name if blame.name.startswith(kind) else f"{kind} {blame.name}"
-    return f"{blame.confidence.capitalize()} root cause: {who}{why}."
+    if not why.startswith(f"{who} "):
+        why = f"{who}: {why}" if why else who
+    return f"{blame.confidence.capitalize()} root cause: {why}."

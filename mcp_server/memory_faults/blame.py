@@ -324,4 +324,5 @@ class BlameRules:
 
 
 def _range(part: AddressPart) -> str:
-    return f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}"
+    name = "" if f"({part.parameter})" in part.label else f" ({part.parameter})"
+    return f"{part.label}{name} holds {part.minimum} to {part.maximum}"

@@ -114,6 +114,18 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
     return list(found.values())
 
 
+def narrow_addresses(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The user's kernels, with a line, that index a tensor of over 2**31 elements in fewer than 64 bits."""
+    found: dict[tuple[str, int], None] = {}
+    known = known_sizes(view.wrapper.symbols, given)
+    for launch in view.wrapper.launches:
+        kernel = view.wrapper.kernels.get(launch.kernel)
+        if kernel is not None and kernel.kind == "user_triton":
+            lines = _Launched(view, launch, kernel, known).far_lines()
+            found |= dict.fromkeys((kernel.name, line) for line in lines)
+    return list(found)
+
+
 def _in_model(term: Apply, launch: Launch, view: PackageView) -> str:
     """Describe the arithmetic using the caller's names for the launch's arguments."""
     labels = {each.name: without_number(view.label(each.target)) for each in launch.tensors}
@@ -211,6 +223,18 @@ class _Launched:
         return f"shape {list(layout[0])}" if layout is not None else "of unknown shape"
 
     # What only a user's kernel may do wrong.
+
+    def far_lines(self) -> Iterator[int]:
+        """The lines that compute an address of a tensor of over 2**31 elements in fewer than 64 bits."""
+        package, known = self.view.package, self.known
+        shapes = {each.name: list(each.shape) for each in package.constants}
+        for item in package.inputs:
+            shapes[item.name] = [dim.size or known.get(dim.expression or "", 0) for dim in item.dims]
+        large = {name for name, shape in shapes.items() if math.prod(shape) > 1 << 31}
+        for access in read_program(self.kernel).accesses:
+            passed = self._passed(access)
+            if passed is not None and passed.target in large and _narrow(access.index) is not None:
+                yield access.line
 
     def _of_user(self) -> Iterator[Finding]:
         program = read_program(self.kernel)

@@ -21,7 +21,7 @@ from mcp_server.runtime.failure import RankEnd, read_launcher_output
 
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
-CHANGED = "AOTI_DEBUG_CHANGED"  # a file, and the file whose lines Triton reads in its place
+CHANGED = "AOTI_DEBUG_CHANGED"  # a file, and the file that is run in its place
 
 # A call that has not ended by then, and takes far longer than earlier calls, is assumed to hang.
 STALLED_S = 45.0

@@ -13,12 +13,13 @@ from mcp_server.diagnosis.causes.custom_op import REPAIRED
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
+from mcp_server.diagnosis.observe import rerun
 from mcp_server.diagnosis.observe.intervene import in_eager
-from mcp_server.diagnosis.observe.rerun import corrected
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel
 from mcp_server.diagnosis.verdict import bystanders, confidence, is_bystander
 from mcp_server.logs.log import read_log
+from mcp_server.memory_faults import Fault
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker import events
@@ -335,6 +336,7 @@ def k(p, q, o, n, B: tl.constexpr):
     m = i < n
     x = tl.load(p + i, mask=m, other=0.0).to(tl.float32)
     old = tl.load(o + tl.load(q + i))
+    j = tl.load(q)
     {line}
 """
 CORRECTED = {
@@ -345,6 +347,11 @@ CORRECTED = {
         "y = tl.load(p + i); tl.store(o, y, m)",
         "y = tl.load(p + i, mask=m, other=0.0); tl.store(o, y, m)",
     ),
+    "beyond of an index": (
+        "y = tl.load(p + j[:, None] * n + i, mask=m, other=0)",
+        "y = tl.load(p + j[:, None] * n + i, mask=m & (j[:, None] != float('-inf')), other=0)",
+    ),
+    "past_end": ("w = (i <= j) & (n > i) & (i <= i)", "w = (i < j) & (n > i) & (i <= i)"),
     "padded": ("y = tl.load(p + i, m, 0.0)", "y = tl.load(p + i, m, float('-inf'))"),
     "narrow_sum": ("y = tl.zeros([B], tl.float16)", "y = tl.zeros([B], tl.float32)"),
     "overflow": ("y = tl.load(p + n * (old + 1))", "y = tl.load(p + n * (old.to(tl.int64) + 1))"),
@@ -358,5 +365,69 @@ def test_a_mistake_of_a_kernel_is_corrected_in_its_line(kind: str) -> None:
     """One line changes, and none moves; where nothing fits the text is not changed."""
     line, expected = CORRECTED[kind]
     text = KERNEL.format(line=line)
-    changed = corrected(text, "k", (kind, 5, "float('-inf')"))
+    changed = rerun.corrected(text, "k", (kind.partition(" ")[0], 6, "float('-inf')"))
     assert changed == (KERNEL.format(line=expected) if expected else "")
+
+
+TUNED = """
+@triton.autotune(
+    configs=[],
+    key=["n"],{given}
+)"""
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "needed"),
+    [
+        ("", "at = o + i\n    tl.store(at, tl.load(at, m) + x, m)", True),
+        ("", "tl.atomic_add(o, x)", True),
+        ("", "tl.store(q + i, x, m)", False),
+        (" reset_to_zero=['o'],", "tl.atomic_add(o, x)", False),
+    ],
+)
+def test_a_tuner_restores_what_the_kernel_updates(given: str, line: str, needed: bool) -> None:
+    """Only what it reads and writes, and only if its decorator says nothing of it."""
+    text = TUNED.format(given=given) + KERNEL.format(line=line).replace("tl.load(o + tl.load(q + i))", "0")
+    text = text.replace("tl.load(q)", "0")
+    found = [each for each in rerun.shown(text, "k") if each.kind == "tuned"]
+    changed = [rerun.corrected(text, "k", each) for each in found]
+    assert changed == [text.replace('["n"]', '["n"], restore_value=["o"]')] * needed
+
+
+@pytest.mark.parametrize(
+    ("ends", "marker"),
+    [((3, 2**31 - 1), "2147483647"), ((-1, 8), "-1"), ((3, 12), ""), ((-1, 2**31 - 1), "")],
+)
+@pytest.mark.parametrize("effect", [Effect.GONE, Effect.SAME])
+def test_a_mask_with_which_the_program_passes_accuses_the_kernel(
+    tmp_path: Path, ends: tuple[int, int], marker: str, effect: Effect
+) -> None:
+    """The ids are at fault otherwise. One value that no row has by chance may be a marker; both are told."""
+    case, gone, name = reducing(tmp_path, BODY), effect is Effect.GONE, "input 1 (ids)"
+    (launch,) = (each for each in case.launches if each.kind == "user_triton")
+    own = {"kind": "user_triton", "how": "", "certain": True, "line": 1}
+    at = {"index": launch.index, "kernel": launch.kernel, **own}
+    of_input = {"parameter": "ids", "label": name, "input_index": 1, "minimum": ends[0], "maximum": ends[1]}
+    part = {"kind": "index", "beyond": True, "lowest": 0, "limit": 10, **of_input}
+    blame = {"kind": "input", "name": name, "category": "index_out_of_bounds", "input_index": 1}
+    seen = {"tool": "memcheck", "kind": "read", "text": "x", "kernel": "lookup_kernel"}
+    told = {**seen, "launch": at, "parts": [part], "blame": blame}
+    case.located = LocatedFault.model_construct(fault=Fault.model_validate(told))
+    change = Intervention("source:k", Kind.SOURCE, "a mask", before_code="mask=m", after_code="mask=m & x")
+    case.users_changes[launch.kernel, "beyond"], case.trials[change.key] = change, trial(change, effect)
+    (found,) = by("illegal_memory_access.detect_memory", case)
+    assert look("try_users_kernels").after_proof(case) == bool(marker)
+    assert found.fix is not None and (f"{marker} marks unused" in found.fix.text) == bool(marker)
+    assert (found.guilty.kind, confidence(found, case) == "proven") == ("kernel" if gone else "input", gone)
+    assert found.fix.after == ("mask=m & x" if gone else None)
+
+
+@pytest.mark.parametrize(("dtype", "rows", "far"), [("i32", 2**28, 1), ("i64", 2**28, 0), ("i32", 4, 0)])
+def test_an_address_that_32_bits_cannot_count(tmp_path: Path, dtype: str, rows: int, far: int) -> None:
+    """Only in a tensor of more than 2**31 elements, at an index that was loaded as 32 bits."""
+    changes = {"'ids': '*i64'": f"'ids': '*{dtype}'", "shape = {64, 16}": f"shape = {{{rows}, 16}}"}
+    view = view_of(FAULTS / "host_tensor", tmp_path, changes)
+    case = DiagnosisState(None, package=view.package, parsed=view)
+    (kernel,) = rerun.users_kernels(case)
+    mistakes = rerun.mistakes_of(kernel, kernel.source, case)
+    assert [each.kind for each in mistakes] == ["overflow"] * far

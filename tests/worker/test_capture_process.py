@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import resource
+import sys
 import weakref
 import zipfile
 from pathlib import Path
@@ -19,11 +20,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.logs.captured import read_capture
+from mcp_server.tools.capture import hook_environment
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.calls import Calls, failure
 from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.journal import CaptureStore, Journal, around
+from tests.support.command import ran
 from tests.zoo.names import few
+
+PROGRAM = """from __future__ import annotations
+import inspect, beside
+def double(x): return x + x
+print(double(2), beside.VALUE, __name__, __file__, inspect.getsource(double))
+"""
+
+
+@pytest.mark.parametrize(("file", "shown"), [("program.py", "4 1"), ("beside.py", "4 2")])
+def test_a_changed_file_is_run_and_read(tmp_path: Path, file: str, shown: str) -> None:
+    """The script and its modules, with their own names, paths and lines; nothing is written to them."""
+    texts = {"program.py": PROGRAM, "beside.py": "VALUE = 1\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    (changed := tmp_path / "changed").write_text(texts[file].replace("x + x", "x * 2").replace("= 1", "= 2"))
+    (kept := tmp_path / "kept").mkdir()
+    asked = {"AOTI_DEBUG_CHANGED": f"{tmp_path / file}{os.pathsep}{changed}"}
+    done = ran([sys.executable, "program.py"], tmp_path, **asked, **hook_environment(kept, asked))
+    line = "def double(x): return x * 2" if file == "program.py" else "def double(x): return x + x"
+    assert done.stdout.strip() == f"{shown} __main__ {tmp_path / 'program.py'} {line}", done.stderr
+    assert (tmp_path / file).read_text() == texts[file]
+
 
 # What the hook tells of comparisons that failed.
 

@@ -265,16 +265,36 @@ def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
 def _mistakes(kernel: Kernel, case: DiagnosisState) -> Iterator[_Mistake]:
     yield from map(_narrow, narrow_sums(kernel)[:1])
     yield from map(_padded, paddings(kernel)[:1])
-    # Padding may be stored on purpose, so only a program that passes without it makes such a store suspect.
-    change = case.users_changes.get((kernel.name, "unmasked"))
-    if change is not None and case.trials[change.key].effect is Effect.GONE:
-        yield _Mistake(
-            "unmasked",
-            change.before_code,
-            f"{{kernel}} also stores lanes that the mask of its load leaves out: {change.before_code}.",
-            f"{change.before_code} has no mask, and the value that it stores was loaded with one",
-            "give the store the mask of the load",
-        )
+    for kind, (summary, fact, advice) in SHOWN.items():
+        change = case.users_changes.get((kernel.name, kind))
+        if change is not None and case.trials[change.key].effect is Effect.GONE:
+            code = change.before_code
+            yield _Mistake(kind, code, f"{{kernel}} {summary}: {code}.", f"{code} {fact}", advice)
+
+
+# What the text of a kernel shows, but may be meant so. It is suspect only if the program passes without it.
+SHOWN = {
+    "unmasked": (
+        "also stores lanes that the mask of its load leaves out",
+        "has no mask, and the value that it stores was loaded with one",
+        "give the store the mask of the load",
+    ),
+    "past_end": (
+        "works on one lane too many, the one at the limit itself",
+        "includes the limit, which is passed or loaded as a number of elements",
+        "let the lanes end before the limit",
+    ),
+    "tuned": (
+        "is tuned on the tensors of its first call, and each of the tuner's launches updates them once more",
+        "names no restore_value, and the kernel updates what it reads",
+        "let the tuner restore what the kernel updates, or store to a separate output",
+    ),
+    "overflow": (
+        "computes an address in 32 bits, in a tensor that has more elements than they count",
+        "multiplies a loaded 32-bit index",
+        "widen the index to 64 bits before it is multiplied",
+    ),
+}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.diagnosis.causes.hang import call_hangs, lines_inside, looping, operator_inside
@@ -14,7 +15,7 @@ from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
-from mcp_server.memory_faults import Blame, Fault, MissedArgument
+from mcp_server.memory_faults import Blame, Fault, MissedArgument, summarise
 from mcp_server.model import Category, Component, ComponentKind, Fix
 from mcp_server.package.prover import Finding, FindingKind
 from mcp_server.package.terms.term import itemsize_of
@@ -29,6 +30,9 @@ FIXES: dict[str, str] = {
     "constant": "load weights of the shape and dtype that the package was compiled with",
     "unknown": "check the index arithmetic of the kernel and the values that it is given",
 }
+# Values with which programs mark unused indices: -1, and the ends of the types.
+MARKERS = {-1, *((1 << bits) - 1 for bits in (8, 15, 16, 31, 32, 63)), *(-1 << bits for bits in (15, 31, 63))}
+MASKED = "mask the access where the index is {0}, if {0} marks unused elements; else correct such indices"
 INSIDE_OP = "check what {} reads and writes against the sizes and strides that it is given"
 
 
@@ -37,24 +41,26 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     fault = case.located.fault if case.located is not None else None
     if fault is None or (fault.kernel == "" and fault.launch is None):
         return
-    blame = _blame(fault)
+    change, marker = _passing_change(fault, case), marker_of(fault)
+    blame = _blame(fault, change, marker)
     category: Category = blame.category or "illegal_memory_access"
     guilty = _guilty(blame, fault, case)
     # If the fault is inside the operator, fix its code; if it made the tensor, fix its fake function.
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
     action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]
+    action = MASKED.format(marker) if change is not None and marker else action
     evidence = [seen("locate_fault", quoted(fault.text), fault.tool)]
     if fault.code:
         evidence.append(seen("locate_fault", f"{_place(fault)}: {fault.code.strip()[:200]}"))
     for fact in (*([fault.nearest] if fault.nearest else []), *blame.reasons[:3]):
         evidence.append(seen("locate_fault", quoted(fact)))
-    change = _passing_change(fault, case)
+    summary = summarise(fault.model_copy(update={"blame": blame})) if change is not None else fault.summary
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
     suspect = Suspect(
         category=category,
         guilty=guilty,
-        summary=fault.summary or fault.text,
+        summary=summary or fault.text,
         level=CausalLevel.FAULT_SITE if explained else max(BY_CATEGORY[category][1], CausalLevel.BAD_VALUE),
         evidence=tuple(evidence),
         crashing=Component(
@@ -70,7 +76,26 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
         weak=blame.kind == "unknown" and fault.launch is None,
     )
     # A kernel that is itself at fault computes the address, so its inputs do not matter.
-    yield suspect if blame.kind == "kernel" else with_origin(suspect, case, crashed)
+    found = suspect if blame.kind == "kernel" else with_origin(suspect, case, crashed)
+    if blame.kind == "input" and marker and found.fix is not None and _is_users(fault, case):
+        text = f"{found.fix.text}; if {marker} marks unused elements, mask them in the kernel"
+        found = replace(found, fix=found.fix.model_copy(update={"text": text}))
+    yield found
+
+
+def _is_users(fault: Fault, case: DiagnosisState) -> bool:
+    at = fault.launch.index if fault.launch is not None else None
+    return any(each.index == at and each.kind == "user_triton" for each in case.launches)
+
+
+def marker_of(fault: Fault) -> str:
+    """The only index out of range, if it is a value that marks unused elements. Empty if it is another."""
+    for part in fault.parts:
+        if part.kind == "index" and part.beyond and part.limit is not None:
+            ends = {end for end in (part.minimum, part.maximum) if end is not None}
+            outside = {end for end in ends if not (part.lowest or 0) <= end < part.limit}
+            return str(min(outside)) if len(outside) == 1 and outside <= MARKERS else ""
+    return ""
 
 
 def _passing_change(fault: Fault, case: DiagnosisState) -> Intervention | None:
@@ -80,13 +105,19 @@ def _passing_change(fault: Fault, case: DiagnosisState) -> Intervention | None:
     return next((each for each in tried if case.trials[each.key].effect is Effect.GONE), None)
 
 
-def _blame(fault: Fault) -> Blame:
-    """Return the join's own blame, or the kernel if it does not mask an access to an empty tensor."""
+def _blame(fault: Fault, change: Intervention | None, marker: str) -> Blame:
+    """Return the join's own blame, or the kernel if it lacks a mask.
+
+    It does for an empty tensor, and if the program passes with a mask.
+    """
     blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
-    if fault.missed is None or fault.missed.side != "empty" or blame.kind != "input":
+    empty = fault.missed is not None and fault.missed.side == "empty"
+    if blame.kind != "input" or not (empty or change is not None):
         return blame
     model = fault.launch.model if fault.launch else []
-    reason = f"{fault.missed.label} is empty, so no index into it is valid"
+    reason = f"{fault.missed.label if fault.missed else ''} is empty, so no index into it is valid"
+    if change is not None:
+        reason = f"its mask lets the index {marker} through" if marker else "this access needs a mask"
     return Blame(kind="kernel", name=fault.kernel, confidence="likely", reasons=[reason], model=model)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mcp_server.diagnosis.components import (
@@ -413,9 +413,28 @@ def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
 IN_ORDER = "environment:CUDA_LAUNCH_BLOCKING"  # the key of that intervention
 
 
+OVERWRITTEN = _Row(
+    ("constant", "written", "update"),
+    summary="The program writes {count} in place ({names}) that the package reads there (user_managed=True), "
+    "and the writes do not wait for calls under way on the GPU. Such a call computes with some old and some "
+    "new values.",
+    fact="{count} written in place between {how} and {when}: {names}",
+    fix="put new weights into fresh tensors and give them to load_constants between two calls; keep the old "
+    "tensors until the calls under way have ended, as torch.cuda.synchronize() tells",
+    after="fresh = {name: value.to(device) for name, value in checkpoint.items()}\n"
+    "model.load_constants(fresh, check_full_update=True, user_managed=True)",
+    value="written while a call runs on the GPU",
+)
+
+
 def _out_of_order(change: Intervention, case: DiagnosisState) -> Suspect:
     """A program that passes if each kernel and copy ends before the next is started."""
     passed = "the program passes under the hook, which takes time before each call and waits after it"
+    events = [each for each in case.captured.memory if each.call is not None and _names(each, case)]
+    written = [each for each in events if (each.storage, each.act) == ("constant", "written")]
+    if written and not any(each.storage == "input" for each in case.captured.memory):
+        found = _of_row(OVERWRITTEN, written[0], case)
+        return replace(found, evidence=(*found.evidence, seen("run_alone", passed)), intervention=change)
     return Suspect(
         category="concurrency",
         guilty=component("call", "work on the GPU that nothing waits for", case.call_locations),
@@ -511,17 +530,21 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
     guilty = component("input", str(words["name"]), lines, value=value, index=event.input)
     if event.storage == "constant":
         guilty = component("constant", names[0], lines, value=value)
-    sure, removal = row.sure(case), row.removal(event, case)
+    sure, change = row.sure(case), case.users_changes.get(("", event.interval))
+    removal = change or row.removal(event, case)
+    fix = Fix(text=row.fix.format(**words), before=row.before, after=row.after)
+    if change is not None:
+        fix = Fix(text=row.fix, before=change.before_code, after=change.after_code)
     return Suspect(
         category=row.category,
         guilty=guilty,
         summary=row.summary.format(**words),
         level=CausalLevel.STATE,
         evidence=(seen("capture", row.fact.format(**words)), *row.more(case)),
-        fix=Fix(text=row.fix.format(**words), before=row.before, after=row.after),
+        fix=fix,
         harmful=case.failed,
         weak=row.category == "constants" and not sure,
         intervention=removal,
         observed=sure,
-        only_in_program=removal is None,
+        only_in_program=removal is None or change is not None,
     )

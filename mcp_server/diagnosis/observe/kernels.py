@@ -109,7 +109,7 @@ class MendUsersKernels(Observation):
             right = corrected(text, function.name, mistake) if function is not None else ""
             if not right:
                 continue
-            change = change_of(kernel, mistake, (text, right), "the kernel")
+            change = change_of(kernel.name, mistake, (text, right), "the kernel")
             try:
                 made = await with_text(context, call, kernel.name, _as_embedded(kernel.source, text, right))
             except ProblemError as problem:

@@ -1,7 +1,6 @@
 """Runs the program again: without the hook, with its GPU work in order, with a Triton kernel corrected.
 
-Triton compiles a kernel from the lines of its file, which the hook replaces for a run. No line moves, so that
-other functions of the file keep theirs.
+For such a run the hook gives Python and Triton other lines for one file. No line moves.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mcp_server.diagnosis.causes import shared_memory
-from mcp_server.diagnosis.causes.illegal_memory_access import is_a_turn_away, numbers_doubted
-from mcp_server.diagnosis.components import kernel_of
+from mcp_server.diagnosis.causes.illegal_memory_access import is_a_turn_away, marker_of, numbers_doubted
+from mcp_server.diagnosis.components import kernel_of, name_of
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
 from mcp_server.diagnosis.observe.program import SHARE_OF_PROGRAM, see
@@ -32,7 +31,7 @@ from mcp_server.model import CommandWorkload, ModelLocation, ScriptWorkload
 from mcp_server.package.exported import node_lines
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.problems import PackageError
-from mcp_server.package.prover import narrow_sums, paddings
+from mcp_server.package.prover import narrow_addresses, narrow_sums, paddings
 from mcp_server.package.terms.triton_calls import function_of
 from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.tools.capture import CHANGED, capture, workload_argv
@@ -178,34 +177,50 @@ def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
 
 
 class TryUsersKernels(Observation):
-    """Run the program with a user's kernel corrected where its text shows a mistake, then again without."""
+    """Run the program with a line corrected where its text shows a mistake, then again without.
+
+    It is a line of a user's kernel, or one that binds the input of a CUDA graph again.
+    """
 
     name = "try_users_kernels"
     seconds = 40.0
     best = DECIDES
     alone = True
-    extra = True
+
+    def after_proof(self, case: DiagnosisState) -> bool:
+        """Whether a proven index may mark unused elements, so that a mask in the kernel is the better fix."""
+        fault = _fault(case)
+        return fault is not None and bool(marker_of(fault))
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         read = case.kernel_defects is not None or case.view is None
         doubted = numbers_doubted(case) or _fault(case) is not None
         tried = any(case.trials[each.key].effect is Effect.GONE for each in case.users_changes.values())
-        possible = isinstance(case.workload, ScriptWorkload) and read and doubted and not tried
-        return self.best if possible and users_kernels(case) else 0.0
+        possible = isinstance(case.workload, ScriptWorkload) and doubted and not tried
+        shows = (read and users_kernels(case)) or rebound(case) is not None
+        return self.best if possible and shows else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
+        if (found := rebound(case)) is not None:
+            file, text = found
+            change = change_of("", Mistake("graph", 0), (file.read_text(), text), file.name)
+            case.trials[change.key] = await _run_with(case, context, file, change, text)
+            if case.trials[change.key].effect is Effect.GONE:
+                case.users_changes["", "graph"] = change
+                return
         wanted = [
-            (kernel, at, mistake)
+            (kernel, at, mistake, right)
             for kernel in users_kernels(case)
             if (at := _defined(kernel, case)) is not None
             for mistake in mistakes_of(kernel, at.file.read_text(), case)
+            if (right := corrected(at.file.read_text(), at.name, mistake))
         ]
-        for kernel, at, mistake in wanted[:MOST_TRIED]:
-            text = corrected(at.file.read_text(), at.name, mistake)
-            if text:
-                change = change_of(kernel, mistake, (at.file.read_text(), text), at.file.name)
-                case.trials[change.key] = await _run_with(case, context, at, change, text)
-                case.users_changes.setdefault((kernel.name, mistake.kind), change)
+        for kernel, at, mistake, text in wanted[:MOST_TRIED]:
+            change = change_of(kernel.name, mistake, (at.file.read_text(), text), at.file.name)
+            case.trials[change.key] = await _run_with(case, context, at.file, change, text)
+            case.users_changes.setdefault((kernel.name, mistake.kind), change)
+            if case.trials[change.key].effect is Effect.GONE:
+                return
 
 
 def users_kernels(case: DiagnosisState) -> list[Kernel]:
@@ -227,13 +242,17 @@ def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake
     found: list[tuple[str, int, str]] = [(each.kind, each.line, "") for each in defects]
     found += [("padded", each.load_line, f"float('{each.needed}')") for each in paddings(kernel)]
     found += [("narrow_sum", each.line, "") for each in narrow_sums(kernel)]
+    if case.view is not None:
+        narrow = narrow_addresses(case.view, case.sizes)
+        found += [("overflow", line, "") for name, line in narrow if name == kernel.name]
     known = [Mistake(kind, line - function.lineno, needed) for kind, line, needed in found]
     fault, lines = _fault(case), kernel.source.split("\n")
     if fault is not None and fault.launch is not None and fault.launch.kernel == kernel.name:
         wraps = fault.missed is not None and is_a_turn_away(fault.missed)
         at_fault = [n for n, line in enumerate(lines, 1) if fault.code and line.strip() == fault.code.strip()]
-        known += [Mistake("overflow" if wraps else "beyond", n - function.lineno) for n in at_fault[:1]]
-    return known + [Mistake("unmasked", line) for line in unmasked(text, function.name)]
+        kind, needed = ("overflow", "") if wraps else ("beyond", marker_of(fault))
+        known += [Mistake(kind, n - function.lineno, needed) for n in at_fault[:1]]
+    return known + shown(text, function.name)
 
 
 def _fault(case: DiagnosisState) -> Fault | None:
@@ -245,16 +264,16 @@ def _fault(case: DiagnosisState) -> Fault | None:
 
 
 async def _run_with(
-    case: DiagnosisState, context: Context, at: UsersKernel, change: Intervention, text: str
+    case: DiagnosisState, context: Context, file: Path, change: Intervention, text: str
 ) -> Trial:
-    """Run the program with the changed text of a kernel's file and, if it passes, again without."""
+    """Run the program with the changed text of a file and, if it passes, again without."""
     assert isinstance(case.workload, ScriptWorkload)
-    copy = context.fresh("changed") / at.file.name
+    copy = context.fresh("changed") / file.name
     copy.write_text(text)
     limit = limit_of(case, share=SHARE_OF_RUN)
     workload = case.workload.model_copy(update={"timeout_s": limit.seconds})
     with _without_packages(case, context):
-        env = {CHANGED: f"{at.file}{os.pathsep}{copy}"}
+        env = {CHANGED: f"{file}{os.pathsep}{copy}"}
         changed = await capture(context, workload, env=env, gpus=gpus_of(None))
     errors = [root for _, root in case.own_roots]
     failing = Seen("raised", text=errors[0].text if errors else "an error")
@@ -292,13 +311,13 @@ def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
             shutil.copy2(aside, path)
 
 
-def change_of(kernel: Kernel, mistake: Mistake, texts: tuple[str, str], name: str) -> Intervention:
+def change_of(kernel: str, mistake: Mistake, texts: tuple[str, str], name: str) -> Intervention:
     """The change from the first text to the second, with the lines that differ. `name` is the file's."""
     pairs = zip(*(text.split("\n") for text in texts), strict=True)
     lines = [(n, old.strip(), new.strip()) for n, (old, new) in enumerate(pairs, 1) if old != new]
     shown = ", ".join(str(number) for number, _, _ in lines)
     return Intervention(
-        key=f"source:{kernel.name}:{mistake.kind}:{mistake.line}",
+        key=f"source:{kernel}:{mistake.kind}:{mistake.line}",
         kind=Kind.SOURCE,
         what=f"this change in line {shown} of {name}",
         before_code="\n".join(old for _, old, _ in lines),
@@ -317,7 +336,7 @@ class Mistake(NamedTuple):
     needed: str = ""
 
 
-_Edits = Iterator[tuple[ast.expr, str]]  # expressions to replace, with their new text
+_Edits = Iterator[tuple[ast.expr | ast.stmt, str]]  # expressions to replace, with their new text
 
 
 def _called(node: ast.AST, *names: str) -> bool:
@@ -360,6 +379,24 @@ class _KernelText:
         for part in (*earlier, *ast.iter_child_nodes(node)):
             if isinstance(part, ast.expr):
                 yield from self.behind(part)
+
+    def is_loaded(self, node: ast.expr) -> bool:
+        """Whether an expression is what a load gave, or elements of it."""
+        return _called(self.value(node.value if isinstance(node, ast.Subscript) else node), "load")
+
+    @property
+    def parameters(self) -> set[str]:
+        return {each.arg for each in self.function.args.args}
+
+    def pointers(self, *names: str) -> set[str]:
+        """The parameters that such calls are given addresses of."""
+        found = set()
+        for call in self.calls(*names, anywhere=True):
+            place = self.value(call.args[0])
+            while isinstance(place, ast.BinOp):
+                place = self.value(place.left)
+            found.add(ast.unparse(place))
+        return found & self.parameters
 
 
 def _other(call: ast.Call, name: str, place: int) -> ast.expr | None:
@@ -407,12 +444,23 @@ def _masked(kernel: _KernelText) -> _Edits:
 
 
 def _guarded(kernel: _KernelText) -> _Edits:
-    """Give a load without a mask that of the kernel's stores, with a value that leaves a reduction alone."""
+    """Mask a load: where its index is the marker of unused ones, or with the mask of the kernel's stores.
+
+    Masked lanes get a value that leaves a reduction alone.
+    """
     masks = [_other(each, "mask", 2) for each in kernel.calls("store", anywhere=True)]
     texts = {ast.unparse(each) for each in masks if each is not None}
     filler = "float('-inf')" if kernel.calls("max", "maximum", anywhere=True) else "0.0"
     for call in kernel.calls("load"):
-        if len(texts) == 1 and _other(call, "mask", 1) is None:
+        mask, parts = _other(call, "mask", 1), ast.walk(call.args[0])
+        rows = [each for each in parts if isinstance(each, ast.expr) and kernel.is_loaded(each)]
+        if kernel.needed and rows:
+            texts = {f"({ast.unparse(rows[0])} != {kernel.needed})"}
+        if mask is not None and kernel.needed and rows:
+            also = "" if _other(call, "other", 2) is not None else f", other={filler}"
+            kept = ast.unparse(mask) if isinstance(mask, ast.Name) else f"({ast.unparse(mask)})"
+            yield mask, f"{kept} & {min(texts)}{also}"
+        elif len(texts) == 1 and mask is None:
             yield call.args[0], f"{ast.unparse(call.args[0])}, mask={min(texts)}, other={filler}"
 
 
@@ -434,7 +482,7 @@ def _in_32_bits(kernel: _KernelText) -> _Edits:
 
 def _wide(kernel: _KernelText) -> _Edits:
     """Compute the products behind an address in 64 bits, or all that depends on the program's number."""
-    passed = {each.arg for each in kernel.function.args.args}
+    passed = kernel.parameters
     parts = [part for call in kernel.calls("load", "store") for part in kernel.behind(call.args[0])]
     products = [each for each in parts if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)]
     factors = [_variable(each, passed) for each in products if not _names(each) <= passed]
@@ -453,6 +501,32 @@ def _names(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
+def _before_end(kernel: _KernelText) -> _Edits:
+    """Let lanes end before a limit that is passed or loaded, not at it."""
+    for node in ast.walk(kernel.function):
+        if not isinstance(node, ast.Compare) or node.lineno != kernel.line or len(node.ops) != 1:
+            continue
+        left, right = node.left, node.comparators[0]
+        ends = {ast.LtE: (left, right, "<"), ast.GtE: (right, left, ">")}
+        lane, limit, sign = ends.get(type(node.ops[0]), (left, left, ""))
+        limits = ast.unparse(limit) in kernel.parameters or kernel.is_loaded(limit)
+        if sign and limits and any(_called(part, "arange") for part in kernel.behind(lane)):
+            yield node, f"{ast.unparse(left)} {sign} {ast.unparse(right)}"
+
+
+def _restored(kernel: _KernelText) -> _Edits:
+    """Let the tuner restore what the kernel updates: its trial launches run on the program's own tensors."""
+    atomics = [f"atomic_{each}" for each in ("add", "max", "min", "and", "or", "xor", "xchg", "cas")]
+    updated = kernel.pointers("store") & kernel.pointers("load") | kernel.pointers(*atomics)
+    for call in kernel.function.decorator_list:
+        if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith("autotune") or not updated:
+            continue
+        key, given = _other(call, "key", 1), {each.arg for each in call.keywords}
+        if key is not None and key.lineno == kernel.line and not given & {"restore_value", "reset_to_zero"}:
+            text = f"{ast.unparse(key)}, restore_value={sorted(updated)}"
+            yield key, text.replace("'", '"')
+
+
 CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
     "lost": _summed,
     "clash": _added,
@@ -462,16 +536,25 @@ CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
     "padded": _filled,
     "narrow_sum": _in_32_bits,
     "overflow": _wide,
+    "past_end": _before_end,
+    "tuned": _restored,
 }
+SHOWN = ("tuned", "past_end", "unmasked")  # by the text alone, which may be meant so
 
 
-def unmasked(text: str, function: str) -> list[int]:
-    """The lines, counted from the kernel's `def`, of stores that lack the mask of the load of their value."""
+def shown(text: str, function: str) -> list[Mistake]:
+    """What the text of a kernel alone shows, in its decorators, too."""
     found = _function(text, function)
     if found is None:
         return []
-    lines = {each.lineno for each in _KernelText(found, 0, "").calls("store", anywhere=True)}
-    return [line - found.lineno for line in sorted(lines) if any(_masked(_KernelText(found, line, "")))]
+    first = min([found.lineno, *(each.lineno for each in found.decorator_list)])
+    texts = [_KernelText(found, line, "") for line in range(first, (found.end_lineno or first) + 1)]
+    return [
+        Mistake(kind, each.line - found.lineno)
+        for kind in SHOWN
+        for each in texts
+        if any(CORRECTIONS[kind](each))
+    ]
 
 
 def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
@@ -480,8 +563,12 @@ def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
     correct = CORRECTIONS.get(mistake.kind)
     if at is None or correct is None:
         return ""
+    return _edited(text, list(correct(_KernelText(at, at.lineno + mistake.line, mistake.needed))))
+
+
+def _edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
+    """Return the text with other expressions or statements. Empty if one is longer than a line."""
     lines = [line.encode() for line in text.split("\n")]
-    edits = list(correct(_KernelText(at, at.lineno + mistake.line, mistake.needed)))
     for node, new in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
         if node.end_lineno != node.lineno:
             return ""
@@ -489,6 +576,47 @@ def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
         lines[node.lineno - 1] = line[: node.col_offset] + new.encode() + line[node.end_col_offset :]
     changed = b"\n".join(lines).decode()
     return changed if edits and changed != text else ""
+
+
+def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
+    """A file of the program, and its text with the freed input of a CUDA graph kept, if one line binds it.
+
+    The line binds an attribute or variable with the name of the input to what is computed from it, or an
+    attribute outside `__init__`. None if there is no such line, or several.
+    """
+    freed = (each for each in case.captured.memory if (each.act, each.interval) == ("freed", "graph"))
+    place = next((each.input for each in freed), len(case.compiled_inputs))
+    if place >= len(case.compiled_inputs):
+        return None
+    name, found = name_of(case.compiled_inputs[place]), []
+    for path in dict.fromkeys(each.resolve() for each in _files_of_script(case)):
+        text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
+        found += [(path, text, *edit) for edit in _bindings(text, name)]
+    if len(found) != 1:
+        return None
+    ((path, text, line, kept),) = found
+    changed = _edited(text, [(line, kept)])
+    return (path, changed) if changed else None
+
+
+def _bindings(text: str, name: str) -> Iterator[tuple[ast.stmt, str]]:
+    """The statements that bind `name` again, each with a copy into the old tensor in its place."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(text)
+        first = {
+            part
+            for each in ast.walk(tree)
+            if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+            for part in ast.walk(each)
+        }
+        for line in ast.walk(tree):
+            if not isinstance(line, ast.Assign) or len(line.targets) != 1 or line in first:
+                continue
+            target, value = ast.unparse(line.targets[0]), ast.unparse(line.value)
+            own = re.search(rf"(?<![\w.]){re.escape(target)}\b", value)
+            attribute = isinstance(line.targets[0], ast.Attribute)
+            if target.rpartition(".")[2] == name and (attribute or own):
+                yield line, f"{target}.copy_({value})"
 
 
 def _function(text: str, name: str) -> ast.FunctionDef | None:

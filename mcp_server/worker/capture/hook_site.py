@@ -80,13 +80,39 @@ def _execute(spec: Any, name: str) -> Any:
 
 
 def read_changed(file: str, changed: str) -> None:
-    """Let Python give the lines of `changed` as those of `file`: Triton compiles a kernel from them."""
+    """Let Python run the text of `changed` as `file`, a script or module, and give its lines to Triton."""
     import linecache
+    from importlib.machinery import ModuleSpec, SourceFileLoader
 
     with open(changed, encoding="utf-8") as text:
         lines = text.readlines()
-    for name in (file, os.path.realpath(file)):
+    real, own = os.path.realpath(file), SourceFileLoader.get_code
+    for name in (file, real):
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)  # without a time: it stays
+
+    def get_code(self: Any, fullname: str) -> Any:
+        if os.path.realpath(self.path) != real:
+            return own(self, fullname)
+        if fullname == "__main__":
+            sys.path[0] = os.path.dirname(real)  # as for a script that Python reads itself
+        return compile("".join(lines), self.path, "exec", dont_inherit=True)
+
+    class Script:
+        @staticmethod
+        def find_spec(name: str, _target: Any = None) -> Any:
+            spec = ModuleSpec(name, SourceFileLoader(name, file), origin=file)
+            spec.has_location = True
+            return spec if name == "__main__" else None
+
+    def importer(path: str) -> Any:
+        # Python asks for an importer of the script, and runs its `__main__` if there is one.
+        if os.path.realpath(path) != real:
+            raise ImportError(path)
+        return Script
+
+    loader: Any = SourceFileLoader
+    loader.get_code = get_code
+    sys.path_hooks.insert(0, importer)
 
 
 def start() -> None:
