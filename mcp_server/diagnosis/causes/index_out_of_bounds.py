@@ -229,14 +229,13 @@ class _Indexed:
         """Say what to change: the ids or the table, or what computes the positions."""
         low, high, most = part.low, part.high, facts.max or 0
         if self.is_table:
-            row = "row reserved for unknown ids"
-            reject = f"reject values of {read} outside {low}..{high} before the call, or map them to a {row}"
+            reject = f"reject values of {read} outside {low}..{high}, or map them to a row for unknown ids"
             if most > NO_ROW:
                 return f"{reject}; a hash must be reduced to the number of rows"
             if most <= high or self.shift is None:
                 return reject
-            real = f"if {most} is a real id (see the data that {self.name} was trained on), the table needs"
-            return f"{real} at least {most - self.shift + 1} rows; if not, {reject}"
+            rows = most - self.shift + 1
+            return f"{reject}; if the training data has the id {most}, {self.name} needs at least {rows} rows"
         text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"
         return f"{text}; if it is a length, or counts from 1, subtract 1" if self.past(part, facts) else text
 
