@@ -10,7 +10,7 @@ from pathlib import Path
 from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.indices import candidates
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
-from mcp_server.diagnosis.origin import WRITTEN, Condition, OffendingElement, Operation, Origin
+from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.condition import is_next_to_0
 from mcp_server.diagnosis.origin.lines import (
     guarded_lines,
@@ -336,7 +336,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         return None
     if condition is None:
         masked = any(each.value in ("True", "False") for each in origin.elements)
-        return Fix(text=OPEN_MASK) if masked and not origin.explanation.startswith(WRITTEN) else None
+        return Fix(text=OPEN_MASK) if masked and not origin.written else None
     only = condition.low if condition.low == condition.high else None
     if only is not None and f"<= {only:g}" in origin.expression:
         return Fix(

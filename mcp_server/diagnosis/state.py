@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.call_seen import CallSeen
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
-from mcp_server.diagnosis.origin import WRITTEN, Origin
+from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
@@ -172,8 +172,7 @@ class DiagnosisState(CallSeen):
     @property
     def nan_written(self) -> str:
         """Where the model itself writes the bad value, in words. Empty if it computes it, or if not known."""
-        explanation = self.origin.explanation if self.origin is not None else ""
-        return explanation if explanation.startswith(WRITTEN) else ""
+        return self.origin.explanation if self.origin is not None and self.origin.written else ""
 
     @property
     def nan_accepted(self) -> bool:

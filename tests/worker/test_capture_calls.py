@@ -168,12 +168,13 @@ def test_a_tensor_that_is_given_again() -> None:
     aliases, window = Aliases(), torch.zeros(3, 4)
 
     def again(call: int) -> list[tuple[str, int, int]]:
-        return list(aliases.again(call, aliases.inputs([window])))
+        inputs = aliases.inputs([window])
+        return list(aliases.again(call, inputs, aliases.before(inputs)))
 
     with ThreadPoolExecutor(1) as other:
         told = [again(1), again(2), other.submit(again, 3).result()]
         window.add_(1)
-        told += [again(4), other.submit(again, 5).result(), list(aliases.again(6, []))]
+        told += [again(4), other.submit(again, 5).result(), list(aliases.again(6, [], []))]
     assert [(n, each.call) for n, each in aliases.before(aliases.inputs([window]))] == [(0, 5)]
     assert told == [[], [], [("given", 0, 2)], [("written", 0, 3)], [("given", 0, 4)], []]
 

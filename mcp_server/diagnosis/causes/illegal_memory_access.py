@@ -77,15 +77,15 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     )
     # A kernel that is itself at fault computes the address, so its inputs do not matter.
     found = suspect if blame.kind == "kernel" else with_origin(suspect, case, crashed)
-    if blame.kind == "input" and marker and found.fix is not None and _is_users(fault, case):
+    if blame.kind == "input" and marker and found.fix is not None and in_users_kernel(fault, case):
         text = f"{found.fix.text}; if {marker} marks unused elements, mask them in the kernel"
         found = replace(found, fix=found.fix.model_copy(update={"text": text}))
     yield found
 
 
-def _is_users(fault: Fault, case: DiagnosisState) -> bool:
-    at = fault.launch.index if fault.launch is not None else None
-    return any(each.index == at and each.kind == "user_triton" for each in case.launches)
+def in_users_kernel(fault: Fault, case: DiagnosisState) -> bool:
+    users = {each.kernel for each in case.launches if each.kind == "user_triton"}
+    return fault.launch is not None and fault.launch.kernel in users
 
 
 def marker_of(fault: Fault) -> str:

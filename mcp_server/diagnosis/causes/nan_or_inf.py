@@ -21,7 +21,6 @@ from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
-from mcp_server.diagnosis.origin import WRITTEN
 from mcp_server.diagnosis.origin.lines import guarded_line, idiom_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -256,7 +255,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     explanation = case.origin.explanation if case.origin is not None else ""
     operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # `exp(110) is inf`, `0 / 0 is nan`
     op = "" if operation is None else "div" if operation[0].endswith(" ") else operation[0]
-    op = "where" if explanation.startswith(WRITTEN) else op
+    op = "where" if case.nan_written else op
     return _fix_of_line(op, first.locations[0].code if first.locations else "")
 
 

@@ -53,6 +53,16 @@ def _compared(event: MemoryEvent, case: DiagnosisState) -> bool:
     return _kept(event, case) and all(event.call in calls for calls in known)
 
 
+def _as_before(event: MemoryEvent, case: DiagnosisState) -> Intervention | None:
+    """The call with the input as it was before the package that writes it."""
+    writer = next(each for each in case.writers if each.input == event.input)
+    item = case.compiled_inputs[event.input] if event.input < len(case.compiled_inputs) else None
+    file = writer.call.file
+    if item is None or file is None:
+        return None
+    return as_before(leaf_of(item), f"{writer.package} changed it", (file, writer.place))
+
+
 def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
     """Whether something other than a call wrote constants of the suspect call, which is fine otherwise."""
     call = case.suspect_call
@@ -269,20 +279,10 @@ ROWS = (
         fix="give {writer} a copy (.clone()), or change its model not to write into its input: "
         "x = x - y, not x -= y",
         value="changed in place by {writer}",
-        removal=lambda event, case: _as_before(event, case),
+        removal=_as_before,
     ),
 )
 MOST_NAMED = 4
-
-
-def _as_before(event: MemoryEvent, case: DiagnosisState) -> Intervention | None:
-    """The call with the input as it was before the package that writes it."""
-    writer = next(each for each in case.writers if each.input == event.input)
-    item = case.compiled_inputs[event.input] if event.input < len(case.compiled_inputs) else None
-    file = writer.call.file
-    if item is None or file is None:
-        return None
-    return as_before(leaf_of(item), f"{writer.package} changed it", (file, writer.place))
 
 
 def _only_one(event: MemoryEvent, case: DiagnosisState) -> bool:

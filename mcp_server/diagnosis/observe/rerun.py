@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mcp_server.diagnosis.causes import shared_memory
-from mcp_server.diagnosis.causes.illegal_memory_access import is_a_turn_away, marker_of, numbers_doubted
+from mcp_server.diagnosis.causes.illegal_memory_access import (
+    in_users_kernel,
+    is_a_turn_away,
+    marker_of,
+    numbers_doubted,
+)
 from mcp_server.diagnosis.components import kernel_of, name_of
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
@@ -197,8 +202,8 @@ class TryUsersKernels(Observation):
         doubted = numbers_doubted(case) or _fault(case) is not None
         tried = any(case.trials[each.key].effect is Effect.GONE for each in case.users_changes.values())
         possible = isinstance(case.workload, ScriptWorkload) and doubted and not tried
-        shows = (read and users_kernels(case)) or rebound(case) is not None
-        return self.best if possible and shows else 0.0
+        shows = possible and ((read and users_kernels(case)) or rebound(case) is not None)
+        return self.best if shows else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         if (found := rebound(case)) is not None:
@@ -258,9 +263,7 @@ def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake
 def _fault(case: DiagnosisState) -> Fault | None:
     """The memory fault in a user's kernel, if it was located."""
     fault = case.located.fault if case.located is not None else None
-    users = {each.kernel for each in case.launches if each.kind == "user_triton"}
-    at = fault.launch if fault is not None else None
-    return fault if at is not None and at.kernel in users else None
+    return fault if fault is not None and in_users_kernel(fault, case) else None
 
 
 async def _run_with(

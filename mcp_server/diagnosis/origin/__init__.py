@@ -133,3 +133,8 @@ class Origin(Record):
     advice: str = ""
     correction: Correction | None = None
     carriers: list[int] = Field(default_factory=list)
+
+    @property
+    def written(self) -> bool:
+        """Whether the model itself writes the bad value: no arithmetic made it."""
+        return self.explanation.startswith(WRITTEN)

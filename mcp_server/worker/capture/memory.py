@@ -145,14 +145,14 @@ class Aliases:
         return [(n, b) for n, (now, b) in pairs if now and b and b.memory.owner() is now.owner()]
 
     def again(
-        self, call: int, inputs: list[Optional[InputMemory]], load: int = 0
+        self, call: int, inputs: list[Optional[InputMemory]], before: list[tuple[int, _Given]], load: int = 0
     ) -> Iterable[tuple[str, int, int]]:
-        """Yield (act, input, earlier call) of tensors that an earlier call was given.
+        """Yield (act, input, earlier call) of tensors that an earlier call was given, as `before` lists them.
 
         `written`: the program has changed it since. `given`: another thread gave the same tensors unchanged.
         """
         thread, same = threading.get_ident(), []
-        for place, earlier in self.before(inputs):
+        for place, earlier in before:
             now = inputs[place]
             unchanged = now is not None and now.version == earlier.memory.version
             if unchanged and earlier.thread != thread:
@@ -399,7 +399,7 @@ class MemoryLog:
         memory = self.aliases.inputs(inputs)
         before = self.aliases.before(memory)
         shared = [(place, each.call, each.place) for place, each in before if each.load != load]
-        for act, place, earlier in self.aliases.again(call, memory, load):
+        for act, place, earlier in self.aliases.again(call, memory, before, load):
             self.tell("input", act, "calls", call, input=place, earlier=earlier)
         return Watched(bool(gone), snapshot, versions, constants, memory, shared)
 
