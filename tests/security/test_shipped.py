@@ -34,6 +34,10 @@ RUNS_TEXT = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
 COMPILED_BY_THE_WORKER = {
     # a function of the user's own model, from its syntax tree with one construct rewritten
     ("mcp_server/worker/capture/changes.py", "compile"),
+    # lines of the user's own model, made the body of a custom operator
+    ("mcp_server/worker/capture/changes.py", "exec"),
+    # the workload's own file with one line changed
+    ("mcp_server/worker/capture/hook_site.py", "compile"),
     # the fake function of a custom operator, as it is printed: names of the operator's schema, and numbers
     ("mcp_server/worker/capture/shapes.py", "exec"),
     # what leaves an operator to eager mode, as it is printed: the name of an operator of ATen
