@@ -41,13 +41,13 @@ RUNS = 8  # of the program in float64 with random rounding
 
 
 def operate(request: ExportedRequest, report: Report) -> None:
-    """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
+    """Run the exported program node by node, and report each node that raises or is not finite.
 
+    Events: `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
     After `node_overflow`, `node_strided` or `node_training`, `compared_form` compares the outputs with the
-    file `expect`.
-    With `package` the same call is then made there, and event `compared` compares both results. The inputs
-    are read again for that, since the program may mutate them. Event `rounding` says whether rounding
-    explains a difference, and whether it explains what the user's check (`expect`) saw.
+    file `expect`. With `package`, the package makes the same call on inputs that are read again, since the
+    program may change them; `compared` compares the results, and `rounding` says whether rounding explains
+    a difference, and whether it explains what the user's check saw.
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
