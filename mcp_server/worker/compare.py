@@ -1,20 +1,20 @@
 """Compares the outputs of two calls, or of a call and its expectation: within a tolerance, or up to rounding.
 
-The tolerance is that of the dtype. Where eager mode can be asked, the other rule tells rounding from a fault.
-Its reference is a computation as eager mode or a program makes it, once in float64, and in float64 again with
-roundings drawn at random. How far an element moves in those runs, and how far the computation as it is made
-is from float64 there, is what rounding does to this very element. An element x of a sum of K numbers may be
+The tolerance is that of the dtype. If eager mode or a program can make the same computation, the second rule
+tells rounding from a fault. The computation runs as it is, once in float64, and several times in float64 with
+random roundings. Their distances from the float64 result show how far rounding moves each element. An element
+x, a sum of K numbers, may differ by
 
     eps * |x| + 8 * moves + (16 + 2 * sqrt(K)) * eps32 * (|x| + rms(x))
 
-from float64 or from eager: `moves` is the root mean square of those distances, eps that of the coarser dtype,
-and eps32 the smaller of it and that of float32, in which narrower values are summed. Of few runs `moves` is
-doubled, and nowhere less than is typical in the tensor. Each element is judged by itself, so that one that
-cancels does not hide a wrong one elsewhere.
+from float64 or from eager mode. `moves` is the root mean square of those distances, and eps is that of the
+coarser dtype. eps32 is at most the eps of float32, because narrower values are summed in float32. With few
+runs, `moves` is doubled, and raised to at least the typical value of the tensor. Each element has its own
+tolerance, so that cancellation in one does not hide a fault in another.
 
-Integers must be values that eager or one of the runs gave. NaN and infinities must be eager's, or those of a
-run. If eager overflowed and float64 did not, overflows in that tensor are no difference, nor is any value
-where eager has NaN.
+An integer, NaN or infinity is right if eager mode or one of the runs has the same value there. If eager mode
+overflowed and float64 did not, overflows in that tensor are no difference, nor is any value where eager mode
+has NaN.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def compare_calls(
 ) -> Comparison:
     """Compare `after` with `before`; `masks` are the faulty elements of each.
 
-    With `by_expectation`, a changed element that meets the expectation is not a side effect. Without masks,
-    `before` are expected tensors, whose device and floating-point dtype may differ.
+    With `by_expectation`, a changed element with its expected value is not a side effect. Without `masks`,
+    `before` has the expected tensors, whose device and floating-point dtype may differ.
     """
     compared = []
     cured = left = new = 0
@@ -173,7 +173,7 @@ def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limit
 
 
 def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Optional[float]]:
-    """Return the largest difference of finite elements (`by`), and the largest expected one (`reach`)."""
+    """Return the largest difference of finite elements (`by`), and the largest expected element (`reach`)."""
     wanted, found = (wide(each.detach().cpu()).reshape(-1) for each in (want, got))
     finite = torch.isfinite(wanted) & torch.isfinite(found)
     if not bool(finite.any()) or not bool((torch.isfinite(wanted) == torch.isfinite(found)).all()):
@@ -250,18 +250,18 @@ def _layout(old: torch.Tensor, now: torch.Tensor, strict: bool = True) -> str:
 NEAR = 8.0
 SUMMED_EPS = 2.0**-23  # float32: no kernel sums in less
 ROUNDINGS = 16.0
-GROWTH = 2.0  # growth of a sum's rounding, with the square root of its length
+GROWTH = 2.0  # the rounding error of a sum of K numbers grows by this factor times sqrt(K)
 TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices
-FEW = 4  # runs from which on an element is known by itself; of fewer it may move so much further:
+FEW = 4  # with fewer runs, `moves` is multiplied by FEW_MORE
 FEW_MORE = 2.0
-MOST = 0.95  # of the elements of a tensor; the others may be flipped decisions, not rounding
+MOST = 0.95  # share of a tensor's elements; beyond it, values may be flipped decisions rather than rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """The expected value: in eager mode, and in the float64 `runs`, the first of them without roundings.
+    """The expected value in eager mode and in the float64 `runs`, of which the first has no random roundings.
 
-    Each of its elements sums `terms` numbers.
+    Each element is a sum of `terms` numbers.
     """
 
     name: str
@@ -302,7 +302,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
 def _allowed(
     got: torch.Tensor, want: Expected, eager: torch.Tensor, runs: list[torch.Tensor], factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tolerance of each element, also if products are rounded to TF32."""
+    """Return the tolerances of the elements, without and with products rounded to TF32."""
     eps = max(eps_of(each.dtype) for each in (got, want.eager))
     exact = runs[0] if runs else eager
     size = finite(exact)

@@ -28,7 +28,7 @@ from .run import call
 from .tensors import checksum, dtype_name, laid_out, only_tensors, unequal
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
-KEPT_BYTES = 2 << 30  # of eager values, and again as much of each float64 run
+KEPT_BYTES = 2 << 30  # cap for eager values, and for those of each float64 run
 
 
 def operate(request: CompareLaunchesRequest, report: Report) -> None:
@@ -36,8 +36,8 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
 
     The package runs at least three times, each time in a fresh load: twice unchanged, and once with the unset
     tensors filled, which reveals reads of uninitialised memory. If the unchanged runs differ, it runs filled
-    once more: values that then agree came from that memory. With `flow` it also runs with correct values
-    copied in after each launch (`Judge`).
+    twice: values that now agree came from unset memory. With `flow` it also runs with correct values copied
+    in after each launch (`Judge`).
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -64,18 +64,18 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
         bench.run(kind, marks(kind, report, request.get("unset", {})))
 
 
-# glibc fills what malloc gives out with the complement of this byte, what free takes back with the byte
-# itself (malloc.c, alloc_perturb and free_perturb). 0x7f7f7f7f is 3.4e38 as float32, 0x3f3f3f3f is 0.75.
+# glibc fills memory from malloc with the complement of this byte, and freed memory with the byte itself
+# (malloc.c, alloc_perturb and free_perturb). 0x7f7f7f7f is 3.4e38 as float32, 0x3f3f3f3f is 0.75.
 M_PERTURB = -6
 FILLS = {"first": 0x80, "second": 0x80, "filled": 0xC0}
-RELATIVE = 1e-3  # threads may sum in a different order, which does not count as a different result
+RELATIVE = 1e-3  # smaller differences may come from threads that sum in another order
 
 
 def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
     """Event `repeated` (`run`, `equal`) for the second and the last call, compared with the first.
 
     With `probes` the package is instrumented, and event `rerun` has the checksum of each tensor that a launch
-    wrote. Random numbers differ in the second call; the contents of new memory differ in the last one. If the
+    wrote. The second call draws other random numbers; the last one gets other contents of new memory. If the
     C library cannot fill memory (event `unfilled`), there is no last call.
     """
     request.setdefault("probes", False)
@@ -109,7 +109,7 @@ def _size(tensor: torch.Tensor) -> float:
 class Bench:
     """Runs the package, with a subscriber for its launches if it has probes.
 
-    Only one load is alive at a time, to have the weights in memory once. The library of an old load stays
+    Only one load is alive at a time, so that the weights are in memory once. The library of an old load stays
     mapped because `find_libraries` opened it; its weights are freed.
     """
 
@@ -118,10 +118,10 @@ class Bench:
     report: Report
     runs: int = 0
     loader: Any = None
-    alive: list[Any] = field(default_factory=list)  # constants that the caller of an update owns
+    alive: list[Any] = field(default_factory=list)  # constants of updates, which the caller must keep alive
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
-        """Return the outputs of one call of a fresh load. They may share the weights until the next run."""
+        """Return the outputs of one call of a fresh load. They may alias weights until the next run."""
         self.loader, self.alive = None, []
         before = mapped_files()
         self.loader = load(self.request, self.report)
@@ -254,7 +254,7 @@ class Judge:
     flow: Mapping[str, LaunchFlow]
     factor: float
     report: Report
-    copies: dict[str, str] = field(default_factory=dict)  # the value of each tensor
+    copies: dict[str, str] = field(default_factory=dict)  # by tensor: the program value copied into it
 
     def take(self, event: Event) -> bool:
         flow = self.flow.get(str(int(event.launch)))

@@ -1,8 +1,8 @@
-"""A package that was read as PyTorch: the schemas that its operators need, and whether the program agrees.
+"""Schemas of operators for reading a package as PyTorch, and the comparison with the resulting program.
 
 The program is compared as a whole, and each launch with the same launch of its program, on the tensors that
-the package gave it. What counts as rounding follows from the program itself, run in float64 too, also with
-inputs moved by one float32 rounding: see `Meaning`.
+the package gave it. `Meaning` measures rounding: it also runs the program in float64, with and without inputs
+moved by one float32 rounding.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Tensors = dict[tuple[str, int], torch.Tensor]
 """The tensors of a launch by variable and turn, as `Place` counts them."""
 Prepared = Callable[[torch.Tensor], torch.Tensor]
 Copied = Callable[[Prepared], Tensors]
-"""Gives new tensors on each call, prepared in that way."""
+"""Makes new tensors at each call, and applies the argument to each of them."""
 
 
 class LaunchByLaunch:
@@ -85,25 +85,23 @@ class LaunchByLaunch:
         return False
 
     def finished(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> None:
-        """After the launch, compare it with `made`, the same launch as the program computes it."""
+        """Compare the tensors after a launch with `made`, the program's results for the same launch."""
         self.report.event(self._verified(number, made, event))
 
     def _verified(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> LaunchVerified:
         try:
             meaning = Meaning(made)
-        except Exception as error:  # any error of the program
+        except Exception as error:  # the program may raise anything
             return LaunchVerified("not_run", why=in_short(error), launch=number)
         after, written = tensors_of(event)
         after = self.as_read(self.launches[number], after)
         return verified(number, meaning, {place: after[place] for place in written if place in after})
 
     def as_read(self, launch: LaunchAlone, tensors: Tensors) -> Tensors:
-        """Return the tensors as the kernel takes their memory, whatever an operator made of them."""
+        """Return the tensors in the layouts in which the kernel reads their memory."""
         known = {}
         for place, text in launch["assumed"]:
-            with contextlib.suppress(
-                NameError
-            ):  # a size that the program does not compute: the tensor has it
+            with contextlib.suppress(NameError):  # the program does not compute this size: take the tensor's
                 known[tuple(place)] = eval(f"({text})", self.names)
         return {
             place: as_read(each, *known[place]) if place in known else each for place, each in tensors.items()
@@ -112,7 +110,7 @@ class LaunchByLaunch:
     def made_alone(self, launch: LaunchAlone, given: Copied, prepared: Prepared) -> Tensors:
         """Return the new tensors of the launch, and the inputs that the program changes.
 
-        The program omits a write in place that nothing reads later.
+        The program omits in-place writes that nothing reads later.
         """
         ready = given(prepared)
         missing = [place[0] for place in launch["takes"].values() if tuple(place) not in ready]
@@ -123,7 +121,7 @@ class LaunchByLaunch:
         with torch.no_grad():
             result = eval(launch["expression"], {**self.names, **names})
         changed = {place: each for place, each in ready.items() if each._version != before[place]}
-        if any(len(places) > 1 for places in overlapping(ready)):  # these count their versions together
+        if any(len(places) > 1 for places in overlapping(ready)):  # overlapping places share their versions
             same = given(prepared)
             changed = {place: each for place, each in changed.items() if unequal(each, same[place]).any()}
         results = result if isinstance(result, (tuple, list)) else [result]
@@ -132,7 +130,7 @@ class LaunchByLaunch:
 
 
 def copied(tensors: Tensors) -> Copied:
-    """Copy tensors. Those that overlap in memory overlap in each new set, too."""
+    """Copy tensors. Those that overlap in memory also overlap in each new set."""
     pieces: list[tuple[torch.Tensor, dict[tuple[str, int], int]]] = []
     for places in overlapping(tensors):
         low = min(tensors[place].storage_offset() for place in places)
@@ -153,7 +151,7 @@ def copied(tensors: Tensors) -> Copied:
 
 
 def overlapping(tensors: Tensors) -> list[list[tuple[str, int]]]:
-    """Group the places of tensors whose elements, of one type, lie between each other's."""
+    """Group the places of tensors of one dtype whose ranges of memory overlap."""
 
     def start(place: tuple[str, int]) -> tuple[int, str, int]:
         tensor = tensors[place]
@@ -178,7 +176,7 @@ def extent(tensor: torch.Tensor) -> int:
 
 
 def as_read(tensor: torch.Tensor, sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor's memory from its first element on with other sizes, strides and type."""
+    """Return a tensor's memory from its first element on with the given sizes, strides and dtype."""
     if tensor.dtype is dtype and tensor.stride() == strides and tensor.shape == sizes:
         return tensor
     size = tensor.element_size()
@@ -191,7 +189,7 @@ def in_short(error: Exception) -> str:
 
 
 def verified(number: int, meaning: Meaning, after: Tensors) -> LaunchVerified:
-    """Compare the tensors after a launch with its meaning; return the worst."""
+    """Compare the tensors after a launch with the program's; return the comparison of the worst one."""
     found = [
         (meaning.agreement(place, each), place[0]) for place, each in after.items() if place in meaning.own
     ]
@@ -202,7 +200,7 @@ def verified(number: int, meaning: Meaning, after: Tensors) -> LaunchVerified:
 
 
 class DoneByProgram(LaunchByLaunch):
-    """Replaces the results of launches with those of the program. `done` are the launches that ran."""
+    """Replaces the results of launches with the program's. `done` has the launches that ran."""
 
     def __init__(
         self, launches: list[LaunchAlone], module: ModuleType, known: dict[str, Any], report: Report
@@ -241,7 +239,7 @@ class Meaning:
         own = self.own[place].to(got.device)
         if own.numel() != got.numel():
             return Verified("different", why=f"shape {list(own.shape)}, not {list(got.shape)}")
-        own = own.reshape(got.shape)  # the program may have the same elements in other dimensions
+        own = own.reshape(got.shape)  # the program may give the same elements other dimensions
         if own.dtype != got.dtype:
             return Verified("different", why=f"{own.dtype}, not {got.dtype}")
         if not bool(unequal(got, own).any()):
@@ -252,12 +250,12 @@ class Meaning:
         return Verified("rounding" if within else "different", furthest(got, own))
 
     def _runs(self, moves: int) -> list[dict[Any, torch.Tensor]]:
-        """Return the float64 runs, plain and with moved inputs; only `own` if something has no float64."""
+        """Return the float64 runs, plain and with moved inputs; only `own` if an operator has no float64."""
         try:
             while len(self._wide) <= moves:
                 with InFloat64():
                     self._wide.append(self.run(moved_by(len(self._wide))))
-        except Exception:  # an operator's own, which may be anything
+        except Exception:  # an operator may raise anything
             self._wide = self._wide or [self.own]
         return self._wide
 
@@ -280,7 +278,7 @@ def moved_by(number: int) -> Prepared:
 
 
 class InFloat64(TorchFunctionMode):
-    """Casts and new tensors in a narrower type are float64 instead."""
+    """Makes casts and new tensors of a narrower dtype float64."""
 
     NARROW = (torch.float32, torch.float16, torch.bfloat16)
     CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
@@ -425,12 +423,12 @@ def operate_judge_captures(request: CapturesRequest, report: Report) -> None:
     """Compute launches from the arguments in their files. Event `capture_judged` for each."""
     program = Program(request)
     known: dict[str, Any] = {}
-    with contextlib.suppress(Exception):  # few launches need the weights, which may be in the library alone
+    with contextlib.suppress(Exception):  # few launches need the weights, which may be only in the library
         known["self"] = program.module.Model(*program.weights)
     for each in request["captures"]:
         try:
             found = judge_capture(each, LaunchByLaunch([], program.module, known, report))
-        except Exception as error:  # any file, and any error of the program
+        except Exception as error:  # the file may be of any kind, and the program may raise anything
             found = events.CaptureJudged(why=in_short(error))
         found.launch, found.file = each["launch"]["launch"], each["file"]
         report.event(found)
@@ -447,7 +445,7 @@ def captured_arguments(path: str) -> tuple[list[Optional[torch.Tensor]], list[An
 
 
 def judge_capture(capture: CapturedLaunch, judge: LaunchByLaunch) -> events.CaptureJudged:
-    """Say what the launch's source makes of its tensors, and whether later captures have the same."""
+    """Report what the launch's source makes of its captured tensors, and compare it with later captures."""
     launch, (tensors, numbers) = capture["launch"], captured_arguments(capture["file"])
     if len(tensors) != len(capture["tensors"]):
         raise Refused(
@@ -488,7 +486,7 @@ def in_words(name: str, facts: TensorFacts) -> str:
 
 
 class Program:
-    """A `model.py`. `sizes` are the numbers that its `forward` computed, `error` what it raised."""
+    """A `model.py`. `sizes` are the numbers that its `forward` computed, `error` is what it raised."""
 
     def __init__(self, request: EditedProgram) -> None:
         spec = importlib.util.spec_from_file_location("decompiled_model", request["program"])
@@ -505,10 +503,10 @@ class Program:
             return only_tensors(self.module.Model(*self.weights)(*flat))
 
     def run(self, flat: list[Any]) -> Optional[Meaning]:
-        """Run it. Return the meaning of its outputs, by number. None if it raises an error."""
+        """Run the program. Return the meaning of each output by its number, or None if it raises an error."""
         try:
             return Meaning(lambda prepared: self._outputs(flat, prepared))
-        except Exception as raised:  # the program fails as the package does
+        except Exception as raised:  # the program may fail like the package
             place = traceback.extract_tb(raised.__traceback__)[-1]
             where = f", {os.path.basename(place.filename)}:{place.lineno}" if place else ""
             self.error = f"{type(raised).__name__}: {raised}{where}"
@@ -534,7 +532,7 @@ class Program:
                 sys.setprofile(None)
 
     def _look(self, frame: Any, event: str, _: Any) -> None:
-        """Keep the numbers that `forward` has computed when it returns or raises."""
+        """Keep the numbers that `forward` has computed once it returns or raises."""
         if event == "return" and frame.f_locals.get("self") is self.model:
             numbers = {name: each for name, each in frame.f_locals.items() if isinstance(each, (int, float))}
             self.sizes.update(numbers)

@@ -15,8 +15,8 @@ from .report import Report
 from .tensors import checksum, only_tensors, widest
 
 PRODUCTS = ("mm", "linear", "matmul", "conv", "attention")  # in the names of operators that sum products
-BIAS = {"linear": (2, (0, 1)), "addmm": (0, (1, 2))}  # operator: place of its bias, places of the factors
-FEWEST = 4  # runs with random rounding, however long they take
+BIAS = {"linear": (2, (0, 1)), "addmm": (0, (1, 2))}  # operator: place of its bias, places of its factors
+FEWEST = 4  # runs with random roundings, however long they take
 LONGEST_S = 15.0  # beyond this time only the fewest runs are made
 MOST_EAGER_S = 5.0  # a program that takes longer is not run many times in float64
 
@@ -120,7 +120,7 @@ class Recorder(torch.fx.Interpreter):
         if n.op == "call_module" and "guard" in str(n.target):
             try:
                 return super().run_node(n)
-            except Exception as error:  # AOTInductor drops guards, and so also continues
+            except Exception as error:  # AOTInductor drops guards: continue after a failed one, as it does
                 self.report.event(events.GuardFailed(n.name, str(n.target), [], str(error)[:2000]))
                 return None
         result = self.evaluate(n)
@@ -142,7 +142,7 @@ class Recorder(torch.fx.Interpreter):
                 self.left_out += 1
                 continue
             self.left -= size
-            # A copy, since a later node may mutate it.
+            # A later node may mutate the tensor.
             self.kept.setdefault(node.name, []).append(tensor.detach().clone())
 
     def _terms(self, node: torch.fx.Node, result: Any) -> float:
@@ -174,7 +174,7 @@ class ExactRecorder(Recorder):
     """The reference: every floating-point value is widened to float64.
 
     Parameters are widened for one operator at a time, to save memory. Operators that are not torch's own get
-    their original dtypes, since a user's kernel may support no other.
+    the original dtypes, since a user's kernel may support no others.
 
     With a `seed` each node's result gets a random rounding error of the original dtype, and the factors of a
     product one of TF32 if this process allows TF32 for it. Where large terms cancel, or after many nodes,
@@ -193,7 +193,7 @@ class ExactRecorder(Recorder):
     def exact(self, node: torch.fx.Node) -> Any:
         name = str(node.target)
         if "_assert_tensor_metadata" in name:
-            return None  # it checks for the original dtype
+            return None  # it compares metadata with the original dtype
         foreign = not name.startswith("aten.") and isinstance(node.target, torch._ops.OperatorBase)
         if node.op == "call_function" and foreign:
 
@@ -244,7 +244,7 @@ class ExactRecorder(Recorder):
 def uses_tf32(node: torch.fx.Node) -> bool:
     """Whether this process lets CUDA round the float32 factors of the node's products to TF32.
 
-    By default it does for convolutions (`torch.backends.cudnn.conv`, a switch of its own from torch 2.9 on).
+    By default CUDA does for convolutions (`torch.backends.cudnn.conv`, its own switch from torch 2.9 on).
     """
     fake, name = node.meta.get("val"), operator_name(node)
     if not (isinstance(fake, torch.Tensor) and fake.is_cuda and fake.dtype == torch.float32):

@@ -1,4 +1,4 @@
-"""Tensors, compile options and source lines as JSON; a whole call as a file, which is read back here too.
+"""Tensors, compile options and source lines as JSON; a whole call as a file, which is also read here.
 
 The text of each layout is cached: a model is called with the same layouts again and again, and encoding them
 each time took most of the hook's time.
@@ -96,7 +96,7 @@ def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
 
 
 def decode(configs: Configs) -> Configs:
-    """Return the options for torch. An unregistered operator raises AttributeError, as in a script."""
+    """Return the options for torch. Raise AttributeError for an unregistered operator, as a script would."""
     found, named = dict(configs), configs.get(BY_OPERATOR)
     if isinstance(named, dict):  # by `namespace.name.overload`
         found[BY_OPERATOR] = {attrgetter(name)(torch.ops): shims for name, shims in named.items()}
@@ -144,8 +144,8 @@ def is_ours(code: CodeType) -> bool:
 
 
 # The leaves of a call come back with the same strides, offsets and aliasing: `torch.save` keeps whole
-# storages and their sharing; a small view of a large storage is cut to the span that it touches when the
-# whole would not fit the cap.
+# storages and their sharing; if a whole storage would exceed the cap, a view of it is cut to the span that it
+# touches.
 CALL_FORMAT = "aoti-debug-call-1"
 PLAIN = (int, float, bool, str, type(None))
 
@@ -154,7 +154,7 @@ class TooLarge(Exception):
     """The leaves need more bytes than the cap."""
 
 
-_dumped: list[tuple[Any, str]] = []  # the last tree: a model is called with the same one again and again
+_dumped: list[tuple[Any, str]] = []  # the last tree: most calls of a model have the same one
 
 
 def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:

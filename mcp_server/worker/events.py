@@ -16,9 +16,9 @@ from .report import Frame, Number, OddElement, Overrun, TensorFacts
 
 
 class Event:
-    """`event` is its name in a report, by default made from that of the class: `node_raised` of `NodeRaised`.
+    """`event` is the name in a report, by default made from the class's: `node_raised` of `NodeRaised`.
 
-    `t` is in seconds since the worker began. Only events that were read have it.
+    `t` is in seconds since the worker began. Only events read from a report have it.
     """
 
     event: str
@@ -103,7 +103,7 @@ class Python(Event):
 
 @dataclass
 class Cuda(Event):
-    """Why CUDA is not `available`, and the newest that the `driver` runs as 1000 * major + 10 * minor."""
+    """Why CUDA is not `available`, and the newest that the `driver` supports: 1000 * major + 10 * minor."""
 
     available: Optional[bool] = None
     why: str = ""
@@ -112,7 +112,7 @@ class Cuda(Event):
 
 @dataclass
 class Gpu(Event):
-    """A device with its `capability` as digits, such as 90, or the error that it raises when queried."""
+    """A GPU with its `capability` as digits, such as 90, or the error that querying it raised."""
 
     index: int
     name: str = ""
@@ -143,7 +143,7 @@ class Given(Event):
 
 @dataclass
 class Inputs(Event):
-    """The leaves of the inputs, each with the device from which it was saved."""
+    """The leaves of the inputs, with the device of each when it was saved."""
 
     leaves: list[TensorFacts]
 
@@ -164,7 +164,7 @@ class ChangedInputs(Event):
 
 @dataclass
 class IndexValues(Event):
-    """Values of a part. `first` are the first few elements `outside` its range, as (index, value).
+    """Values of a part of an input. `first` lists some elements `outside` its range, as (index, value).
 
     `as_int32`: the values are in range only if the memory of the int64 tensor is read as int32.
     """
@@ -212,7 +212,7 @@ class ElementChange:
 
 @dataclass
 class Repeated(Event):
-    """Whether the call `run` (`second` or `filled`) gave the same outputs as the first call."""
+    """Whether the run (`second` or `filled`) gave the same outputs as the first."""
 
     run: str
     equal: bool
@@ -225,10 +225,10 @@ class Repeated(Event):
 class OutputChange:
     """One output compared with that of another call.
 
-    `layout` says how shape or dtype differ; nothing else is known in that case. `changed` counts elements
-    that differ by more than rounding, and `innocent` those among them that were not at fault before. `rows`
-    are the indices of dimension 0 with a changed element, at most `MOST_ROWS`; `innocent_rows` are those of
-    them with an `innocent` element and none that was at fault before.
+    `layout` says how shape or dtype differ; the other fields are then unknown. `changed` counts elements that
+    differ by more than rounding, and `innocent` those of them that were not at fault before. `rows` are the
+    indices of dimension 0 with a changed element, at most `MOST_ROWS`; `innocent_rows` are the rows with an
+    `innocent` element and none that was at fault before.
     """
 
     output: int
@@ -276,8 +276,8 @@ class Comparison:
     """All outputs of one call compared with those of another, `against`.
 
     `cured`, `left` and `new` count elements at fault only there, in both, and only here. An element is at
-    fault if it is not finite or, where there is an expectation, if it differs from it. `part`: if the outputs
-    are the first or last part of the others, how many elements of that part are at fault.
+    fault if it is not finite or, where there is an expectation, if it differs from it. If the outputs are the
+    first or last part of the others, `part` counts the faulty elements of that part.
     """
 
     against: str
@@ -344,8 +344,8 @@ class CallFacts(Event, event="intervened"):
 
     `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned` marks a
     CUDA context that is of no use after it. `mutated` are inputs that the call changed in place. `constants`
-    are the fewest that cure the call if given, or if an update omits them; `bad_places` has for each of them
-    the index of its first element that is not finite, which is empty if there is none.
+    are the fewest that cure the call when they are given, or omitted from an update; `bad_places` has the
+    index of the first non-finite element of each, empty if there is none.
     """
 
     label: str
@@ -384,7 +384,7 @@ class OfLaunch(Event):
 class Argument(OfLaunch, TensorFacts):
     """An argument before or after a launch (`phase`): a tensor, or a number with its `value`.
 
-    `saved` is the tensor's file. `outside` is an element beyond the bound that was asked for.
+    `saved` is the tensor's file. `outside` is the first element beyond the requested bound.
     """
 
     phase: str = ""
@@ -492,7 +492,7 @@ class NodeOverflow(OfNode):
 
 @dataclass
 class NodeStrided(OfNode):
-    """An operator of the user's that gives other values for contiguous copies of its arguments."""
+    """A user's operator that gives other values for contiguous copies of its arguments."""
 
 
 @dataclass
@@ -512,7 +512,7 @@ class FakeMismatch(OfNode):
 class Operator(Event):
     """A call in which an operator breaks its schema (`mutated`, `aliases`: arguments) or fake function.
 
-    `kept`: it returned memory that an earlier call of it returned. `stack` are its lines, if it is in Python.
+    `kept`: it returned the memory of an earlier result. `stack` has its lines, if it is in Python.
     """
 
     op: str
@@ -538,7 +538,7 @@ class EagerRan(Event):
 
 @dataclass
 class Closeness:
-    """How close a tensor is to what it should be, that of a `node` of the program (`compare.measure`).
+    """How close a tensor is to its correct value, that of `node` in the program (`compare.measure`).
 
     `error` is the largest difference from the float64 reference, `eager_error` eager's own, `allowed` the
     largest tolerance; `first` is the first element beyond it, with `values` of eager and of the package.
@@ -573,8 +573,8 @@ class Closeness:
 class Rounding(Event):
     """Whether rounding explains each output (`within`).
 
-    `reference` says for each output that the user's own check may have compared whether rounding explains its
-    reference, too. None if there are none. `narrow`: some outputs have half precision.
+    `reference` says whether rounding also explains the reference of each output that the user's check may
+    have compared. None if there are none. `narrow`: some outputs have half precision.
     """
 
     outputs: list[Closeness]
@@ -640,8 +640,8 @@ class LaunchJudged(OfLaunch):
     """A tensor that a launch wrote from correct inputs, and that others read.
 
     `status` is right, wrong or unjudged (`why`). The tensor is number `place` of `node`, of `shape` and
-    `dtype`, at `sizes`, `strides` and `offset` of its memory; with `product`, without its bias. `compared` is
-    with that value. `tf32`: TF32 products explain the difference.
+    `dtype`, at `sizes`, `strides` and `offset` of its memory; with `product`, without its bias. `compared`
+    refers to that value. `tf32`: TF32 products explain the difference.
     """
 
     status: str = "unjudged"
@@ -771,7 +771,7 @@ class PairsTimed(Event):
     """Alternating unchanged and changed calls: median seconds, and quartiles of the ratios of the pairs.
 
     `same`: the changed call gave the same outputs. `others` is the share of all processors that other
-    processes used meanwhile. `by_cpu`: all seconds are of processors, since the clock would say little.
+    processes used meanwhile. `by_cpu`: all seconds are processor time, because the clock is unreliable.
     """
 
     name: str
@@ -798,7 +798,7 @@ class LaunchTime(Event):
 
 @dataclass
 class SizeCompared(Event):
-    """Whether the outputs for inputs of a shape equal eager mode's, "before" or "after" a change."""
+    """Whether the outputs for inputs of a shape equal eager mode's, `before` or `after` a change."""
 
     when: str
     shape: list[list[int]]
@@ -815,7 +815,7 @@ class ProgramChanged(Event):
 
 @dataclass
 class LoadedIn(Event):
-    """How long the usual loading function took: seconds by the clock, and of processors with its children."""
+    """How long the usual loading function took: by the clock, and in processor time with its children."""
 
     seconds: float
     cpu: float

@@ -1,16 +1,15 @@
 """Imports torch once and forks for each request: `PYTHON -u fork_server.py LOADED [MODULE...] SUPERVISOR`.
 
 Each MODULE is imported after torch, if it can be. SUPERVISOR is the path of `jobs/supervisor.py`. LOADED is a
-file for the list of what was loaded, or nothing.
-Descriptor 0 is a Unix socket of packets. The server says `ready PID` when torch is imported; every packet it
-gets is a JSON list, the arguments of `main.py`, with the descriptors of a lifeline, stdout, stderr, and
-leases. It forks a supervisor, which forks the worker: the lifeline, the limits and the sweep of what is
-left are those of a worker that was started by exec. It ends, and all that it forked with it, when the
-socket is closed.
+file for the list of what was loaded, or nothing. Descriptor 0 is a Unix socket of packets. The server says
+`ready PID` when torch is imported; every packet it gets is a JSON list, the arguments of `main.py`, with the
+descriptors of a lifeline, stdout, stderr, and leases. It forks a supervisor, which forks the worker:
+lifeline, limits and final sweep are those of a worker started by exec. When the socket is closed, the server
+and all that it forked end.
 
-Only the imports are shared, of torch and of what each request takes of the worker. They make no tensor and
-touch no device: CUDA cannot be used in a process that was forked after it was initialised
-(torch/csrc/cuda/utils.cpp, 2.13), so a server whose import did that gives up.
+Only imports are shared: torch and the modules that each request needs. They make no tensor and touch no
+device: CUDA cannot be used in a process that was forked after it was initialised (torch/csrc/cuda/utils.cpp,
+2.13), so a server whose import did that gives up.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKET_BYTES = 65536
 MOST_DESCRIPTORS = 64
-PREPARED = (".report", ".events", ".run")  # modules that every request would import, and what they import
+PREPARED = (".report", ".events", ".run")  # modules that every request needs
 
 
 class Forked(BaseException):
@@ -113,10 +112,10 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
 
 
 def import_torch(modules: list[str]) -> bool:
-    """Whether torch is present and may be used in a fork, which lacks the threads that a module started.
+    """Import torch and the modules. Return whether a fork may use them: it lacks threads that they started.
 
-    A module that cannot be imported is left to whoever needs it. A device that was touched cannot be used in
-    a fork, and counting devices already touches them.
+    A module that cannot be imported is ignored here. A device that was touched cannot be used in a fork, and
+    counting devices already touches them.
     """
     torch = importlib.import_module("torch")
     threads = len(os.listdir("/proc/self/task"))
@@ -132,7 +131,7 @@ def import_torch(modules: list[str]) -> bool:
 
 
 def write_loaded_files(path: str) -> None:
-    """Write the files and directories that this process depends on. If one changes, it is out of date."""
+    """Write the files and directories that this process depends on. A change of one outdates it."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         found.update(line.split(None, 5)[5].rstrip("\n") for line in maps if ".so" in line)
@@ -151,7 +150,7 @@ def main(argv: list[str]) -> int:
     if not import_torch(modules):
         if not modules:
             return 1
-        os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # torch alone may work
+        os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # try torch alone
     worker.register_as_package()
     for name in PREPARED:
         importlib.import_module(worker.PACKAGE + name)

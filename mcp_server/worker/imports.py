@@ -1,4 +1,4 @@
-"""Modules that register custom operators: imported, or only the registrations taken out of them.
+"""Imports modules that register custom operators, or only their registrations.
 
 A script without `if __name__ == "__main__"` runs when it is imported. Only some of its statements register
 operators: calls and decorators of `torch.library`, loaded libraries, imports, and what these read. If a
@@ -23,7 +23,7 @@ from typing import Any, Iterator, Optional, Sequence, Union
 from .events import OperatorsTaken
 from .report import Refused, Report, facts
 
-# Of torch 2.8-2.15: what registers an operator, a library of them, or a class that a package takes.
+# What registers an operator, a library of operators, or a class that a package takes (torch 2.8-2.15).
 _REGISTERING = (
     "torch.library.",
     "torch._library.",
@@ -36,7 +36,7 @@ _REGISTERING = (
 _ASKING = frozenset({"opcheck", "wrap_triton", "capture_triton", "infer_schema", "get_ctx", "get_kernel"})
 # Methods of the results of `custom_op`, `triton_op` and `Library`, next to `register_…`.
 _METHODS = frozenset({"define", "impl", "fallback", "_register_fake", "_impl_with_aoti_compile"})
-# What runs the program, starts another one, or asks for resources that only the program has.
+# Calls that run the program, start another one, or ask for resources that only the program has.
 _RUNNING = (
     *("torch._inductor." + name for name in ("aot", "compile", "package.")),
     *("torch.export." + name for name in ("export", "draft_export", "load", "pt2_archive.")),
@@ -75,7 +75,7 @@ def called(node: ast.AST) -> Iterator[ast.expr]:
 
 
 class Names:
-    """What each name at a script's top level refers to: a module, a definition of its own, an operator."""
+    """What each name at a script's top level refers to: a module, a local definition, or an operator."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.imported: dict[str, str] = {}
@@ -150,14 +150,14 @@ def _reasons(function: ast.expr, names: Names, seen: set[str]) -> Iterator[str]:
                     yield "{} {}".format(name, reason.replace("it calls", "calls", 1))
 
 
-# Modules of the standard library register nothing; nor does torch, which is there already.
+# Modules of the standard library register nothing. Torch is already imported.
 _PLAIN = frozenset(getattr(sys, "stdlib_module_names", ())) | {"torch", "__future__"}
-_PLACES = ("sys.path", "os.environ")  # what imports, and the loading of libraries, depend on
+_PLACES = ("sys.path", "os.environ")  # imports and loads of libraries depend on these
 
 
 @dataclass(frozen=True)
 class RegistrationSlice:
-    """`statements` to run. `lines` are of those that register operators; `refused` says why none can."""
+    """The `statements` to run. `lines` has those that register operators; `refused` says why none can run."""
 
     statements: tuple[ast.stmt, ...] = ()
     lines: tuple[int, ...] = ()
@@ -169,7 +169,7 @@ class RegistrationSlice:
 
 @dataclass(frozen=True)
 class _Statement:
-    """A top-level statement: what it binds, what it or its functions read, and whose values it changes."""
+    """A top-level statement: what it binds, what it or its functions read, and what it mutates."""
 
     node: ast.stmt
     binds: set[str]
@@ -219,7 +219,7 @@ class _Script:
 
 
 def registrations(source: bytes, path: str) -> RegistrationSlice:
-    """Return the statements that register operators, and those that they need, in their order."""
+    """Return the statements that register operators and those that they need, in the script's order."""
     try:
         script = _Script(source, path)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -233,7 +233,7 @@ def registrations(source: bytes, path: str) -> RegistrationSlice:
     if refused:
         return RegistrationSlice(refused=refused)
     for n, each in enumerate(script.statements):
-        # Imports that may register operators, and changes of where modules and libraries are looked for.
+        # Imports that may register operators, and changes of the search paths for modules and libraries.
         if each.changes in _PLACES or _imported(each.node) - _PLAIN:
             helping = script.needed(n)
             wanted |= helping if not script.why_not(helping) else set()
@@ -242,7 +242,7 @@ def registrations(source: bytes, path: str) -> RegistrationSlice:
 
 
 def code_of(statements: Sequence[ast.stmt], path: str) -> CodeType:
-    tree: Any = ast.Module(list(statements), [])  # taken as well as text, since Python 3.4
+    tree: Any = ast.Module(list(statements), [])  # text or a tree, since Python 3.4
     return InspectLoader.source_to_code(tree, path)
 
 

@@ -1,12 +1,11 @@
 """Inputs of a call: read or made, described, changed for another try, and checked for changes.
 
-A change of elements alters only the chosen elements. Elements chosen by several keys must fulfil
-them all:
+A change of elements alters only the chosen elements. An element is chosen if it fulfils all given keys:
 - `flat`: numbers of elements in row-major order; `index`: one logical index;
 - `stride`, `offset` and `end`: flat elements offset + k * stride below `end` (without it: all others);
 - `rows`: indices along `dim` (default 0);
-- `where`: {"below": low}, {"above": high}, {"equals": value}, {"non_finite": true}, {"nan": true}; an element
-  fulfils it by any of its entries, so that {"below": 0, "above": 9} is what lies outside 0..9.
+- `where`: {"below": low}, {"above": high}, {"equals": value}, {"non_finite": true}, {"nan": true};
+  any one entry suffices, so that {"below": 0, "above": 9} chooses what lies outside 0..9.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
             return torch.load(path, map_location=where, weights_only=True)
     except Exception as error:  # the unpickler raises almost anything on a malformed file
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        text = text.split(". This is an internal miniz")[0][:300]  # advice about checkpoints follows
+        text = text.split(". This is an internal miniz")[0][:300]  # the rest is advice about checkpoints
         why = "cannot be read: " + text
         if isinstance(error, pickle.UnpicklingError):
             why = "holds objects that need pickle, which could run code; save only tensors, with torch.save"
@@ -95,7 +94,7 @@ def arrange(loaded: Any, path: str) -> Inputs:
 
 
 def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Draw values in float64, so that int64 ids up to 2**53 are reached. Integers include `high`."""
+    """Draw values in float64, which represents int64 ids up to 2**53. Integers include `high`."""
     name = spec.get("dtype") or "float32"
     dtype = getattr(torch, name.replace("torch.", ""), None)
     if not isinstance(dtype, torch.dtype):
@@ -184,7 +183,7 @@ def apply(leaves: Leaves, changes: Iterable[Mapping[str, Any]]) -> Leaves:
 def _change(facts: Mapping[str, Any]) -> Change:
     try:
         return Change.read(facts)
-    except TypeError as error:  # a field that neither `Change` nor `Where` has
+    except TypeError as error:  # a field that is in neither `Change` nor `Where`
         raise Refused("not a change of an input: {}".format(error), dict(facts)) from None
 
 
@@ -230,7 +229,7 @@ def _reread(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The first elements of a tensor's memory in another dtype, as many as the tensor has."""
+    """Return the first elements of a tensor's memory in another dtype, as many as the tensor has."""
     return tensor.contiguous().view(-1).view(dtype)[: tensor.numel()]
 
 
@@ -242,7 +241,7 @@ def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def _take(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """Take the values of the tensor at place `size` of another file of inputs."""
+    """Take the values of the tensor number `size` of another file of inputs."""
     leaves, place = flatten(read(change.file), None), _size(change)
     if place >= len(leaves) or leaves[place].shape != tensor.shape:
         raise Refused("no such tensor in the file", place, "a tensor of shape {}".format(list(tensor.shape)))
@@ -403,7 +402,7 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
 def _is_int32(tensor: torch.Tensor, part: InputSlice) -> bool:
     """Whether memory that is declared as int64 has allowed values only if it is read as int32.
 
-    Only the first half of the elements counts: behind it, the memory may belong to others.
+    Only the first half of the elements counts: int32 values fill only half of the memory.
     """
     half = tensor.contiguous().view(-1)[: tensor.numel() // 2]
     if tensor.dtype != torch.int64 or not half.numel():
@@ -426,7 +425,7 @@ def operate_index_values(request: InputsRequest, report: Report) -> None:
 
 
 def look(tensor: torch.Tensor, part: InputSlice, found: events.IndexValues) -> events.IndexValues:
-    """Values of the part; `first` are pairs (index, value) of those `outside` its range."""
+    """Return values of the part; `first` has pairs (index, value) of those `outside` its range."""
     offset, stride = part.offset, max(part.stride, 1)
     values = tensor.contiguous().view(-1)[offset : part.end : stride]
     if not values.numel():

@@ -33,11 +33,11 @@ from .report import Frame, Report, facts
 from .run import call, expectation, watching
 from .tensors import checksum, dtype_name, is_plain, leaf_facts, only_tensors, span
 
-# Of a stack trace: file, line, function, and text of the line.
+# A line of a stack trace: file, line, function, and text.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
 MOST_EVENTS = 20
-MOST_RESULTS = 1000  # of an operator, whose memory is known
-RUNS = 8  # of the program in float64 with random rounding
+MOST_RESULTS = 1000  # results of one operator whose memory is remembered
+RUNS = 8  # runs in float64 with random roundings
 
 
 def operate(request: ExportedRequest, report: Report) -> None:
@@ -56,7 +56,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
         result = watcher.run(*leaves, enable_io_processing=False)
     report.event(events.Interpreted(watcher.count, leaf_facts(result)))
     forms = _forms(watcher, request)
-    # The outputs that the user's check may have compared.
+    # The user's check may have compared these outputs.
     checked = expectation(request.get("expect")) if forms or request.get("package") else None
     if checked is not None:
         _compare_forms(forms, only_tensors(result), checked, request, report)
@@ -69,7 +69,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
         identical = [*map(checksum, only_tensors(result))] == [*map(checksum, got)]
         if not compared_with.equal or (checked and not identical):
             from .compare import judge
-            from .eager_values import FEWEST, expectations  # imports that an agreeing call does not need
+            from .eager_values import FEWEST, expectations  # not needed for equal outputs
 
             again = _pytree.tree_leaves(load_with_inputs(request, report)[1:])
             wanted = expectations(program.module(), again, report, rounded=RUNS)
@@ -81,7 +81,7 @@ Form = Callable[[Any], torch.fx.Interpreter]
 
 
 def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
-    """Yield the other forms in which the program may have been intended."""
+    """Return the other forms in which the program may have been intended."""
     forms: dict[str, Form] = {}
     if watcher.overflowed:
         forms["int64"] = lambda program: Exact(program.module(), watcher.overflowed)
@@ -157,7 +157,7 @@ class Watcher(torch.fx.Interpreter):
         self.exact: Optional[torch.Tensor] = None
         self.overflowed: set[str] = set()
         self.training: set[str] = set()
-        self.strided = False  # whether an own operator of the user depends on the layout of its arguments
+        self.strided = False  # whether a user's operator depends on the layout of its arguments
         self.differs = False
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -173,7 +173,7 @@ class Watcher(torch.fx.Interpreter):
         except Exception as error:
             if "guard" in str(n.target):
                 self._report(events.GuardFailed, n, **facts(error))
-                if _OF_RANGE.search(str(error)):  # go on: results beyond the range are wanted, too
+                if _OF_RANGE.search(str(error)):  # go on: results beyond the range are also wanted
                     return None
             else:
                 integers = self._behind(n)
@@ -193,7 +193,7 @@ class Watcher(torch.fx.Interpreter):
             found = overflowed(result, wide) if wide is not None else None
             if wide is not None and found is not None:
                 self.overflowed.add(n.name)
-                # A rounded integer is harmful only if a difference of large integers is computed.
+                # A rounded float is harmful only if large values are subtracted.
                 modular = wide.is_floating_point() or any(
                     word in str(user.target) for user in n.users for word in MODULAR
                 )
@@ -218,7 +218,7 @@ class Watcher(torch.fx.Interpreter):
         if odd:
             fed = [arg.name for arg in node.all_input_nodes if arg.name in self.bad]
             nan = any(bool(torch.isnan(each).any()) for each in odd)
-            # Minus infinity alone is what attention masks hold.
+            # Attention masks hold -inf alone.
             masked = not nan and not any(bool((each == float("inf")).any()) for each in odd)
             dtype = dtype_name(odd[0].dtype)
             found = {"bad_inputs": fed, "nan": nan, "masked": masked, "dtype": dtype}
@@ -229,7 +229,7 @@ class Watcher(torch.fx.Interpreter):
             if broken is None:
                 continue
             strides_only = _but_strides(broken.promised) == _but_strides(broken.returned)
-            if not (strides_only and str(node.target).startswith("aten.")):  # torch's own may choose strides
+            if not (strides_only and str(node.target).startswith("aten.")):  # torch's own choose strides
                 self._report(events.FakeMismatch, node, **vars(broken))
 
     def _report(self, kind: Callable[..., events.Event], node: torch.fx.Node, **more: Any) -> None:
@@ -308,7 +308,7 @@ OWN = frozenset(
 
 
 def depends_on_layout(target: Any, args: Any, kwargs: Any, result: Tensors) -> bool:
-    """Whether an own operator of the user gives other values for contiguous copies of its arguments."""
+    """Whether a user's operator gives other values for contiguous copies of its arguments."""
     schema = getattr(target, "_schema", None)
     if schema is None or target.namespace in OWN or schema.is_mutable:
         return False
@@ -328,7 +328,7 @@ def _with_copies(target: Any, args: Any, kwargs: Any) -> Any:
 
 
 class Contiguous(torch.fx.Interpreter):
-    """Runs the program with contiguous arguments for the user's own operators."""
+    """Runs the program with contiguous arguments for the user's operators."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if getattr(target, "namespace", "aten") in OWN:
@@ -353,7 +353,7 @@ class Operators(TorchDispatchMode):
             return func(*args, **kwargs)
         self.calls += 1
         promised = self._promised(func, args, kwargs)
-        if self.repair:  # copies of what the schema declares read-only
+        if self.repair:  # the operator gets copies of arguments that the schema declares read-only
             named = _named(func, args, kwargs)
             mutable = {id(tensor) for declared, tensor in named if declared.alias_info is not None}
             args, kwargs = _pytree.tree_map_only(
@@ -383,7 +383,7 @@ class Operators(TorchDispatchMode):
         return _pytree.tree_map_only(torch.Tensor, lambda leaf: as_promised(leaf, next(fakes, None)), result)
 
     def _kept(self, func: Any, result: Tensors) -> bool:
-        """Whether a result has the memory of an earlier result, which only the operator can have kept.
+        """Whether a result has the memory of an earlier result: then the operator has kept it.
 
         A weak reference does not keep memory alive, but no other storage gets its identity.
         """
@@ -410,7 +410,7 @@ class Operators(TorchDispatchMode):
 
 
 def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
-    """Return the values in the promised layout, cut or padded with zeros; a copy if none differ."""
+    """Return the values in the promised layout, cut or padded with zeros. Return a copy if none differ."""
     known = fake is not None and all(isinstance(number, int) for number in (*fake.shape, *fake.stride()))
     if not known or difference(fake, real, {}) is None:
         return real.clone()
@@ -515,7 +515,7 @@ def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
     }
 
 
-# A dynamic size beyond an end of its range, as the guards of an exported program say it (torch 2.8-2.15).
+# The message of a guard when a dynamic size leaves its range (torch 2.8-2.15).
 _OF_RANGE = re.compile(r"Guard failed: .*(?:<=|>=) ?\d+\s*$", re.M)
 
 
@@ -532,7 +532,7 @@ class Exact(torch.fx.Interpreter):
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if "_assert_tensor_metadata" in str(target):  # for the traced dtype
+        if "_assert_tensor_metadata" in str(target):  # it compares with the traced dtype
             return None
         found = exact(target, args, kwargs) if self.wide else None
         return super().call_function(target, args, kwargs) if found is None else found

@@ -32,9 +32,9 @@ from .tensors import describe, first_non_finite, only_tensors, unequal, unravel
 def operate(request: InterveneRequest, report: Report) -> None:
     """Make the calls of the plan, in order; event `intervening` before each and `intervened` after it.
 
-    If the original call fails, other calls of a key are compared with the first reference of that key; where
-    two references differ, the output depends on the fault. After a lasting CUDA error, event `poisoned` ends
-    the plan.
+    If the original call fails, calls with a key are compared with the first reference call of that key.
+    Outputs that differ between two references depend on the fault. After a lasting CUDA error, event
+    `poisoned` ends the plan.
     """
     trial = Trial(request, report)
     for planned in request["plan"]:
@@ -72,7 +72,7 @@ class Caller:
     _replacement: Optional[Replacement] = None
 
     def make(self, planned: PlannedCall) -> Made:
-        """Make a call of the plan with its changes and options, or its update if that is the last step.
+        """Make a call of the plan with its changes and options, or the update if the last step is one.
 
         Raise what the call raises.
         """
@@ -107,7 +107,7 @@ class Caller:
         stack, limit = request.get("stack_bytes") or step.get("stack"), request.get("call_limit_s")
         asked = request.get("eager")
         eager: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if asked is not None:  # with the launches that the request names done in eager mode
+        if asked is not None:  # some launches run in eager mode
             if self._replacement is None or self._replacement.file != asked["plan"]:
                 self._replacement = Replacement(asked["plan"], self.report)
             eager = self._replacement.during(asked["launches"], flat)
@@ -149,7 +149,7 @@ class Caller:
         return loader
 
     def leaves_of(self, request: InterveneRequest, step: Step, loader: Any) -> list[Any]:
-        """Return the leaves of the call, read from the file or made from specs the first time."""
+        """Return the leaves of the call. The first time, read them from the file or make them from specs."""
         source = step.get("file") or str(request.get("inputs"))
         if source not in self._inputs:
             self._inputs[source] = flatten(inputs_of(step, request), loader.get_call_spec()[0])
@@ -171,7 +171,7 @@ def ended_after(seconds: Optional[float]) -> Iterator[None]:
 
 @dataclass
 class Reference:
-    """Outputs to compare with, by intervention. Masks `depends` mark what depends on the fault, if known."""
+    """Outputs to compare with, by intervention. Masks `depends` mark fault-dependent elements, if known."""
 
     label: str
     outputs: list[torch.Tensor]
@@ -228,7 +228,7 @@ class Trial:
         )
 
     def _chosen(self, planned: PlannedCall) -> PlannedCall:
-        """The call with the first of its alternatives that makes it right; with the last if none does."""
+        """Return the call with the first alternative that makes it right; with the last if none does."""
         deadline = time.monotonic() + MOST_SECONDS
         for options in (planned.get("options") or {}).get("alternatives", ()):
             planned = {**planned, "options": options}
@@ -247,7 +247,7 @@ class Trial:
         """Return the facts of the last call, with the fewest changed elements that cure it.
 
         Call this after reporting the facts, since a call of the search may end the process. If the original
-        call failed, outputs are compared with those of the call with only these elements changed.
+        call failed, compare outputs with those of a call with only these elements changed.
         """
         options = planned.get("options") or {}
         if options.get("updates"):
@@ -258,7 +258,7 @@ class Trial:
         if made is None or search is None or not (places := search.run()):
             return found
         if self.reference is None:
-            # Two calls with only these places changed, to two values: what differs depends on the fault.
+            # Change only these places, to two values in turn: outputs that differ depend on the fault.
             one, two = search.outputs(places), search.outputs(places, other=True)
             if one is not None and two is not None:
                 self.reference = Reference("smallest", one, found.key, differing(one, two, self.limits))
@@ -273,14 +273,14 @@ class Trial:
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
     def _given(self, planned: PlannedCall) -> tuple[str, ...]:
-        """Return the smallest set of the given constants that cures the call. Empty if not even all do."""
+        """Return the smallest set of the given constants that cures the call. Empty if no set does."""
         update = cast(InterveneRequest, planned.get("options") or {})["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
         names = [name for name in update.get("names") or given_constants(update) if name in known]
         return self._fewest(planned, names, lambda part: {"updates": [{**update, "names": list(part)}]})
 
     def _omitted(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
-        """The facts with the smallest set of constants that an update must omit to make the call right."""
+        """Return the facts with the smallest set of constants that an update must omit to cure the call."""
         omitted = (planned.get("options") or {})["omitted"]
         names = self._fewest(planned, omitted, lambda part: {"omitted": list(part)})
         given: dict[str, torch.Tensor] = {}
@@ -399,7 +399,7 @@ class Search:
         return list(minimise_while(places, cures, spent)[0])
 
     def _differing(self) -> Places:
-        """Return the differing elements. None if a layout differs or there are over `MOST_ELEMENTS`."""
+        """Return the differing elements. Empty if a layout differs or there are over `MOST_ELEMENTS`."""
         found: Places = []
         for number, (old, now) in enumerate(zip(self.original, self.changed)):
             layouts = ((each.shape, each.dtype, each.device, each.stride()) for each in (old, now))
@@ -417,7 +417,7 @@ class Search:
             flat, after = leaves[number].reshape(-1).clone(), self.changed[number].reshape(-1)
             at = torch.tensor([place for of, place in places if of == number], device=flat.device)
             values = after[at]
-            if other:  # for each value a different one of those that the change keeps, if there is one
+            if other:  # a valid value of the input other than the one that the change sets, if there is one
                 kept = flat[flat == after].unique()
                 choices = [(kept[kept != value], value) for value in values]
                 values = torch.stack([kept[0] if kept.numel() else value for kept, value in choices])

@@ -1,10 +1,10 @@
-"""Which program node a launch stores where, and a node's value computed from the values of other nodes.
+"""Says which launch stores which program node where, and computes a node's value from those of others.
 
-A launch carries out several nodes and stores few of them. The readers of a tensor tell which: a tensor holds
-a node if every reader carries out a user of that node, and not the node itself.
+A launch carries out several nodes and stores few of them. Its readers tell which node a tensor holds: every
+reader carries out a user of that node, and not the node itself.
 
 `Replacement` makes a call with chosen launches in eager mode: values of the program replace their outputs.
-They are computed from what the launch reads, if that is known to hold a node, otherwise from the call's
+They are computed from the tensors that the launch reads if these hold known nodes, otherwise from the call's
 inputs.
 """
 
@@ -29,14 +29,14 @@ from .protocol import EagerPlan, ExportedRequest
 from .report import Refused, Report
 from .tensors import laid_out, only_tensors
 
-Known = tuple[str, int, bool]  # a value: its node, its place, whether it is the product without the bias
-RETURNED = -1  # among the readers of a tensor: the caller
+Known = tuple[str, int, bool]  # a value: its node, number, and whether it lacks the product's bias
+RETURNED = -1  # as a reader of a tensor: the caller
 Value = TypeVar("Value")  # a tensor, or what represents one
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a tensor holds: number `place` of the tensors of a node; with `product`, without its bias."""
+    """The value in a tensor: number `place` of the results of a node; with `product`, without its bias."""
 
     node: str
     place: int
@@ -119,14 +119,14 @@ class ProgramGraph:
                 yield Stored(name, 0, replace(own[name], eager=own[name].eager.expand(tuple(shape))))
 
     def taken(self, stored: Stored, readers: Sequence[int]) -> bool:
-        """Whether all of these launches carry out users of the node or, for a product, the node itself."""
+        """Whether each of the launches carries out a user of the node or, for a product, the node itself."""
         uses = self.uses(stored.node)
         wanted = {stored.node} if stored.product else uses
         carried = [{"output"} if one == RETURNED else self.nodes.get(one, frozenset()) for one in readers]
         return all(wanted & names for names in carried)
 
     def whole(self, stored: Stored, launch: int, readers: Sequence[int], *, library: bool) -> bool:
-        """Whether the launch computes the whole value: no reader carries out the node, too.
+        """Whether the launch computes the whole value: then no reader computes a part of the node.
 
         A library call computes the whole value of its only node.
         """
@@ -143,7 +143,7 @@ class ProgramGraph:
     ) -> list[torch.Tensor]:
         """Return values of nodes (name, place, product) in eager mode, from `known` values and the inputs.
 
-        To a known product, only the bias is added.
+        For a known product, only the bias is added.
         """
         recorder = Recorder(self.module, frozenset(), 0, report)
         env = recorder.env
@@ -158,7 +158,7 @@ class ProgramGraph:
                 continue
             bias = bias_of(node) if node in products else None
             value = recorder.run_node(node) if bias is None else products[node] + env[bias]
-            # An operator must not mutate a buffer of the program.
+            # An operator must not mutate the program's own buffer.
             mutated = node.op == "get_attr" and any(node in self.mutated[user] for user in node.users)
             env[node] = value.clone() if mutated else value
             if node in ends:
@@ -170,7 +170,7 @@ class ProgramGraph:
     def needed(
         self, wanted: Sequence[str], known: Mapping[Known, Value], also: Collection[Node] = ()
     ) -> set[Node]:
-        """Return the nodes to evaluate for the wanted ones, given the known; for a known product, its bias.
+        """Return the nodes to evaluate for the wanted ones. A known product only needs its bias.
 
         The nodes in `also` count as known.
         """
@@ -188,7 +188,7 @@ class ProgramGraph:
         return needed
 
     def whole_values(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
-        """Return known values by node, except products. A mutated argument has the result of its operator."""
+        """Return known values by node, except products. A mutated argument has its operator's result."""
         return {
             one: value
             for (name, place, product), value in known.items()
@@ -224,7 +224,7 @@ def _mutated(node: Node) -> list[Node]:
 
 
 def _holders(node: Node, place: int) -> list[Node]:
-    """Return the node itself or, if it has several results, the nodes that take this one."""
+    """Return the node itself or, if it has several results, the nodes that select this one."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return [node]
     return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
@@ -315,7 +315,7 @@ class Replacement:
         return False
 
     def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:
-        """Return the wrong launches whose nodes would also be evaluated, from the inputs of the call."""
+        """Return the wrong launches whose nodes would also be evaluated, given only the call's inputs."""
         own = self.plan["nodes"].get(str(launch), ())
         needed = {node.name for node in self.graph.needed(wanted, self.known)}.difference(own)
         return [
@@ -327,7 +327,7 @@ class Replacement:
         ]
 
     def computed(self, launch: int) -> dict[str, LaunchJudged]:
-        """Return what a launch stores of nodes, without copies of inputs and constants."""
+        """Return the values of nodes that a launch stores, without copies of inputs and constants."""
         stored = self.plan["stored"].get(str(launch), {})
         return {name: held for name, held in stored.items() if held.node in self.graph.carried}
 

@@ -1,7 +1,7 @@
 """Packages and exported programs: loaded, with their constants updated as captured, or compiled with options.
 
-An exported program is taken from the script that compiles it where torch cannot save it or read it back:
-some higher-order operators (flex_attention), sparse weights and a user's Triton kernels are such (2.13).
+If torch cannot save or reload an exported program, the script that compiles it is run to get it. Reasons in
+2.13: some higher-order operators (flex_attention), sparse weights, a user's Triton kernels.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
 
 
 def given_constants(step: Step) -> dict[str, torch.Tensor]:
-    """The constants that an update gives."""
+    """Return the constants that an update gives."""
     if "own" in step:
         own = step["own"]
         dtype = getattr(torch, own["dtype"])
@@ -132,13 +132,13 @@ def given_constants(step: Step) -> dict[str, torch.Tensor]:
     return dict(load_file(step["file"]))
 
 
-FULL_UPDATE = 1  # the argument of an update that demands every constant
+FULL_UPDATE = 1  # the argument that makes an update demand every constant
 
 
 def update_package(
     loader: Any, step: Step, report: Report, changed: Optional[ReplayRequest] = None
 ) -> dict[str, torch.Tensor]:
-    """Apply one update, as the request `changed` alters it; the caller keeps the tensors alive."""
+    """Apply one update, as the request `changed` alters it. The caller must keep the result alive."""
     changed = changed or {}
     cast = changed.get("cast", {})
     constants = given_constants(step)
@@ -223,11 +223,11 @@ def _check_exported(path: str) -> None:
 
 
 class _ProgramFound(BaseException):
-    """Ends the script. The script's own error handlers must not stop it."""
+    """Ends the script. No handler of the script catches it."""
 
 
 def recapture(made_by: MadeBy, report: Report) -> Any:
-    """Return the program of that compile: run the script up to it in this process. May raise `Refused`."""
+    """Run the script up to that compile in this process; return the compiled program. May raise `Refused`."""
     import torch._inductor
     import torch.export
 
@@ -252,7 +252,7 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
     try:
         for name, function in originals.items():
             setattr(torch._inductor, name, partial(counting, function))
-        # As `python script args` would; what the script registers stays registered.
+        # As with `python script args`. What the script registers stays registered.
         sys.argv[:] = [script, *made_by.get("args", ())]
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
@@ -332,9 +332,9 @@ def compiled(
 def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
     """Compile the file `changed` with Inductor, and write its binary to `target`; event `recompiled`.
 
-    The configuration that autotuning chose is not in the source: it is the one whose compile of `original`
-    gives the package's own code, else the only one with the warps, shared bytes and blocks of the launch.
-    Code with an assertion contains its line number, and so differs if it moves to another file.
+    The source does not have the configuration that autotuning chose. It is the one whose compile of
+    `original` gives the package's code, else the only one with the warps, shared bytes and blocks of the
+    launch. Code with an assertion contains its line number, which differs in another file.
     """
     kernel, shared = request["kernel"], request.get("shared")
     if not torch.cuda.is_available():
@@ -359,7 +359,7 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
 
 
 def _compiled(path: str, name: str, module: str) -> list[Any]:
-    """The results of Inductor's own compile, one for each configuration."""
+    """Return the results of Inductor's own compile, one for each configuration."""
     loaded = module_of(path, module)
     run(loaded)
     kernel = getattr(loaded, name, None)

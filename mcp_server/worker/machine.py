@@ -81,8 +81,8 @@ def headers() -> dict[str, object]:
     include = os.path.join(torch, "include")
     api = os.path.join(include, "torch", "csrc", "api", "include")
     own = [include, api, sysconfig.get_paths()["include"]]
-    # Toolkits of the machine first: the pip packages often lack headers (nvidia-cuda-runtime alone does).
-    # Of these `cu13` and later hold everything; CUDA 12 is split by component. Triton brings a copy along.
+    # Toolkits of the machine first: pip packages often lack headers (nvidia-cuda-runtime does). From `cu13`
+    # on, one pip package has all; CUDA 12 is split by component. Triton contains a copy.
     roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
     cuda = [os.path.join(root, "include") for root in roots if root]
     parts = sorted(name for name in os.listdir(nvidia) if name.startswith("cu")) if nvidia else []

@@ -28,12 +28,12 @@ PACKAGE = "_aoti_debug_worker"
 class Operation(NamedTuple):
     """One operation of the worker: a module here with its `function`, which gets (request, report).
 
-    `loads`: it loads a package, and compiles nothing. `leases`: it may use a GPU. `forks`: a fork of a
-    process that has imported torch can do it. Not `probe`, which is about a fresh interpreter, nor `compile`,
-    whose compiler processes look at how they were started.
-    `left_at_once`: all that it finds is in its report and files, and nobody asks how the process ends. To end
-    an interpreter costs as much as the operation: 0.3 s of processor time after the import of torch, 0.5 s in
-    a fork, where each page that is touched is copied first.
+    `loads`: it loads a package, and compiles nothing. `leases`: it may use a GPU. `forks`: it can run in a
+    fork of a process that has imported torch. Not `probe`, which describes a fresh interpreter, nor
+    `compile`, whose compiler processes depend on how they were started. `left_at_once`: it ends with
+    `os._exit`, because all its results are in its report and files. A normal exit costs as much as the
+    operation: 0.3 s of processor time after the import of torch, 0.5 s in a fork, where each page that is
+    touched is copied first.
     """
 
     function: str
@@ -100,7 +100,7 @@ def run_operation(request: Request, report: Report) -> int:
     """Run the requested operation and return the exit status."""
     failures, events = (importlib.import_module(PACKAGE + name) for name in (".report", ".events"))
     try:
-        if request.get("temporary"):  # where a loader unpacks; what a crash leaves there goes with the job
+        if request.get("temporary"):  # loaders unpack here; what a crash leaves is deleted with the job
             os.environ["TMPDIR"] = request["temporary"]
             tempfile.tempdir = None
         report.phase("importing_torch", request["operation"])
@@ -131,7 +131,7 @@ def main(argv: list[str]) -> int:
     drop_script_dir()
     sys.path.append(os.getcwd())  # last, so that it shadows no module
     after = os.environ.get("AOTI_DEBUG_STACKS_AFTER")
-    if after:  # every thread's stack shortly before the time limit: what a call that hangs is doing
+    if after:  # print every thread's stack shortly before the time limit
         faulthandler.dump_traceback_later(float(after), exit=False)
     with open(argv[1], encoding="utf-8") as file:
         request: Request = json.load(file)
@@ -139,7 +139,7 @@ def main(argv: list[str]) -> int:
     if OPERATIONS[request["operation"]].left_at_once:
         sys.stdout.flush()
         sys.stderr.flush()
-        ctypes.CDLL(None).fflush(None)  # what native code printed
+        ctypes.CDLL(None).fflush(None)  # flush what native code printed
         os._exit(status)
     return status
 

@@ -72,7 +72,7 @@ def stem(launch: int, kernel: str, name: str, phase: str) -> str:
 
 
 def _create(directory: str, stem: str) -> tuple[str, int]:
-    """Return path and descriptor of a new file for `stem` that only its owner can read."""
+    """Create a file for `stem` that only its owner can read. Return its path and descriptor."""
     for turn in range(1, MOST_TURNS):
         name = stem if turn == 1 else "{}.{}".format(stem, turn)
         path = os.path.join(directory, name + ".safetensors")
@@ -84,8 +84,8 @@ def _create(directory: str, stem: str) -> tuple[str, int]:
 def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Mapping[str, object]) -> str:
     """Write `tensor` under `name` to a new file and return its path; `facts` become the metadata.
 
-    A file that is there is left alone: the same launch again, in a loop or a later call, gets `.2`, `.3`.
-    Complex values are written as pairs. Raises `KeyError` for a dtype that the format does not have.
+    Existing files are kept: further runs of a launch, in a loop or a later call, get `.2`, `.3`. Complex
+    values are written as pairs. Raises `KeyError` for a dtype that the format does not have.
     """
     flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     size = flat.numel() * flat.element_size()

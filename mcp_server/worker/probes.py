@@ -85,7 +85,7 @@ class Library:
         """Call `subscriber` at each launch phase whose bit (1 before, 2 after) is set in `mask[launch]`.
 
         A true result stops the run with a RuntimeError. An exception is kept in `failure` and stops nothing:
-        in a C callback it would be lost, and the workload is not to blame.
+        the workload is not to blame, and a C callback would lose it.
         """
 
         def guarded(event: Any) -> int:
@@ -172,8 +172,8 @@ class _Shim:
         self._capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self._delete = library.aoti_torch_delete_tensor_object
         self._delete.argtypes = [ctypes.c_void_p]
-        # Whether `steal` leaves its handle behind in spite of its name, as seen in 2.11 and 2.13. One that
-        # nobody deletes keeps the tensor's memory to the end of the process.
+        # Whether `steal` leaves its handle behind in spite of its name, as in 2.11 and 2.13. Unless deleted,
+        # such a handle keeps the tensor's memory to the end of the process.
         self._leaves: Optional[bool] = None
 
     def tensor(self, handle: int) -> Optional[torch.Tensor]:
@@ -210,7 +210,7 @@ def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
 
 
 def strided(argument: Argument) -> Optional[torch.Tensor]:
-    """Return an argument's live tensor after the device has written it; None also for other layouts."""
+    """Return an argument's live tensor once the device has written it. None also for other layouts."""
     tensor = tensor_of(argument)
     if tensor is None or tensor.layout is not torch.strided:
         return None

@@ -43,13 +43,13 @@ def _limit(kind: int) -> Optional[int]:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-ENOUGH_FOR_THREADS = 1 << 20  # elements that torch splits among its threads
-# Column of /proc/self/statm that each limit counts: the whole address space; private memory that is written.
+ENOUGH_FOR_THREADS = 1 << 20  # elements from which on torch splits the work among threads
+# Column of /proc/self/statm for each limit: the whole address space; private writable memory.
 _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 
 def headroom() -> tuple[Optional[int], str]:
-    """Return the bytes that this process may still map, and the tightest limit; (None, "") if unlimited."""
+    """Return the bytes that this process may still map, and the tightest limit; (None, "") without limit."""
     found = []
     for name, column in _COLUMNS.items():
         limit = _limit(getattr(resource, name))
@@ -60,7 +60,7 @@ def headroom() -> tuple[Optional[int], str]:
 
 @contextlib.contextmanager
 def limited(left: Optional[int]) -> Iterator[None]:
-    """Run with at most `left` bytes to map. Threads are started first, as earlier calls had done.
+    """Run with at most `left` bytes to map. Threads start first, as if earlier calls had been made.
 
     The limit is always that of the address space, because a call maps private memory and writes it.
     """
@@ -107,7 +107,7 @@ def stack_bytes() -> Optional[int]:
 
 
 def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
-    """Call `function` in a thread with a stack of `size` bytes; in this thread if `size` is None."""
+    """Call `function` in a thread with a stack of `size` bytes. In this thread if `size` is None."""
     if size is None:
         return function()
     with ThreadPoolExecutor(1) as pool:
@@ -115,7 +115,7 @@ def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
         try:
             result = pool.submit(function)
         finally:
-            threading.stack_size(before)  # threads that the function starts have the usual size
+            threading.stack_size(before)  # threads started by `function` get the usual size
         return result.result()
 
 
@@ -131,7 +131,7 @@ def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
     try:
         read, write = os.pipe()
     except OSError:
-        return []  # no file descriptors left, which is the program's own problem
+        return []  # no file descriptors are left; the program will report that itself
     found: set[int] = set()
     try:
         for place, address in ends:
@@ -217,7 +217,7 @@ def synchronize() -> None:
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being captured: its kernels have not run, and a copy would break it."""
+    """Whether a CUDA graph is being captured: kernels have not run, and a copy would break the capture."""
     try:
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     except RuntimeError:  # an error of an earlier kernel, which every call reports

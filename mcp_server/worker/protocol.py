@@ -21,7 +21,7 @@ Configs = dict[str, object]  # options of torch._inductor.config
 class Request(TypedDict, total=False):
     """The fields that all requests share. `extra_imports` are modules, .py files and .so libraries.
 
-    `temporary` is the folder for temporary files, in which packages are unpacked.
+    `temporary` is the folder for temporary files and unpacked packages.
     """
 
     operation: str
@@ -86,7 +86,7 @@ class Change:
 
 
 class OwnConstant(TypedDict):
-    """A constant of the package whose bytes a file has, its change, and the device where the package has it.
+    """A constant of the package whose bytes are in a file, its change, and its device in the package.
 
     Without a `factor`, NaN and infinity become 0.
     """
@@ -103,13 +103,13 @@ class Step(TypedDict, total=False):
     """A step of a captured program. `do` is `constants` (an update) or `call`.
 
     A call may have `headroom` (bytes that it may map) and `stack` (bytes of its thread's stack). An update
-    with `only_known` leaves out constants that the package does not have, one with `names` all others.
-    The `file` of an update is one of torch.save, of `own` bytes, or the exported `program`.
+    with `only_known` omits constants that the package does not have; one with `names` omits all others. The
+    `file` of an update is from torch.save, has the bytes of `own`, or is the exported `program`.
     """
 
     do: str
     file: str
-    how: str  # the method of the loader
+    how: str  # name of the loader's method
     arguments: list[Any]
     only_known: bool
     names: list[str]
@@ -158,9 +158,8 @@ class ReplayRequest(RunRequest, total=False):
     `current_device`: the CUDA device to make current. `cast` ({constant: dtype}) and `copied` act on
     constants before an update; an update does not give the `omitted` ones, and gives a constant the value of
     the one that `exchanged` names. `alternatives` are options: a trial uses the first with which the call is
-    right.
-    `actual`: a file with both sides of a comparison of the program that failed, with which the outputs are
-    compared unless there is `expect` or `check`.
+    right. `actual`: a file with both sides of the program's failed comparison. The outputs are compared with
+    it unless `expect` or `check` is given.
     """
 
     library: str
@@ -201,9 +200,9 @@ class EagerLaunches(TypedDict):
 
 
 class LaunchAlone(TypedDict):
-    """A launch as an expression of the program (`Alone`). `takes` maps names to a variable and its turn.
+    """A launch as an expression of the program (`Alone`). `takes` maps names to places (variable and turn).
 
-    `assumed` has, of such places, the arguments of `as_read`.
+    `assumed` pairs such places with arguments of `as_read`.
     """
 
     launch: int
@@ -214,7 +213,7 @@ class LaunchAlone(TypedDict):
 
 
 class EditedProgram(TypedDict):
-    """A model.py that makes the call instead of the package, or replaces only these `launches`."""
+    """A model.py that replaces the package in the call, or only these `launches`."""
 
     program: str
     weights: str
@@ -227,7 +226,7 @@ class InterveneRequest(ReplayRequest, total=False):
     `against`: a file that `save` wrote for the original call in another process. `updates` of constants
     follow the load. `call_limit_s`: a longer call ends the process. `infinities`: whether they count as
     faults in outputs. `fresh`: load the package again for every call. `eager`: launches to run in eager mode.
-    `edit`: what a program runs instead.
+    `edit`: a program that runs instead.
     """
 
     plan: list[PlannedCall]
@@ -270,7 +269,7 @@ class ObserveRequest(RunRequest, total=False):
 
 
 class MadeBy(TypedDict, total=False):
-    """A script that exports a program: that of its compile number `compile`, counted from 0."""
+    """A script that exports a program, and the number of its `compile`, counted from 0."""
 
     script: str
     args: list[str]
@@ -278,7 +277,7 @@ class MadeBy(TypedDict, total=False):
 
 
 class ExportedRequest(LoadRequest, total=False):
-    """An exported program, from its file or the script that exports it, with inputs and expected outputs.
+    """An exported program, from its file or its script, with inputs and expected outputs.
 
     `weights` is a file of the model's weights, by name, that changed after the export. `changes` are made to
     the inputs.
@@ -341,7 +340,7 @@ class AttemptRequest(CompileRequest, total=False):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to keep. `windows` map a size to the part of it that stays. `seeded` tensors are random.
+    """What to keep. `windows` map a size to the part that stays. `seeded` tensors are random.
 
     `stand_ins`: replace operators that are not torch's by ones without the user's code. `dynamic`: keep sizes
     symbolic where the program has them so; otherwise all sizes are those of the call.
@@ -371,7 +370,7 @@ class CutRequest(CompileRequest):
 
 
 class TrialRequest(Request, total=False):
-    """A script to run, with the compiler passes `off`, by kind, disabled."""
+    """A script to run. The compiler passes in `off`, listed by kind, are disabled."""
 
     script: str
     off: dict[str, list[str]]
@@ -381,8 +380,8 @@ class TrialRequest(Request, total=False):
 class LaunchFlow(TypedDict):
     """`readers`: for each tensor that the launch writes, the launches that read it (-1: it is returned).
 
-    `maybe`: launches that write over its memory, and may read it first. `library`: the launch is a library
-    call. `sources`: for each tensor that it reads, the launch that wrote it, with its name there.
+    `maybe`: those that overwrite its memory, and may read it first. `library`: the launch is a library call.
+    `sources`: for each tensor that it reads, the launch that wrote it, and its name there.
     """
 
     readers: dict[str, list[int]]
@@ -411,7 +410,7 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
 
 
 class EagerPlan(CompareLaunchesRequest, total=False):
-    """How launches can be run in eager mode: the request, and what each launch stores, by tensor."""
+    """The request to run launches in eager mode, and what each launch stores, by tensor."""
 
     stored: dict[str, dict[str, LaunchJudged]]
 
@@ -419,8 +418,8 @@ class EagerPlan(CompareLaunchesRequest, total=False):
 class RecompileRequest(Request, total=False):
     """`kernel` is its name in the files `changed` and `original`, the package's source.
 
-    `binary` is the package's cubin of it, and `target` a file for the new one. The wrapper launches it with
-    `num_warps` and `shared` (bytes). `blocks` are the sizes by which it divides the grid (`XBLOCK`).
+    `binary` is the package's cubin of the kernel, `target` a file for the new one. The wrapper launches it
+    with `num_warps` and `shared` (bytes). `blocks` are the sizes by which it divides the grid (`XBLOCK`).
     """
 
     kernel: str
@@ -477,7 +476,7 @@ class RebuildRequest(Request):
 
 
 class CallRecord(TypedDict):
-    """The file of a captured call. `spec` is the serialised tree, empty if the leaves are the whole call."""
+    """The file of a captured call. `spec` is the serialised tree; empty if the call is a list of leaves."""
 
     format: str
     leaves: list[Any]
@@ -485,7 +484,7 @@ class CallRecord(TypedDict):
 
 
 class CapturedFailure(ErrorFacts):
-    """An exception in the user's program, with the limits of the process that were reached."""
+    """An exception in the user's program, and the process limits that were reached."""
 
     no_files: Optional[int]
     file_bytes: Optional[int]
@@ -509,7 +508,7 @@ class SchemasRequest(Request, total=False):
 class VerifyRequest(RunRequest, EditedProgram, total=False):
     """A program that was written from the package. `save` is a file for its outputs, or "".
 
-    With `launches`, the package has probes, and the program makes each of these launches, too.
+    With `launches`, the package has probes, and the program also makes each of these launches.
     """
 
     save: str
@@ -518,8 +517,8 @@ class VerifyRequest(RunRequest, EditedProgram, total=False):
 class CapturedLaunch(TypedDict):
     """A launch, and the file of torch's kernel capture with its arguments, as `Place` counts variables.
 
-    `tensors` and `numbers` are its arguments in order; `sizes` the symbols that are a size of a tensor: its
-    place among `tensors`, and the dimension. `later`: tensors that it writes, as another file has them.
+    `tensors` and `numbers` are its arguments in order; `sizes`: for each symbol that is a size of a tensor,
+    its place in `tensors` and the dimension. `later`: tensors that it writes, as another file has them.
     """
 
     launch: LaunchAlone
@@ -537,10 +536,10 @@ class CapturesRequest(EditedProgram):
 
 
 class TimingRequest(RunRequest, total=False):
-    """`seconds` is the time for all pairs, `others` more builds by name, `forwarders` a library to load.
+    """`seconds` is the time for all pairs, `others` has more builds by name, `forwarders` is a library.
 
-    `threads` is the number of threads that the program used. 0 if unknown. `weights` is a file of weights
-    that the package does not have.
+    `threads` is the number of threads that the program used, 0 if unknown. `weights` is a file of weights
+    that the package lacks.
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""The worker's report: facts about tensors, stacks and exceptions, and JSON lines that survive its death.
+"""The worker's report: facts about tensors, stacks and exceptions, and JSON lines that survive a crash.
 
 The hook imports this file into every program, so it is kept small.
 """
@@ -42,7 +42,7 @@ class ErrorFacts(TypedDict):
 
 @dataclass
 class OddElement:
-    """The first element that is not finite or out of bounds, and how many such elements there are."""
+    """The first element that is not finite or out of bounds, and the number of such elements."""
 
     index: list[int]
     value: str
@@ -55,8 +55,8 @@ class TensorFacts:
 
     Stride and storage offset count elements. `layout` is set for a tensor without strides, whose shape is
     None if it is nested. `nan`, `inf` and `zero` are counts. Min, max and mean cover the finite values, and
-    are left out for a dtype without order; `skipped` says why no values were read. A leaf that is not a
-    tensor has its `value` as text, and its class as `kind`.
+    are left out for a dtype without order; `skipped` says why no values were read. If a leaf is not a tensor,
+    `value` is its text and `kind` its class.
     """
 
     path: Optional[str] = None
@@ -87,7 +87,7 @@ class TensorFacts:
 
 @dataclass
 class Overrun:
-    """A tensor that an operator allocated, and how many bytes `before` and `after` it the operator wrote."""
+    """A tensor that an operator allocated, and how many bytes the operator wrote `before` and `after` it."""
 
     shape: list[int]
     dtype: str
@@ -100,10 +100,10 @@ class Attempt:
     """One change that was tried on a failed export or compile, and the result.
 
     `outcome`: passes, differs (from eager mode) or fails. `again` is the error that returned without the
-    change; `sizes` counts the sizes of inputs at which the results matched eager mode. `more_lines` are
-    changed too; `exported` says that a failed export passes, `compiled` that the compile passes. `reached` is
-    the line at which the export stopped next, with its code. `widened` holds (tensor, dimension) of each
-    dimension whose bound (`name`: min or max) was moved; `note` then says what failed.
+    change; `sizes` counts the input sizes at which the results matched eager mode. `more_lines` are also
+    changed; `exported` and `compiled` say that the failed export or compile now passes. `reached` is the
+    line, with its code, at which the export stopped next. `widened` has (tensor, dimension) of each dimension
+    whose bound (`name`: min or max) was moved; `note` then says what failed.
     """
 
     name: str
@@ -148,7 +148,7 @@ def plain(value: Any) -> Any:
 
 
 class Encoded(str):
-    """JSON text, to be written unchanged."""
+    """JSON text to be written unchanged."""
 
 
 def encode(value: Any) -> str:
@@ -169,7 +169,7 @@ _STRICT = json.JSONEncoder(allow_nan=False, default=members).encode
 
 
 class Report:
-    """An append-only file. Every event is a separate `write` call, so an abort loses no buffer."""
+    """An append-only file. Every event is a separate `write` call, so an abort loses nothing."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -215,7 +215,7 @@ def facts(error: BaseException) -> ErrorFacts:
     return {"type": kind, "text": str(error)[:TEXT_LIMIT]}
 
 
-# As torchrun, srun, Open MPI and MPICH number them; the first is how torchrun labels the lines of a process.
+# As torchrun, srun, Open MPI and MPICH set them. Torchrun labels a process's output with the first.
 VARIABLES = ("LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 PIDS = 1 << 22  # larger than any process id (PID_MAX_LIMIT of linux/threads.h)
 

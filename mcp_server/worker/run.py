@@ -32,7 +32,7 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
     """Load the package, and call it as `run` asks, or do each step of a captured program (`replay`).
 
     Event `loaded` follows the load. Each call has fresh inputs, since it may mutate them. The user's
-    statements about the outputs take precedence over the tensors that the program compared them with.
+    expectations take precedence over the tensors with which the program compared the outputs.
     """
     expected = expectation(request.get("expect"))  # a bad file is rejected before the workload runs
     captured = "steps" in request
@@ -47,7 +47,7 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
         if step["do"] == "constants":
             alive.append(update_package(loader, step, report, request))
             continue
-        # The request changes only the last captured call.
+        # The request changes only the captured program's last call.
         changed = request if not captured or index == len(steps) - 1 else ReplayRequest()
         report.phase("reading_inputs", step.get("file", ""))
         flat = flatten(inputs_of(step, request), loader.get_call_spec()[0])
@@ -81,7 +81,7 @@ def inputs_of(step: Step, request: RunRequest) -> Inputs:
 @contextlib.contextmanager
 def as_captured(step: Step) -> Iterator[None]:
     """Make a call with the threads and the memory limit that it had in the program."""
-    if step.get("threads"):  # the number of threads decides how kernels split their work
+    if step.get("threads"):  # the number of threads decides how kernels split work
         torch.set_num_threads(step["threads"])
     with limited(step.get("headroom")):
         yield
@@ -133,8 +133,8 @@ def as_expected(
 def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckFacts:
     """Run `argv` with the path of a `torch.save`d list of `outputs` as the last argument.
 
-    Status 0 means correct and 1 wrong. Raise `Refused` for any other end, and for a command that cannot be
-    started or does not end: such a command says nothing about the outputs.
+    Status 0 means correct and 1 wrong. Raise `Refused` for any other status, and for a command that cannot be
+    started or does not end: it says nothing about the outputs.
     """
     command = " ".join(argv)
     with tempfile.TemporaryDirectory(prefix="aoti-debug-outputs-") as directory:

@@ -51,9 +51,9 @@ def checksum(tensor: torch.Tensor) -> str:
     """Return a digest of the values in logical order, with their dtype and shape.
 
     Sums over the bits that wrap around at 64 bits, weighted by place: twenty times as fast as a cryptographic
-    hash of the bytes, on a device too, and enough to find any change that nobody contrived. It misses two
-    bytes that change places if each is the highest of its word, since their weights wrap around. The bytes
-    after the last whole word count unchanged.
+    hash of the bytes, on a device too, and enough to find any change that is not contrived. It misses a swap
+    of the highest bytes of two words, since their weights wrap around. The bytes after the last whole word
+    are added as they are.
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
@@ -72,7 +72,7 @@ def checksum(tensor: torch.Tensor) -> str:
 
 
 def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
-    """Return the sum of the words, and their sums by place, by rows if many: sums are fast."""
+    """Return the sum of the words and their sums weighted by place, by rows if there are many."""
     rows = bits.numel() // LANES
     if rows < LANES // 8:
         return [bits.sum(), _by_place(bits)]
@@ -84,7 +84,7 @@ def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _by_place(numbers: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the numbers times 1, 2, 3, ... The factors are cached, as they cost more."""
+    """Return the sum of the numbers times 1, 2, 3, ... The factors are cached: making them takes longer."""
     weights = _places.get(numbers.device)
     if weights is None or weights.numel() < numbers.numel():
         weights = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)
@@ -127,7 +127,7 @@ def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
         exact = torch.stack([low.long(), high.long(), torch.count_nonzero(part)]).tolist()
         return exact[0], exact[1], float(total), exact[2]
     if part.device.type == "cpu" and part.dtype in (torch.float32, torch.float64):
-        signs = part.sign()  # their squares are counted in a third of the time: exact up to 2^24 of them
+        signs = part.sign()  # counting by squares of signs takes a third of the time; exact up to 2^24
         nonzero = torch.dot(signs, signs)
     else:
         nonzero = torch.count_nonzero(part)
@@ -173,7 +173,7 @@ def is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
 
 
-# A sum of finite halves may leave their range; one of floats may too, and is then counted to be sure.
+# Sums of finite halves may overflow. Those of floats may, too; the values are then counted.
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -201,14 +201,14 @@ _ROOMY = {
 
 
 def _comparable(values: torch.Tensor) -> torch.Tensor:
-    """Convert to a dtype on which isnan, min and sum exist. Eight-bit floats have few operators."""
+    """Convert to a dtype that has isnan, min and sum. Eight-bit floats have few operators."""
     if values.is_floating_point() and values.element_size() == 1:
         return values.to(torch.float32)
     return values.to(_ROOMY.get(values.dtype, values.dtype))
 
 
 def describe(tensor: torch.Tensor) -> TensorFacts:
-    """Return `layout`, `checksum` and `summary`, as far as the values can be read."""
+    """Return `layout`, `checksum` and `summary`, if the values can be read."""
     found = layout(tensor)
     if not is_strided(tensor) or tensor.is_meta:
         return found
@@ -310,7 +310,7 @@ def cut_out(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Return a digest of the values of each tensor that has values; none at all if they cannot be read.
+    """Return a digest of each tensor that has values. Empty if any of them cannot be read.
 
     A device may have no memory left for it, or an earlier kernel's error may make all calls fail. Fake and
     meta tensors have no values, nor do tensors whose memory was freed.

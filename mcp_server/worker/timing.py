@@ -1,6 +1,6 @@
-"""Times a call unchanged and with one thing changed, a load, and a build of an exported program.
+"""Times a load, a build of an exported program, and a call with and without one change.
 
-`operate_changed` compiles a program with less work: one change of its graph that keeps what it computes.
+`operate_changed` compiles a program after one change of its graph that saves work and keeps its results.
 
 Calls are timed in alternating pairs within one process. Other processes and clocks differ by more than most
 changes save (seen: medians of 1.2 and 1.6 ms for the same program).
@@ -44,8 +44,8 @@ from .tensors import only_tensors
 LEAST, MOST = 5, 60  # pairs
 WARM = 3  # calls before the first pair
 BLOCK_S = 0.02  # shorter calls are timed several at a time
-MOST_BUSY = 0.15  # of all processors, used by other processes: above it, the clock says little
-UNCHANGED = "the same call again"  # used if no change applies, so that there is a pair to time
+MOST_BUSY = 0.15  # of all processors, used by others; above it, the clock is unreliable
+UNCHANGED = "the same call again"  # timed if no change applies
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def setting(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[N
 def operate(request: TimingRequest, report: Report) -> None:
     """Event `launch_time` for each symbol of the forwarders; without them `pairs_timed` for each change.
 
-    A forwarder knows only the first package that calls it: other builds have kernels of the same names.
+    A forwarder serves only the first package that calls it: other builds use the same kernel names.
     """
     if request.get("threads"):
         torch.set_num_threads(request["threads"])
@@ -69,7 +69,7 @@ def operate(request: TimingRequest, report: Report) -> None:
     flat = flatten(read(request["inputs"]), loader.get_call_spec()[0])
 
     def as_it_is() -> Any:
-        # A package may update its inputs, and takes them over: each call gets its own list.
+        # A package may take over and update its inputs: each call gets its own list.
         with torch.no_grad():
             return loader.run(list(flat))
 
@@ -84,10 +84,10 @@ def operate(request: TimingRequest, report: Report) -> None:
     changes: list[tuple[str, Any, Callable[[], Any]]] = [
         (name, contextlib.nullcontext, rebuilt(request, package, flat, report))
         for name, package in request.get("others", {}).items()
-    ]  # first, since something in the package speaks for them
+    ]  # first: the package shows a reason for these changes
     on_cuda = any(each.is_cuda for each in expected)
     threads, processors = torch.get_num_threads(), os.cpu_count() or 1
-    # Beside busy processes the clock says little, and threads that wait for each other use processor time.
+    # The clock is unreliable beside busy processes, and threads that wait for each other use processor time.
     busy = not on_cuda and others_share() > MOST_BUSY
     alone = partial(setting, torch.set_num_threads, 1, threads) if busy else contextlib.nullcontext
     if not on_cuda:
@@ -218,9 +218,9 @@ def launches(request: TimingRequest, call: Callable[[], Any], report: Report) ->
 
 
 def operate_load(request: TimingRequest, report: Report) -> None:
-    """Event `loaded_in`: how long the usual loading function takes, which looks at the machine as well.
+    """Event `loaded_in`: how long the usual loading function takes, which also probes the machine.
 
-    With `weights`, the package has none, and reads those of this file where they are.
+    With `weights`, the package has none, and maps the weights from this file.
     """
     report.phase("loading", request["package"])
     from torch._inductor.package import load_package
@@ -269,10 +269,10 @@ def operate_build(request: CompileRequest, report: Report) -> None:
 
 
 def _lines_traced(program: Any) -> list[events.TracedLine]:
-    """Return the lines and loops with most nodes. How often operators occur shows how often they were traced.
+    """Return the lines and loops with most nodes, and how often each was traced, judged by its operators.
 
-    One pass may use an operator several times: half of the operators occur no more often than is said. A loop
-    counts if its passes use the same modules: those of a loop over layers are different code in any case.
+    One traversal may use an operator several times, so the median operator decides. A loop counts only if its
+    passes use the same modules: passes of a loop over layers are different code.
     """
     nodes: dict[Any, Any] = collections.defaultdict(collections.Counter)
     modules: dict[Any, set[str]] = collections.defaultdict(set)
@@ -280,7 +280,7 @@ def _lines_traced(program: Any) -> list[events.TracedLine]:
     for node in program.graph.nodes:
         frames = FRAME.findall(node.meta.get("stack_trace") or "")
         if node.op == "call_function" and frames:
-            # A layer's own lines are torch's: the line that calls it again and again is the user's.
+            # Skip frames in torch: the user's line that calls a layer again and again counts.
             own = [frame for frame in frames if not frame[0].startswith(TORCH)] or frames
             file, line, _function, code = own[-1]
             loops = (loop_around(frame[0], int(frame[1])) for frame in reversed(own))
@@ -295,7 +295,7 @@ def _lines_traced(program: Any) -> list[events.TracedLine]:
     found = []
     for (file, line, code), targets in nodes.items():
         times = statistics.median_low(targets.values())
-        # A pass may use most operators several times.
+        # One pass may use most of its operators several times.
         passes = math.gcd(*(count for count in targets.values() if 4 * count >= times))
         if MOST_MODULES * len(modules[file, line, code]) <= times:
             times = passes if 4 * passes >= times else times
@@ -303,7 +303,7 @@ def _lines_traced(program: Any) -> list[events.TracedLine]:
     return sorted(found, key=lambda each: -each.share)[:MOST_LINES]
 
 
-MOST_MODULES = 8  # passes of a loop for each module that it calls
+MOST_MODULES = 8  # passes of a loop for each module that its passes use
 
 
 @lru_cache(maxsize=None)
@@ -338,7 +338,7 @@ def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:
 
 
 MOST_BYTES = 1 << 30  # of the values that are computed before the compile
-PLACES = 4096  # elements; to compute fewer in each call costs nothing
+PLACES = 4096  # elements; computing fewer in each call costs nothing
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -364,7 +364,7 @@ def operate_changed(request: ChangedRequest, report: Report) -> None:
 def precomputed(program: Any) -> tuple[Any, list[Any]]:
     """Compute what depends on no input once, and keep it as buffers, as `__init__` could."""
     weights = weights_of(program)
-    fixed: dict[Any, int] = {}  # the largest value behind a node that depends on no input
+    fixed: dict[Any, int] = {}  # by node that depends on no input: the largest value behind it
     for node in program.graph.nodes:
         inner = node.all_input_nodes
         if node.op == "placeholder" and node.name in weights:
@@ -399,7 +399,7 @@ def weights_of(program: Any) -> dict[str, torch.Tensor]:
 
 
 def is_pure(node: Any) -> bool:
-    """Whether the node gives the same values for the same arguments, and does nothing else."""
+    """Whether the node has no side effects and gives the same values for the same arguments."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return node.op == "call_function" and node.target is operator.getitem
@@ -409,7 +409,7 @@ def is_pure(node: Any) -> bool:
 
 
 def ends_here(node: Any, fixed: dict[Any, int]) -> bool:
-    """Whether a tensor that depends on no input is used by something that depends on one."""
+    """Whether a node that depends on no input is used by a node that depends on one."""
     if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     users = (user for user in node.users if user.op != "output" and not is_assertion(user, fixed))
@@ -417,13 +417,13 @@ def ends_here(node: Any, fixed: dict[Any, int]) -> bool:
 
 
 def is_assertion(node: Any, fixed: dict[Any, int]) -> bool:
-    """Whether the node only checks something that depends on no input."""
+    """Whether the node only checks a value that depends on no input."""
     name = getattr(node.target, "_opname", "")
     return bool(name.startswith("_assert")) and all(each in fixed for each in node.all_input_nodes)
 
 
 def is_view(node: Any) -> bool:
-    """Whether the node and those before it only look at the same memory in other ways."""
+    """Whether the node and those before it are only views."""
     schema = getattr(node.target, "_schema", None)
     if node.op == "placeholder":
         return True
@@ -454,7 +454,7 @@ def keep(program: Any, node: Any, value: torch.Tensor, name: str) -> None:
 
 
 def in_float32(program: Any) -> tuple[Any, list[Any]]:
-    """Make weights of double precision, and what is converted to it, single; not if an input is double."""
+    """Make double-precision weights, and conversions to double, single. Not if an input is double."""
     nodes = list(program.graph.nodes)
     given = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind not in WEIGHTS}
     wide = [n for n in nodes if n.op == "placeholder" and _is_double(n)]
@@ -465,7 +465,7 @@ def in_float32(program: Any) -> tuple[Any, list[Any]]:
             if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
                 held[name] = _like(value, value.detach().float())
     for node in [each for each in nodes if getattr(each.target, "_opname", "") == "_assert_tensor_metadata"]:
-        program.graph.erase_node(node)  # that the dtype before a conversion was double
+        program.graph.erase_node(node)  # it asserted double precision before the conversion
         nodes.remove(node)
     changed = [node for node in nodes if node.op == "call_function" and _is_double(node)]
     for node in changed:
@@ -519,14 +519,14 @@ def ranked(program: Any) -> tuple[Any, list[Any]]:
 
 
 def _put_in_place(node: Any, new: Any, changed: list[Any]) -> None:
-    """Let a new node take the place of an old one, which is listed."""
+    """Insert a new node in place of an old one, and list it."""
     new.meta.update(node.meta)
     node.replace_all_uses_with(new)
     changed.append(node)
 
 
 def _cleaned(program: Any) -> Any:
-    """Return a changed program without the nodes that nothing uses now."""
+    """Return a changed program without unused nodes."""
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program

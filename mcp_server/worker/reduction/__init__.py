@@ -1,6 +1,6 @@
-"""Shrinks an exported program while it still fails, and writes what is left as one plain script.
+"""Reduces an exported program while it still fails, and writes the rest as one plain script.
 
-This file has the search: delta debugging (Zeller and Hildebrandt, 2002) for the part of a list that a
+This file has the search: delta debugging (Zeller and Hildebrandt, 2002) finds the part of a list that a
 failure, or a cure, needs.
 """
 

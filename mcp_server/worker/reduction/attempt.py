@@ -1,9 +1,9 @@
 """How an exported program fails, scripts for parts of it, and how such a script ends after a change.
 
-The changes are to the compiler's decisions, which are listed as they are made and switched off one at a time.
-A decision is one application of a graph pass, one decomposition, or one lowering of an operator to generated
-code. The hooks are those of torch's own bisector, which only steers `torch.compile`: `GraphTransformObserver`
-and `CompilerBisector.disable_subsystem` (torch/fx/passes/graph_transform_observer.py and
+The changes switch off decisions of the compiler, which are first listed as they are made. A decision is one
+application of a graph pass, one decomposition, or one lowering of an operator to generated code. The hooks
+are those of torch's own bisector, which only steers `torch.compile`: `GraphTransformObserver` and
+`CompilerBisector.disable_subsystem` (torch/fx/passes/graph_transform_observer.py and
 torch/_inductor/compiler_bisector.py, 2.8-2.15).
 """
 
@@ -79,7 +79,7 @@ class Decisions:
         CompilerBisector.disable_subsystem = staticmethod(asked)
 
     def apply(self, apply: Any, observer: Any, run: Any) -> Any:
-        """Apply a pass unless it is off. Torch gives a subsystem only to passes that it can do without."""
+        """Apply a pass unless it is off. Torch names a subsystem only for optional passes."""
         if observer.subsystem is None:
             return apply(observer, run)
         key = self.key_of("pass", observer.passname)
@@ -103,7 +103,7 @@ class Decisions:
         return wrapped
 
     def skips(self, kind: str, name: str) -> bool:
-        """Whether this lowering or decomposition is off; if not, report it with its operator."""
+        """Whether this lowering or decomposition is off. If it is on, report it with its operator."""
         key = self.key_of(kind, name)
         off = self.is_off(kind, key)
         if not off:
@@ -184,8 +184,7 @@ def operate_attempt(request: AttemptRequest, report: Report) -> None:
     `timed` (median seconds of `timed_calls` more calls; `steady`: their results were equal), `judged`
     (`not_finite`, `nan`, `departs`), `recorded`.
 
-    A failure ends the work where it happens; the operation `record` then does the rest in a process that is
-    not damaged.
+    A failure ends the work where it happens; the operation `record` then does the rest in a sound process.
     """
     exported, args, kwargs = load_with_inputs(request, report)
     program = flatten_program(exported, args, kwargs)

@@ -40,7 +40,7 @@ class Program:
 
     @property
     def units(self) -> list[str]:
-        """The nodes that compute tensors, which a reduction keeps or leaves out."""
+        """The nodes that compute tensors. A reduction keeps or omits each of them."""
         return [node.name for node in self.nodes if is_unit(node)]
 
 
@@ -75,7 +75,7 @@ def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
 
 
 def is_unit(node: torch.fx.Node) -> bool:
-    """Whether the node computes one or more tensors; a node that picks one of several results does not."""
+    """Whether the node computes one or more tensors. A node that selects one of several results does not."""
     computes = node.op == "call_function" and bool(only_tensors(node.meta.get("val")))
     return computes and picks_from(node) is None
 
@@ -156,7 +156,7 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.preserve_format)
 
 
-# Arguments of operators with literal sizes: of view and expand, reshape, and operators that create tensors.
+# Arguments with literal sizes, of view and expand, reshape, and operators that create tensors.
 SIZE_ARGUMENTS = ("size", "shape", "split_sizes")
 # Namespaces of torch's own operators.
 TORCHS = frozenset({"aten", "prims", "prim", "higher_order", "_operator", "inductor", "quantized_decomposed"})
@@ -315,7 +315,7 @@ class Cutter:
 
 
 def users_operators(found: Cut) -> list[tuple[torch.fx.Node, Any]]:
-    """List operators that are not torch's, each with the node that calls or passes it; submodules too."""
+    """List operators that are not torch's, also in submodules, with the node that calls or passes each."""
     graphs = [found.graph, *(module.graph for module in found.submodules.values())]
     nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
     pairs = [(node, value) for node in nodes for value in (node.target, *node.args, *node.kwargs.values())]

@@ -47,7 +47,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 @dataclass(frozen=True)
 class Setting:
-    """What a reproduction takes over from the failing workload."""
+    """The settings that a reproduction takes from the failing workload."""
 
     title: str
     configs: Configs
@@ -86,7 +86,7 @@ def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
     for name in names:
         base = os.path.basename(name)
         if name.endswith(OPERATORS):
-            # The script's operators, under another name: a reader may have the script's own file open.
+            # The script's operators, under another name: the script itself may lie in the same folder.
             base = os.path.basename(name[: -len(OPERATORS)])[:-3] + "_operators.py"
             with open(name[: -len(OPERATORS)], "rb") as file:
                 text = registrations(file.read(), name[: -len(OPERATORS)]).text()
