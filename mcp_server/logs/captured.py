@@ -57,7 +57,7 @@ class CapturedError(JournalRecord):
 
 @dataclass
 class Leaf(TensorFacts):
-    """One tensor, and `unreadable`: why its values could not be read.
+    """One tensor. `unreadable` says why its values could not be read.
 
     `sum` is that of a floating-point output whose values are all finite.
     """
@@ -127,7 +127,7 @@ class CapturedLoad(Phase):
 
     `bytes` is the size of the file, or 0 if the file did not exist. `libraries` are the operator libraries
     (`torch.ops.load_library`) loaded earlier. `current_device` is the thread's CUDA device, recorded for a
-    CUDA package: a load without a device index uses it (`device_idx` of -1 in
+    CUDA package, because a load without a device index uses it (`device_idx` of -1 in
     torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
     """
 
@@ -186,7 +186,7 @@ class CapturedUpdate(Phase):
 
 
 class HoldsOutputs(Phase):
-    """At its end, `kept_outputs` blocks of memory of the outputs of `kept_calls` calls were still in use."""
+    """At the end, `kept_outputs` memory blocks of the outputs of `kept_calls` calls were still in use."""
 
     kept_outputs: int = 0
     kept_calls: int = 0
@@ -200,10 +200,10 @@ class CapturedCall(HoldsOutputs):
     - `streams`: the program had switched to another CUDA stream before the call.
     - `headroom`: bytes that the process could still map under the limit `headroom_of`. None if unlimited.
     - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
-    - `after`: the calls that had returned, if the `loaders` in use were counted then. 0 if they were not.
-    - `shared`: the inputs that a call of another load had before, each with that call and its input.
-    - `began_cpu` and `ended_cpu`: processor seconds of the calling thread until the hook began to look at the
-      call, and until it had done so.
+    - `after`: the number of earlier calls, if the `loaders` in use were counted. 0 if they were not.
+    - `shared`: the inputs that an earlier call of another load also had, with that call and its input.
+    - `began_cpu` and `ended_cpu`: processor seconds of the calling thread when the hook began to look at the
+      call, and when it had finished.
     """
 
     number: int
@@ -249,12 +249,12 @@ class MemoryEvent(Phase):
     """One event in the log of memory: something happened to storage that a call reads or an output shares.
 
     `interval` says when it happened. For a constant that the program manages: between its `update` and the
-    call. For an input: between the start of the `call` and its end, or the end of every `stream`, or between
-    the call that a `graph` recorded and its replay, or between the `earlier` of two calls with that input and
-    the later one, which may be of two `packages`. For an `output`: after it was returned. An input freed
-    for a `stream` was freed, and memory allocated, before its owner waited for the stream that reads it.
-    `call` is None if the event was seen at a failure after the call. `counted` is True if the only sign is a
-    count of writes, which all views of a block of memory share.
+    call. For an input: between the start of the `call` and its end, or the end of every `stream`; between the
+    call that a `graph` recorded and its replay; or between two `calls` with that input, the first of which is
+    `earlier`, also of two `packages`. For an `output`: after its return. An input freed for a `stream` was
+    freed, and memory allocated, before its owner waited for the stream that reads it. `call` is None if the
+    event was seen at a failure after the call. `counted` is True if the only sign is a count of writes, which
+    all views of a block of memory share.
     """
 
     storage: Literal["input", "constant", "output"]
@@ -270,10 +270,10 @@ class MemoryEvent(Phase):
 
 
 class CapturedAttempts(Phase):
-    """What was tried on the export or compile with which the program ended.
+    """What was tried on the export or compile at which the program ended.
 
     `stage` is "range" for exports with a wider range, and "narrowed" for changes of the lines that narrowed
-    one. `advice` is for the layer at which it stopped.
+    one. `advice` is for the layer at which the attempts stopped.
     """
 
     stage: str = ""
@@ -295,7 +295,7 @@ class CapturedDrift(Phase):
 class CapturedPartialLoad(Phase):
     """A `load_state_dict` that left `missing` of the model's `of` weights as they were.
 
-    `names` are the first of these, `unexpected` the first names of the file that the model does not have.
+    `names` lists the first of these, `unexpected` the first names in the file that the model lacks.
     """
 
     missing: int = 0
@@ -356,8 +356,8 @@ class Captured(Record):
     def failing(self) -> CapturedCall | None:
         """The call in which a process died, the first that broke the device, or the last that raised.
 
-        A server may survive calls that raise, so the last of these counts. Device errors persist, so the
-        first of those counts.
+        A server may survive calls that raise, so the last one counts. Device errors persist, so the first one
+        counts.
         """
         exited = {process.pid for process in self.processes if process.exited}
         unfinished = [call for call in self.calls if call.outcome == "unfinished"]
@@ -384,7 +384,7 @@ class Captured(Record):
     def host(self) -> CapturedHost | None:
         """The last non-Python process that was started with a package that no Python process loaded later.
 
-        None if a call made by Python is to blame: a call that failed, or one that a later check rejected.
+        None if a call from Python failed, or if a later check rejected one.
         """
         last = next(reversed(self.hosts), None)
         if last is None or self.failing is not None:
@@ -522,7 +522,7 @@ def _ended(end: Facts) -> dict[str, object]:
 
 
 def _of_phase(event: Facts) -> Facts:
-    """The fields of a phase. `file` is None if the file no longer exists."""
+    """Return the fields of a phase. `file` is None if the file no longer exists."""
     facts = {**event, "copy_path": event.get("copy")}
     frames = event.get("frames")
     if isinstance(frames, list):
@@ -581,12 +581,12 @@ DOING = {
 
 
 def doing(journal: Path) -> str:
-    """What a process does that writes this journal, by its last event. Empty if that is not known."""
+    """Say what the process that writes this journal does, by its last event. Empty if that is unknown."""
     with journal.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
         last = file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
     try:
         event = json.loads(last)
         return DOING.get(event["event"], "").format_map(event)
-    except (ValueError, KeyError, TypeError):  # a part of a long line, or half written, or without this field
+    except (ValueError, KeyError, TypeError):  # a cut line, or an event without the field
         return ""

@@ -60,7 +60,7 @@ class NativeFrame:
 
 
 class Nearest(NamedTuple):
-    """The allocation nearest to a bad address, `distance` bytes away. The program may have meant another."""
+    """The allocation nearest to a bad address, `distance` bytes away. It may not be the one meant."""
 
     address: int
     size: int

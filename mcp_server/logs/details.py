@@ -1,8 +1,7 @@
 """Decides which lines of a log are worth reading, and reads facts from lines that are not errors.
 
 Most lines of a long log differ from earlier ones only in their numbers. A line without its digits is its
-template. What a template can contain is worked out once per batch of lines, which makes logs of 100 MB quick
-to read.
+template. Each template is searched once per batch of lines, which makes logs of 100 MB quick to read.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ else:
 
 MAX_LOCATIONS = 20
 _DIGITS = frozenset(b"0123456789")  # templates have no digits
-MAX_ALTERNATIVES = 4  # of one text, such as "Error" and "error"
+MAX_ALTERNATIVES = 4  # alternatives of one text, such as "Error" and "error"
 
 # Frames through which torch calls a Python operator (torch 2.8-2.15).
 OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
@@ -38,7 +37,7 @@ def literals(pattern: str) -> frozenset[str]:
 
 
 def _required(parsed: Any) -> set[str]:
-    """Of the sets of alternative texts that a parsed pattern requires, return the most selective one."""
+    """Return the most selective of the sets of alternative texts that a parsed pattern requires."""
     found: list[set[str]] = []
     run = {""}  # the alternatives for the text read so far
 
@@ -66,7 +65,7 @@ def _required(parsed: Any) -> set[str]:
     return max(texts, key=lambda one: (min(map(len, one)), -len(one)), default=set())
 
 
-# What a line adds to the error before it, by group name.
+# By group name: what a line adds to the error before it.
 _ADDED_BY_LINES = (
     r"Exception raised from (?:(?P<kernel>cpp_\w+)|(?P<raised_in>.+?)) "
     r"at (?P<raised_file>\S+):(?P<raised_line>\d+)",
@@ -97,7 +96,7 @@ _ADDED_BY_LINES = (
     r"frame #\d+: .* in (?P<host>(?!\S*\.so)(?!\S*python)[^()\s]{1,300})\)\s*$",
     r"what\(\):\s+(?P<what>.+)",
 )
-# The name of the component whose version is in group 1.
+# The component whose version group 1 has.
 _VERSIONS = {
     re.compile(r"\b(?:[Pp]y)?[Tt]orch(?: version)?[\"' :=v]+(\d+\.\d+\.\d+(?:\+\w+)?)"): "torch",
     re.compile(r"\b[Tt]riton(?: version)?[\"' :=v]+(\d+\.\d+\.\d+)"): "triton",
@@ -107,7 +106,7 @@ _VERSIONS = {
 _LOCATION = re.compile(
     r"(?<![^\s\"':,(])(?P<file>[^\s\"':,(]+(?:\.wrapper\.cpp|\.kernel\.cpp))(?::|, line )(?P<line>\d+)"
 )
-# What pybind11 adds to the text of an exception that crossed C++: its Python frames, innermost first.
+# Python frames, innermost first, that pybind11 adds to the text of an exception that crossed C++.
 _PYTHON_FRAME = re.compile(r"^\s+(?P<file>\S+\.py)\((?P<line>\d+)\): (?P<function>\S+)$")
 DETAILS = (_LOCATION, *_VERSIONS, _PYTHON_FRAME, *map(re.compile, _ADDED_BY_LINES))
 
@@ -145,7 +144,7 @@ class Details:
 
 Mark = Literal["launches", "traceback", "suspicious", "cut"]
 
-_Target = Family | re.Pattern[str] | Mark  # what a text may announce
+_Target = Family | re.Pattern[str] | Mark  # what a hint text may announce
 
 _MARKS: dict[_Target, tuple[str, ...]] = {
     "launches": ("_launch: ",),
@@ -173,7 +172,7 @@ NOTHING = LineMatches()
 def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
     """Map each hint text to the families and patterns it announces. A line that matches contains a hint.
 
-    Hints are grouped by four letters that they share: a log without these contains none of the group.
+    Hints are grouped by four shared letters: a log without these letters contains no hint of the group.
     """
     texts: dict[_Target, Iterable[str]] = {
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))

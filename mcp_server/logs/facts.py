@@ -43,8 +43,8 @@ class Frame:
 class PythonException:
     """One exception of a traceback; frames are outermost first.
 
-    `relation` to the previous exception in the log: raised `from` it ("cause"), or raised while it was being
-    handled ("during"). `logged`: a logger printed the traceback, so the program caught the exception.
+    `relation` to the previous exception in the log: raised `from` that one ("cause"), or while it was handled
+    ("during"). `logged`: a logger printed the traceback, so the program caught the exception.
     """
 
     type: str
@@ -167,7 +167,7 @@ class LogFacts:
 
 
 def last_chain(exceptions: Sequence[PythonException]) -> list[PythonException]:
-    """The last traceback and the exceptions that led to it, starting with the original one."""
+    """Return the last traceback with the exceptions that led to it, the original one first."""
     chain: list[PythonException] = []
     for exception in reversed(exceptions):
         chain.insert(0, exception)

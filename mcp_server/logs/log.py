@@ -294,7 +294,7 @@ def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator
     number = 1 + sum(map(_line_ends, _blocks(file, 0, begin)))
     left = MIDDLE_BYTES
     for block in _blocks(file, begin, end):
-        counted = 0  # how many bytes of the block are already counted in `number`
+        counted = 0  # bytes of the block already counted in `number`
         for start, stop in _around_errors(block) if left > 0 else ():
             left -= stop - start
             number += _line_ends(block[counted:start])

@@ -54,7 +54,7 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
         return error
     in_package = "inside" in error.fields
     if error.family.id == "inductor_error":
-        # Lowering or code generation raised it, and the machine is not at fault.
+        # Lowering or code generation raised it, and the machine did not cause it.
         inductor = [at for at, frame in enumerate(exception.frames) if _INDUCTOR.search(frame.file)]
         deeper = exception.frames[inductor[-1] + 1 :] if inductor else ()
         lowers = bool(inductor) and _LOWERS.search(exception.frames[inductor[-1]].file)
@@ -94,7 +94,7 @@ def _is_package_call(frame: Frame) -> bool:
     return PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
 
 
-# No loader in C++ raises these: a statement of the program does, in what it hands to the loader.
+# No C++ loader raises these: a statement of the program does, while it prepares the loader's arguments.
 _OF_PYTHON_ALONE = frozenset({"KeyError", "IndexError", "NameError", "UnboundLocalError"})
 _WRONG_ARGUMENTS = re.compile(r"\w\(\) (?:got an unexpected keyword|got multiple values|missing \d+|takes )")
 
@@ -136,8 +136,8 @@ def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonEx
 def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
     """Return the error of the highest rank; among equals one that ended the program, or the first.
 
-    An error ended the program if it belongs to the last traceback's chain: the program survived earlier ones.
-    Noise is never a root, and neither is a known error that the program raised again.
+    An error ended the program if it belongs to the chain of the last traceback: the program survived earlier
+    tracebacks. Noise is never a root, and neither is a known error that the program raised again.
     """
     known = [error for error in errors if error.rank > Rank.NOISE]
     known = [error for error in known if not _raises_again(error, known, exceptions)]
@@ -210,7 +210,7 @@ _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
 # Categories whose cause is in the arguments of a call. While a package loads, there is no call yet.
 _IN_ARGUMENTS = frozenset({"input_mismatch", "shape_out_of_range", "index_out_of_bounds"})
 _COMPILING = re.compile(r"torch\._(?:inductor|dynamo)\.exc\.\w+: |\bInductorError: |\bLoweringException: ")
-# AOTAutograd's names for a graph's inputs and parameters.
+# Names that AOTAutograd gives a graph's inputs and parameters.
 _GRAPH_INPUT = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*),")
 # The arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
 _NODE = re.compile(r"proxy_executor, (\d+),")
@@ -233,7 +233,7 @@ _NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
 
 def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
     """Adjust the root's family and candidates to fit the log's other errors and stacks."""
-    if "bare_status" in root.family.tags:  # the status of CUDA's teardown names the fault
+    if "bare_status" in root.family.tags:  # the status that CUDA prints at teardown names the fault
         statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
         for text, candidates in _DEVICE_STATUS:
             if text in statuses:
@@ -278,10 +278,10 @@ def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFa
     if limit is not None and root.family.id == "zip_open":
         root = replace(limit, exception=root.exception)
     precompiles = any("precompiled" in error.fields for error in known if error.line < root.line)
-    if precompiles and root.family.id in ("cpp_error", "cpp_undeclared"):  # no code of the model was involved
+    if precompiles and root.family.id in ("cpp_error", "cpp_undeclared"):  # the code is not the model's
         root = _changed(root, "cpp_headers")
     tuned = by_id.get("autotune_device_fault")
-    if tuned is not None and root.family.stage == "call":  # the compiler supplied the tensors
+    if tuned is not None and root.family.stage == "call":  # the compiler made the tensors
         root = replace(tuned, fields={**root.fields, **tuned.fields})
     build = by_id.get("torch_without_arch")
     if build is not None and root.family.id == "no_kernel_image":
@@ -319,7 +319,7 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
     header = root.fields.get("header", root.fields.get("header2", "."))
     compiler = next((e.fields["compiler"] for e in errors if "compiler" in e.fields), None)
     if root.family.id == "cpp_header" and compiler is not None and "." not in header:
-        root = _changed(root, blind=compiler)  # the compiler lacks its own C++ library: `<vector>`
+        root = _changed(root, blind=compiler)  # the compiler lacks the C++ library: `<vector>`
     if root.family.stage == "load" and root.rank >= Rank.ERROR:
         # A package may still work with another instruction set or GPU, but not on another machine type.
         machines = [e.fields for e in errors if e.family.id == "device_information"]

@@ -1,4 +1,4 @@
-"""Reads compute-sanitizer's text report, of any size, into typed records: one for each site of a fault.
+"""Reads compute-sanitizer's text report, of any size, into typed records, one for each site of a fault.
 
 Formats: 2022-2026 (old `at 0x17b0 in kernel`, new `at kernel+0x370 in file:25`), Triton and C++ names.
 
@@ -152,7 +152,7 @@ class SanitizerReader:
         self._head, self._body, self._frames, self._launch = "", [], [], ""
 
     def report(self) -> SanitizerReport:
-        """Return what has been read so far."""
+        """Return the report of the lines read so far."""
         self._end_record()
         return SanitizerReport(
             sites=tuple(replace(site, count=self._counts[key]) for key, site in self._sites.items()),
@@ -178,7 +178,7 @@ def _number(text: str | None) -> int:
 
 def _site(head: str, texts: list[str], frames: list[str]) -> Access:
     """Build a site from the lines of its first record, without their marks."""
-    # racecheck names the location in its first line
+    # racecheck names the location in its first line, after these words
     places = [*texts, *(f"at {place}" for place in head.split(" access at ", 1)[1:])]
     found = (pattern.match(text) for text in places for pattern in _PLACES)
     place = next((match.groupdict("") for match in found if match), {})

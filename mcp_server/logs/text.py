@@ -20,7 +20,7 @@ _WORDS = re.compile(rf"{_JOINS}\b[^\W\d]\w*\s+{_JOINS}[^\W\d]\w*|[`\"]|\w[.!?;:]
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # A timestamp and what follows it: the stream and tag of container runtimes (Kubernetes CRI logs), a dash, or
-# the host and program of a system's journal.
+# the host and program of a system journal.
 _STAMP = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*[Z\d] (?:std(?:out|err) [FP] |- )?|"
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} [\w.@-]{1,64}(?:\[\d{1,7}\])?: "
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 def clean(raw: str) -> str:
-    """Remove escapes and control characters from `raw`. If carriage returns redraw a line, keep the last."""
+    """Remove escapes and control characters from `raw`. Keep the last version of a redrawn line."""
     text = raw.rstrip("\r\n")
     if not text.isprintable():
         text = _ESCAPE.sub("", text)
@@ -72,7 +72,7 @@ def bound(text: str, limit: int = 500) -> str:
 
 
 def is_expression(text: str) -> bool:
-    """Whether `text` is a short name, path, number or expression. Two words in a row make it a sentence."""
+    """Whether `text` is a short name, path, number or expression. Two words in a row are a sentence."""
     return 0 < len(text) <= LONGEST_EXPRESSION and text.isprintable() and not _WORDS.search(text)
 
 
@@ -110,7 +110,7 @@ _SUFFIX = re.compile(r"(?<=\d)(?:LL|L|UL|ULL)\b")
 _PREFIX = re.compile(
     r"^\s*(?:what\(\):\s*|(?:\w+\.)*\w*(?:Error|Exception):\s*)?(?:\w+, [^\s,]+\.(?:h|hpp|cpp):\d+, )?"
 )
-_ARGUMENTS = re.compile(r"(?<=_func_)\(.*")  # of a call in the C interface: run_func_( container_handle_, ...
+_ARGUMENTS = re.compile(r"(?<=_func_)\(.*")  # arguments of a C function: run_func_( container_handle_, ...
 _LONGEST_MESSAGE = 160  # characters inside a sentence
 
 

@@ -1,4 +1,4 @@
-"""`bisect`: which compiler decision makes a program fail, and what to write to work around it."""
+"""`bisect`: finds the compiler decision that makes a program fail, and a workaround."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ async def bisect(
 ) -> Bisected:
     """Compile the failing program with careful options, then a smaller one with decisions switched off.
 
-    The second step runs only if no option helps. Whatever is named was switched off (the failure disappeared)
-    and on again (it returned). If it helps the reduced program, it is tried on the whole one. `seen` is a
-    captured run of the script, which is then not run again; `tried` is what `try_options` found. Raise
+    The second step runs only if no option helps. A decision is named only if the failure disappeared without
+    it and returned with it. A workaround that helps the reduced program is tried on the whole one. `seen` is
+    a captured run of the script, which is then not run again; `tried` is what `try_options` found. Raise
     ProblemError for a program that does not fail, or whose failure is not the compiler's: one compile and one
     run in eager mode show that.
     """
@@ -96,7 +96,7 @@ async def bisect(
 async def refuse_others_faults(context: Context, failing: Failing) -> None:
     """Run the program once in eager mode. Raise `ProblemError` if it fails there in the same way.
 
-    Also raise it if the program's guards reject the inputs, or a tool or the machine failed the compile.
+    Also raise it if the program's guards reject the inputs, or a tool or the machine broke the compile.
     """
     family, next_call = BY_ID.get(failing.failure.family), "check_devices"
     reason = ""
@@ -147,7 +147,7 @@ class Search:
     `operators`. The kind whose removal makes the failure disappear is narrowed down.
 
     `listed` are the decisions that were taken, by kind and key; `named` are those behind the failure; `also`
-    are other kinds whose removal makes it disappear, too.
+    are other kinds whose removal also makes it disappear.
     """
 
     context: Context

@@ -28,7 +28,7 @@ STALLED_S = 45.0
 
 TAIL_BYTES = 4000  # of a script's standard error
 
-# Options of Python that keep PYTHONPATH or `site`, and so the hook, out.
+# Options of Python that exclude PYTHONPATH or `site`, and so the hook.
 ISOLATED = frozenset("IES")
 
 
@@ -37,7 +37,7 @@ class Capture(Captured):
 
     `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`
     means that Python was started with options that keep the hook out. `quiet_s` is the number of seconds from
-    the last thing that the hook saw to the end of the program. None if it saw nothing.
+    the last thing that the hook saw to the end of the program. None if it saw none.
     """
 
     finished: Finished
@@ -91,7 +91,7 @@ async def capture(
     rank = read_launcher_output(finished, context.launcher).first
     seen = read_capture(directory)
     if rank is not None and any(process.rank == rank.rank for process in seen.processes):
-        # What the processes of this rank did, and those that have no rank.
+        # Keep what the processes of this rank did, and those without a rank.
         pids = {process.pid for process in seen.processes if process.rank in ("", rank.rank)}
         kept = {name: [e for e in getattr(seen, name) if e.pid in pids] for name in Captured.model_fields}
         seen = seen.model_copy(update=kept)
@@ -112,7 +112,7 @@ async def capture(
         last = max(phase.t + (phase.seconds or 0.0) for phase in phases)
         quiet_s = max(0.0, started + finished.waited_s + finished.wall_s - last)
     checks = seen.assertions
-    if finished.returncode == 0:  # a comparison may fail where nothing depends on it
+    if finished.returncode == 0:  # a comparison may fail without effect
         checks = [each for each in checks if each.error is None or each.error.type != "builtins.SystemExit"]
     return Capture(
         **{**dict(seen), "assertions": checks},

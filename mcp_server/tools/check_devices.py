@@ -143,7 +143,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         if isinstance(workload, PackageWorkload) and package is not None:
             passed, why = await _read_inputs(context, workload, package)
 
-    async with anyio.create_task_group() as tasks:  # each costs an import of torch
+    async with anyio.create_task_group() as tasks:  # each needs a process that imports torch
         tasks.start_soon(read_inputs)
         machine = await read_machine(context, env, python)
     mismatches: list[Mismatch] = []
@@ -169,7 +169,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         inputs=_rows(package, passed) if package is not None else [],
         mismatches=mismatches,
         problems=problems,
-        # Facts that are no faults but worth knowing: fixed arguments, dropped leaves.
+        # Notes are facts worth knowing that are no faults: fixed arguments, dropped leaves.
         notes=[*(package.signature.notes if package else ()), *(passed.notes if passed else ())],
         unknown=[*machine.unknown, *unknown],
         undecided=f"inputs: {undecided}" if undecided else "",
@@ -236,7 +236,7 @@ def _facts(package: Package) -> PackageFacts:
 
 
 def _rows(package: Package, passed: Given | None) -> list[InputRow]:
-    """Build a row for each compiled input, and for further tensors that were passed."""
+    """Build a row for each compiled input, and for surplus tensors that were passed."""
     texts = []
     for tensor in passed.tensors if passed is not None else ():
         stride = f" strides {tensor.strides}" if tensor.stride is not None else ""

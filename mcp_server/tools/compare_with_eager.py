@@ -41,11 +41,11 @@ class Changed(Record):
 class ComparedWithEager(Record):
     """The result of the comparison.
 
-    `kind`: why outputs differ from eager's, as far as that was seen. None if they agree or were not compared.
-    `every_launch` judges each launch on correct inputs. `deterministic`: whether two runs gave the same
-    outputs; `varies_from`: where they first differ. `reads_unset`: whether outputs change, or become steady,
-    when memory that nothing wrote is filled with NaN; `unset_from`: where this shows. `other_constants`
-    differ from the program's: the package then belongs to another program.
+    `kind`: why outputs differ from eager's, if known. None if they agree or were not compared. `every_launch`
+    judges each launch on correct inputs. `deterministic`: whether two runs gave the same outputs;
+    `varies_from`: where they first differ. `reads_unset`: whether outputs change, or become steady, when
+    memory that nothing wrote is filled with NaN; `unset_from`: where this shows. `other_constants` differ
+    from the program's: the package then belongs to another program.
     """
 
     outcome: Outcome
@@ -83,7 +83,7 @@ class Repeats:
         return self.outputs[one] == self.outputs[other]
 
     def change(self, one: str, other: str) -> Changed | None:
-        """Return the first tensor whose checksum differs between two runs whose outputs differ."""
+        """Return the first tensor whose checksum differs between two runs, if their outputs differ."""
         if self.same(one, other) is not False:
             return None
         known = {(e.sequence, e.name): e.checksum for e in self.written if e.run == one}
@@ -119,7 +119,7 @@ class Repeats:
 class Pair:
     """A package with inputs, and the exported program that it was compiled from.
 
-    `made_by` makes the program again from the script (worker/loading.py), if no file holds it. `updates`:
+    `made_by` makes the program again from the script (worker/loading.py), if no file has it. `updates`:
     captured updates of constants before the call, as steps of the worker's `replay`.
     """
 
@@ -139,7 +139,7 @@ async def compare_with_eager(
     """Run both on the same inputs. Compare the outputs, and judge every launch alone on correct inputs.
 
     A package needs `exported`, the program that it was compiled from. An exported program is compiled here. A
-    script is run once and its suspect call taken, with the updates of constants before it. Without inputs,
+    script is run once, and its suspect call is used, with the updates of constants before it. Without inputs,
     the program's example inputs are used. `factor` multiplies the tolerances (see `worker/compare.py`). A
     package without provenance does not say which nodes a launch carries out: then only outputs are compared.
     Repeats separate differences between runs from divergence, and runs with unset memory filled show reads of
@@ -301,7 +301,7 @@ def _conclude(
     """Return the outcome, and one sentence for it."""
     names = ", ".join([event.name for event in done.all(events.ConstantDiffers)][:3])
     constants = f"; the package and the program have different values of {names}" if names else ""
-    # Captured updates that only the package got, which checks neither shape nor dtype.
+    # Captured updates that only the package took, since it checks neither shape nor dtype.
     lost = next(iter(done.all(events.NotApplied)), None)
     update = f"; only the package got the update of {lost.name}: {lost.what}" if lost else ""
     if kind is not None:
@@ -327,7 +327,7 @@ def _conclude(
         how = f"{equal} bit for bit, {rounded} except for rounding"
     all_of_them = "the output agrees" if len(outputs) == 1 else f"all {len(outputs)} outputs agree"
     agree = f"{all_of_them} with eager {how}"
-    # NaN that eager mode also gives comes from the model or its inputs.
+    # NaN that eager mode also gives comes from the model or its inputs, not from the package.
     nans = [
         f"{found.non_finite} of {found.elements} elements of output {each.index}"
         for each in outputs

@@ -58,7 +58,7 @@ class Decompiled(Record):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of running both; `error` is the program's or, if the program ran, the package's."""
+    """The result of running both. `error` is that of the program or, if the program ran, of the package."""
 
     outcome: Literal["written", "agrees", "differs", "program_failed", "package_failed"] = "written"
     outputs: tuple[OutputVerified, ...] = ()
@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def different(self) -> list[LaunchVerified]:
-        """Launches that do not compute what their own source says."""
+        """Launches that do not compute what their source says."""
         return [each for each in self.by_launch if each.agreement == "different"]
 
     @property
@@ -131,7 +131,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class CapturesJudged(Comparison):
-    """Launches of another run, each with its arguments only."""
+    """Launches of another run, each judged on its captured arguments."""
 
     view: PackageView
 
@@ -241,7 +241,7 @@ def new_folder(path: Path) -> Path:
 
 
 async def schemas_of(context: Context, view: PackageView, workload: PackageWorkload) -> Mapping[str, Schema]:
-    """Return the package's operators as the installed torch declares them; few without torch."""
+    """Return the package's operators as the installed torch declares them; empty without torch."""
     nodes = [*view.wrapper.launches, *(view.wrapper.folding.launches if view.wrapper.folding else ())]
     shims = {shim_operator(each.callee) for each in nodes if each.kind in ("extern", "fallback_shim")}
     if not shims - COMMON.keys():
@@ -268,7 +268,7 @@ async def compare(
         probed = await with_probes(context, workload)
         request |= {"package": str(probed.package), "launches": alone}
         env = probed.environment
-    except ProblemError:  # then only the outputs are compared
+    except ProblemError:  # only the outputs are compared
         pass
     run = await context.worker("verify", request, workload=workload, env=env)
     ran, returned = run.last(events.ProgramRan), run.last(events.Called)
@@ -291,7 +291,7 @@ MOST_JUDGED = 256
 async def judge_captures(
     context: Context, workload: PackageWorkload, found: Sequence[KernelCapture]
 ) -> CapturesJudged:
-    """Compare what the source of captured launches makes of their arguments with later captures."""
+    """Run the source of captured launches on their arguments, and compare the results with later captures."""
     written = await write(context, workload, context.directory / "as-pytorch")
     belong = _launches_of(found[:MOST_JUDGED], written.view)
     alone = {each.index: asked(each) for each in written.program.launches if each.alone is not None}
@@ -315,7 +315,7 @@ async def judge_captures(
         )
     files = {"program": str(written.path), "weights": str(written.weights or "")}
     request = {**files, "captures": captures, "launches": []}
-    on_cpu = {"CUDA_VISIBLE_DEVICES": ""}  # the arguments were copied to the CPU
+    on_cpu = {"CUDA_VISIBLE_DEVICES": ""}  # captured arguments are copied to the CPU
     run = await context.worker("judge_captures", request, workload=workload, env=on_cpu)
     kernels = {each.index: each.kernel for each in written.program.launches}
     judged = [replace(each, kernel=kernels[each.launch]) for each in run.all(CaptureJudged)]
@@ -323,7 +323,7 @@ async def judge_captures(
 
 
 def _launches_of(found: Sequence[KernelCapture], view: PackageView) -> dict[KernelCapture, Launch]:
-    """Return the launch of each capture: the one of its line or handle, or by the order of the tags."""
+    """Return the launch of each capture, found by line or handle, or by the order of the tags."""
     belong: dict[KernelCapture, Launch] = {}
     for name, captures in grouped((each.kernel, each) for each in found).items():
         launches = [
@@ -333,19 +333,19 @@ def _launches_of(found: Sequence[KernelCapture], view: PackageView) -> dict[Kern
         ]
         marks = {str(mark): each for each in launches for mark in (each.line, each.handle)}
         tags = sorted({each.tag for each in captures}, key=lambda tag: (len(tag), tag))
-        if not set(tags) <= marks.keys():  # capturing adds lines to a wrapper
+        if not set(tags) <= marks.keys():  # capturing adds lines to a wrapper, which changes line numbers
             marks = dict(zip(tags, launches, strict=False)) if len(tags) == len(launches) else {}
         belong |= {each: marks[each.tag] for each in captures if each.tag in marks}
     return belong
 
 
 def places_of(launch: Launch) -> list[Place]:
-    """Return the tensors that a capture of the launch has, in their order; arrays are left out."""
+    """Return the tensors in a capture of the launch, in their order. Arrays are omitted."""
     return [place_of(launch, each) for each in launch.tensors if each.element is None]
 
 
 def _sizes(launch: Launch, view: PackageView) -> dict[str, tuple[int, int]]:
-    """Return the symbols that are sizes of the launch's tensors: which tensor, and which dimension."""
+    """Return the symbols that are sizes of the launch's tensors, each with the tensor and the dimension."""
     names = [each.variable for each in places_of(launch)]
     sized = [
         each for each in view.wrapper.run.symbols.values() if each.kind == "size" and each.tensor in names
@@ -356,7 +356,7 @@ def _sizes(launch: Launch, view: PackageView) -> dict[str, tuple[int, int]]:
 def _later(
     launch: Launch, capture: KernelCapture, belong: Mapping[KernelCapture, Launch], view: PackageView
 ) -> Iterator[tuple[tuple[str, int], str, int]]:
-    """Yield tensors that a launch writes as the next capture of the request has them, not written between."""
+    """Yield tensors that a launch writes, as the request's next capture before another write has them."""
     same = [(other.index, each) for each, other in belong.items() if each.request == capture.request]
     for argument in launch.tensors:
         storage = _memory(argument, view)
@@ -379,7 +379,7 @@ def _memory(argument: Argument, view: PackageView) -> int | None:
 
 
 def asked(launch: WrittenLaunch) -> LaunchAlone:
-    """Return a launch in the form that the worker makes alone."""
+    """Return a launch in the form in which the worker runs it alone."""
     alone = launch.alone
     assert alone is not None, "only of a launch that was read"
     takes = {name: (place.variable, place.turn) for name, place in alone.takes.items()}

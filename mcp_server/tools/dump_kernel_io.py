@@ -1,4 +1,4 @@
-"""`dump_kernel_io`: what chosen launches read and wrote, seen by probes, and the bounds of their indices.
+"""`dump_kernel_io`: what probes saw chosen launches read and write, and the bounds of their indices.
 
 A generated kernel has its bounds in asserts. The index arguments of an ATen operator are bounded only by its
 schema (aten/src/ATen/native/native_functions.yaml, torch 2.13): they are compared with the shape of the
@@ -42,7 +42,7 @@ from mcp_server.worker import events
 from mcp_server.worker.events import Argument
 
 SHOWN = 24
-OPEN = 64  # launches not yet known to have ended
+OPEN = 64  # launches that may not have ended yet
 
 
 async def dump_kernel_io(
@@ -88,7 +88,7 @@ async def dump_kernel_io(
     # Stopped on purpose: the call raised right after a bad value, without a signal or another launch.
     raised = stop_at_first_bad and run.finished.ending == "exit" and not returned
     stopped = raised and last is not None and last.surely_bad
-    # The launch after which nothing was seen.
+    # The launch after which no event was seen.
     open_launch = not returned and last is not None and all(a.when == "before" for a in last.arguments)
     return KernelIO(
         returned=returned,
@@ -154,7 +154,7 @@ def read_launches(
 ) -> Iterator[LaunchValues]:
     """Group the worker's events by launch, in the order of the call.
 
-    Launches of concurrent runs may be mixed, at most `OPEN` of them.
+    Launches of concurrent runs may interleave, at most `OPEN` of them.
     """
     by_place: dict[tuple[str, int], list[IndexBound]] = {}
     for bound in bounds:
@@ -223,7 +223,7 @@ def _argument(context: Context, seen: Argument) -> ArgumentValues:
     return ArgumentValues.model_validate({**known, "when": seen.phase, "value": value, "saved": saved})
 
 
-# `| ~(tmp4 & xmask)` of Triton; masks of the iteration space alone leave no element out.
+# `| ~(tmp4 & xmask)` of Triton. A mask of the iteration space alone excludes no element.
 _CONDITION = re.compile(r"~\((?!(?:[xyzr]\d*_?mask(?: & )?)+\))")
 
 
@@ -279,8 +279,8 @@ def find_bounds(view: PackageView) -> tuple[IndexBound, ...]:
 def _bound(candidate: Candidate) -> IndexBound | None:
     """Return the bound on all elements of the tensor from which the checked value is computed.
 
-    None for a value behind a condition, or at an offset or a step (such as a column of a table): elements
-    that are skipped may have any value.
+    None for a value behind a condition, or at an offset or a step (such as a column of a table): the elements
+    in between may have any value.
     """
     line = candidate.kernel.source.split("\n")[candidate.check.line - 1]
     places = [over_loops(load.index) for load in elements(candidate.value)]

@@ -1,4 +1,4 @@
-"""Every launch of a call judged alone, on correct inputs."""
+"""`every_launch`: judges every launch of a call alone, on correct inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcp_server.worker.protocol import LaunchFlow
 
 RETURNED, ELSEWHERE = -1, -2  # special readers of a tensor: the caller; a step that is not a launch
 SHOWN = 24
-NAMED = 3  # launches that a summary names
+NAMED = 3  # launches named in a summary
 NO_PROBES = "No launch was judged alone: the package cannot be rebuilt with probes"
 NO_NODES = (
     "No launch was judged alone: the package does not say which nodes its launches come from (compile "
@@ -34,8 +34,8 @@ NO_NODES = (
 class WrongLaunch(Record):
     """A launch that stored wrong values from correct inputs: `difference` is about `argument`.
 
-    `suspects` are earlier unjudged launches whose values it reads, and which may be at fault instead.
-    `constant` is one that it reads and that differs from the program's. `tf32`: TF32 explains the difference.
+    `suspects` are earlier unjudged launches whose values it reads, and which may be at fault instead. The
+    launch reads a `constant` that differs from the program's. `tf32`: TF32 explains the difference.
     """
 
     launch: int
@@ -103,9 +103,9 @@ class LaunchFlows:
 
     @cached_property
     def of(self) -> dict[int, LaunchFlow]:
-        """The flow of each launch, for the worker."""
+        """The flow of each straight launch, by its number."""
         found = {n: self._flow(step) for n, step in self.straight.items()}
-        several: set[tuple[int, str]] = set()  # values made in parts by several launches
+        several: set[tuple[int, str]] = set()  # (launch, name) of values that several launches wrote
         for writer, step, name in self.edges:
             reader, number, storage = step.launch, writer.launch, self._storage(name)
             if reader is None or reader not in found:
@@ -122,7 +122,7 @@ class LaunchFlows:
         return found
 
     def _flow(self, step: Step) -> LaunchFlow:
-        """Return the readers of a launch's results. A written argument may only provide memory."""
+        """Return the readers of a launch's results. Those that write the tensor may use only its memory."""
         readers: dict[int, set[int]] = {}
         maybe: dict[int, set[int]] = {}
         own = {use.name for use in step.writes}
@@ -158,7 +158,7 @@ class LaunchFlows:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The launches of one call, by the worker's findings about the tensors they stored."""
+    """The launches of one call, judged from the worker's findings about the tensors that they stored."""
 
     flows: LaunchFlows
     constants: Sequence[ConstantDiffers]
@@ -230,7 +230,7 @@ class Judgement:
         )
 
     def _suspects(self, launch: int) -> list[int]:
-        """Return unjudged launches whose values reach this one with no judged launch in between."""
+        """Return unjudged launches whose values reach this one without a judged launch in between."""
         open_ones = {each.launch for each in self.unjudged}
         found: set[int] = set()
         left = [launch]
@@ -265,7 +265,7 @@ def every_launch(
     constants: Sequence[ConstantDiffers],
     request: Mapping[str, object],
 ) -> EveryLaunch:
-    """Return what the worker's run with correct inputs says of each launch; `request` asked for that run."""
+    """Return the judgement of each launch; `request` asked the worker for the run with correct inputs."""
     if not request["probes"]:
         return EveryLaunch(summary=NO_PROBES)
     if not flows.nodes:
@@ -275,7 +275,7 @@ def every_launch(
         return EveryLaunch(summary="No launch was judged alone: the call did not return")
     judgement = Judgement(flows, constants, done.all(LaunchJudged))
     right, unjudged = ended.right, judgement.unjudged
-    # The file of an `EagerPlan`.
+    # Written to the file of an `EagerPlan`.
     stored: dict[str, dict[str, LaunchJudged]] = {}
     for one in judgement.tensors:
         if one.status != "unjudged":

@@ -67,7 +67,7 @@ def in_words(root: ErrorFact) -> dict[str, str]:
 
 
 def as_sentence(root: ErrorFact) -> str:
-    """Fill the family's sentence with this error's values; the meaning if there is none or a value is prose.
+    """Fill the family's sentence with this error's values. Return the meaning if a value is prose or absent.
 
     Prose from a log could be read as an instruction, so it stays in `fields`.
     """
@@ -132,7 +132,7 @@ _LINES = 12
 
 
 class OtherError(Record):
-    """Another error of the log, and why it is not the root."""
+    """Another error of the log, and why it is not the root cause."""
 
     family: str
     line: int
@@ -144,7 +144,7 @@ class OtherError(Record):
 class Explanation(Record):
     """What is known about an error text. Lines count from 1 in the text.
 
-    `known` is False if no family matched: then `lines` are the most telling ones. `category` is set if the
+    `known` is False if no family matched: then `lines` are those most like an error. `category` is set if the
     text decides it; otherwise `candidates` are the possible ones, the likeliest first. `meaning` is empty if
     the summary says it. `trace` needs a package. `page` is the family's section in the documentation.
     """
@@ -197,9 +197,7 @@ async def explain_error(
         context.progress(f"reading {log.name}")
     facts = await (read_text(text) if log is None else read_users_log(log))
     root = facts.root
-    if (
-        root is None and log is None
-    ):  # the text was sent as an error, so its lines count as one; a log may contain none
+    if root is None and log is None:  # a text sent as an error counts as one; a log may contain no error
         facts = replace(facts, best_lines=facts.best_lines or facts.tail)
     others: Sequence[ErrorFact] = facts.errors
     if root is not None:
@@ -257,7 +255,7 @@ def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
     if facts.last_launch:
         began = facts.last_launch.kernel
         summary = f"No error text; the last launch that began and did not end is {began}."
-    elif facts.errors:  # all of rank NOISE: others would be a root
+    elif facts.errors:  # all have rank NOISE: others would be a root
         summary = f"No error that names a cause. {facts.errors[0].family.meaning}"
     elif facts.best_lines:
         summary = "This text matches no known error."
@@ -282,7 +280,7 @@ def _trace(root: ErrorFact, package: Path | None, model_name: str | None) -> tup
     """Return the package's launches where an index assertion may have failed, and notes."""
     if package is None or "kernel_assert" not in root.family.tags:
         return [], []
-    # The location of a failed check is in its own line or the next.
+    # The location of a failed check is in the same line or the next.
     fields = root.fields
     file = fields.get("file") or fields.get("raised_file")
     line = fields.get("line") or fields.get("raised_line")

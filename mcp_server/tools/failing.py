@@ -1,6 +1,6 @@
 """A failing program: how it fails, whether another failure is the same, and how to compile it once more.
 
-Each compile has something changed: options, a workaround, compiler decisions, or the program itself.
+Each such compile changes options, a workaround, compiler decisions, or the program itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HELP = "an exported program (torch.export.save) with inputs, or the script that 
 COMPILER = tuple(f"torch._inductor.{name}" for name in ("codegen.cpp_wrapper_cpu", "compile_fx", "package"))
 # What differs between two failures of one kind: addresses, numbers, names of temporaries, kernels and files.
 _VOLATILE = re.compile(r"0x[0-9a-f]+|/\S+|\b(?:cpp|triton)_\w+|\d+")
-COMPARED = 200  # characters of a text; after these it may have been cut
+COMPARED = 200  # characters of a text; the rest may have been cut
 
 
 class FailureShown(Record):
@@ -147,7 +147,7 @@ def of_ending(finished: Finished, failure: Failure, phase: str) -> FailureShown:
 
 @dataclass(frozen=True)
 class Target:
-    """A program to compile. `imports` register custom operators; a captured program gets them only if needed.
+    """A program to compile. `imports` register custom operators; captured programs use them only if needed.
 
     `made_by` says how the script creates the program (worker/loading.py), in case its saved file cannot be
     read; with `taken` the program is taken from the script.
@@ -170,7 +170,7 @@ class Target:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """The GPUs leased by a child that runs the program or a part of it."""
+        """The GPUs that a child leases to run the program or a part of it."""
         return gpus_of(self.device) or ()
 
 
@@ -195,12 +195,12 @@ async def failing_program(
 ) -> Failing:
     """Compile and call the workload's program once. Raise `NoFailure` if it does not fail.
 
-    `more` are further arguments of the worker's attempt. `seen` is a captured run of the script.
+    `more` are further arguments for the worker's attempt. `seen` is a captured run of the script.
     """
     target = await _find_target(context, workload, seen)
     attempt = await run_worker(context, "attempt", target, more)
-    # If the program cannot be read back, try with the script's own module, which may have its operators, and
-    # then with the program taken from the script.
+    # If the program cannot be read, try with the script's module, which may register its operators, and then
+    # with the program taken from the script.
     if not attempt.phases("reading_inputs") and target.imports and not target.taken:
         imports = [*target.workload.extra_imports, *target.imports]
         target = replace(target, workload=target.workload.model_copy(update={"extra_imports": imports}))
@@ -274,7 +274,7 @@ async def run_worker(
 async def try_script(
     context: Context, failing: Failing, script: Path, more: Mapping[str, object] | None = None
 ) -> tuple[Result, WorkerRun]:
-    """Run a reproduction, its compile with `more` for the worker's trial; return result and run."""
+    """Run a reproduction, with `more` for the worker's trial of its compile; return result and run."""
     request = {"script": script, "temporary": str(context.temporary()), **(more or {})}
     done = await _run(context, "trial", failing.target, request, context.fresh("trial"))
     ended = done.last(events.ScriptEnded)
@@ -318,7 +318,7 @@ def result_of_attempt(trial: WorkerRun, failure: FailureShown) -> Result:
     """Return what happened to the failure in a compile of the whole program."""
     judged = trial.last(events.Judged)
     if failure.kind == "departs" and judged is not None and not judged.departs:
-        return "gone"  # values that are not finite are so in eager mode, too
+        return "gone"  # eager mode gives the same non-finite values
     try:
         left = of_attempt(trial)
     except ProblemError:  # for example, it hangs, which is another failure

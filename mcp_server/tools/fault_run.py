@@ -37,7 +37,7 @@ from mcp_server.worker import events
 
 MOST_NAMES = 200  # integer tensors whose range is read in the faulting run
 
-PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}  # a compile in the run then also records the model lines
+PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}  # a compile during the run also records the model lines
 
 _INTEGERS = ("int", "uint", "bool")
 
@@ -57,7 +57,7 @@ class FaultRun:
 
 @dataclass(frozen=True)
 class PackageTarget:
-    """One call of a package, with probes if it can be rebuilt; otherwise `why_not` says why."""
+    """One call of a package, with probes if it can be rebuilt. `why_not` says why it cannot."""
 
     workload: PackageWorkload
     view: PackageView
@@ -181,7 +181,7 @@ Tool = Literal[
 ]
 
 
-# How to run a tool, and how to rebuild the package for it.
+# A function that runs a tool, and the options of the rebuilt package that it needs.
 Method = tuple[Callable[[Context, Target], Awaitable[FaultRun]], Options]
 PRINT_LIMIT = 100
 PADDING = 512  # bytes after each allocation; the driver's own granularity hides smaller overruns
@@ -209,7 +209,7 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
     run = await target.run(
         context,
         context.fresh(tool),
-        env=CACHING_OFF,  # each tensor in its own allocation, so that an overrun leaves the allocation
+        env=CACHING_OFF,  # one allocation for each tensor, so that an overrun leaves it
         unset=left_out(env),
         prefix=sanitizer_prefix(program, tool),
     )
@@ -239,9 +239,9 @@ def left_out(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[SanitizerReport, list[Access]]:
-    """Read the text report in a program's output, and its faults, those of this package first, in order.
+    """Read the text report in a program's output, and its faults in order, those of this package first.
 
-    The assertion that the program printed replaces the records of asserts. Records of kernels that no launch
+    An assertion that the program printed replaces the records of asserts. Records of kernels that no launch
     of the package started (such as a library's own) come last.
     """
     assertions: list[str] = []
@@ -284,7 +284,7 @@ _ASK = ("info cuda kernels", "bt", "info line *$errorpc")
 
 
 async def run_core_dump(context: Context, target: Target) -> FaultRun:
-    """Run once so that a light core dump is left, which cuda-gdb reads if installed."""
+    """Run once with light core dumps enabled; cuda-gdb, if installed, reads the dump."""
     directory = context.fresh("core-dump")
     run = await target.run(context, directory, env={**core_environment(directory), **CACHING_OFF})
     output = run.done.finished.output
@@ -334,7 +334,7 @@ async def run_sync(context: Context, target: Target) -> FaultRun:
     return replace(run, accesses=[Access("sync", "invalid_access", text)])
 
 
-# The interpreter's own SIGSEGV handler, faulthandler's, must not replace the sanitizer's.
+# faulthandler's SIGSEGV handler must not replace the sanitizer's.
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "detect_leaks=0:handle_segv=2:handle_sigbus=2:handle_abort=1:detect_container_overflow=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -361,7 +361,7 @@ async def run_native(context: Context, target: Target) -> FaultRun:
     finished = run.done.finished
     ended = finished.output.read_bytes()[-200_000:].decode("utf-8", "replace")
     if gdb and finished.returncode == 1 and "exited normally]" in ended:
-        # This is gdb's own status: there is no stack to print, since nothing crashed.
+        # This status is gdb's: there is no stack to print, since nothing crashed.
         run = replace(run, done=replace(run.done, finished=replace(finished, returncode=0)))
     found = await anyio.to_thread.run_sync(_native_accesses, run)
     return replace(run, accesses=found, what="gdb" if gdb else "no gdb on PATH")
@@ -395,7 +395,7 @@ def _assertions_in(output: Path) -> list[Access]:
     return _printed(text[at : at + 2000]) if at >= 0 else []
 
 
-_SEPARATE = Options(separate_weights=True)  # one rebuild for all methods that `auto` tries on CUDA
+_SEPARATE = Options(separate_weights=True)  # one rebuild serves all methods that `auto` tries on CUDA
 
 METHODS: dict[Tool, Method] = {
     "memcheck": (partial(run_sanitizer, tool="memcheck"), _SEPARATE),

@@ -1,4 +1,4 @@
-"""Translates the threads of a process into terms of a package: launch, line, and what they wait for."""
+"""Translates the threads of a process into a package's terms: launch, line, and what each waits for."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from mcp_server.recorder.remains import (
 
 MOST_FRAMES = 12
 GENERATED = (".kernel.cpp", ".wrapper.cpp")
-LONGEST_CODE = 160  # characters shown of a line
-LONGEST_CALL = 8  # most lines of a launch in wrapper.cpp
+LONGEST_CODE = 160  # characters of a code line that are shown
+LONGEST_CALL = 8  # lines of a launch in wrapper.cpp, at most
 STATES = {
     "run_const_fold": "folds constants, before its first call",
     "update_constant_buffer": "updates weights",
@@ -82,11 +82,11 @@ class _Stack:
 
     @property
     def holds_gil(self) -> bool:
-        """Whether it is in a call from Python, which keeps the GIL (pybind of the loader, 2.8-2.15).
+        """Whether the thread is in a call from Python, which keeps the GIL (pybind of the loader, 2.8-2.15).
 
-        Python code inside the call, such as an operator, may have given it up.
+        Python code inside the call, such as an operator, may have released the GIL.
         """
-        if not self.inside:  # Python's own waits give it up
+        if not self.inside:  # Python releases the GIL when it waits
             own = [call for call in self.calls if not LIBC.match(call.library)]
             return runs_python(self.calls) and (self.state.computes or not runs_python(own[:1]))
         within = next((n for n, call in enumerate(self.calls) if ".wrapper.so" in call.library), 0)
@@ -105,7 +105,7 @@ class Reader:
     outside: list[ThreadSeen] = field(default_factory=list)
 
     def check(self) -> list[str]:
-        """Return what is not known of the build. Raise `ProblemError` if the package was not loaded."""
+        """Return what is unknown about the build. Raise `ProblemError` if the package was not loaded."""
         if not self._library.starts:
             raise ProblemError(
                 "the process had not loaded this package",
@@ -116,10 +116,10 @@ class Reader:
         return self._builds()
 
     def threads(self, states: Sequence[ThreadState]) -> list[ThreadSeen]:
-        """Describe the threads that are in the package. `outside` gets those that these wait for.
+        """Describe the threads that are in the package. `outside` gets those for which these wait.
 
         If no thread is in the package, `outside` gets the threads that wait for a lock, and its holders; if
-        there are none, the threads that wait in the host's own code.
+        there are none, the threads that wait in the host's code.
         """
         every = [self._stack(state) for state in states]
         for stack in every:
@@ -172,7 +172,7 @@ class Reader:
         if all(place is None for place in places):
             self.pool += any(OPENMP.match(call.library) for call in calls)
             return _Stack(thread, addresses, calls, None, None, waits, inside=False)
-        # A return address is after the call; the first address is where the thread itself is.
+        # A return address is after the call. The first address is the thread's current instruction.
         known = [place - (number > 0) for number, place in enumerate(places) if place is not None]
         lines = [line_at(self.library, place, GENERATED) for place in known]
         launch = self._launch([function_at(self.library, place) for place in known], lines)
@@ -203,7 +203,7 @@ class Reader:
         if kind == "openmp":
             return [each.state.number for each in self._team(stack, others)]
         if kind in ("instance", "weights"):
-            # A call inside a call of the same package may wait for the instance that it has itself.
+            # A nested call of the package may wait for the instance that its own thread occupies.
             callers = found if kind == "instance" else others
             return [each.state.number for each in callers if each.launch is not None]
         return []
@@ -230,7 +230,7 @@ class Reader:
         )
 
     def _launch(self, names: Sequence[str], lines: Sequence[SourceLine | None]) -> Launch | None:
-        """Return the launch that `run_impl` was executing, otherwise the only one of a frame's kernel."""
+        """Return the launch that `run_impl` was executing; otherwise the only launch of a frame's kernel."""
         launches = self.view.wrapper.launches
         for name, line in zip(names, lines, strict=True):
             if "8run_impl" in name and line is not None and line.file.endswith(".wrapper.cpp"):
@@ -259,7 +259,7 @@ class Reader:
         return ": ".join(filter(None, (where, does))) or "in the package, outside a launch"
 
     def _host(self, stack: _Stack) -> list[ModelLocation]:
-        """Return the line of the host's own code that a thread outside of the package is at."""
+        """Return the line of the host's code where a thread outside the package is."""
         lines = host_lines(stack.addresses, self.remains.maps) if not stack.inside else iter(())
         return [ModelLocation(file=each.file, line=each.line) for each in islice(lines, 1)]
 
@@ -300,7 +300,7 @@ LOCKS = ("gil", "mutex", "rwlock")
 
 
 def _reached(roots: Sequence[_Stack], known: Mapping[int, _Stack]) -> set[int]:
-    """Return the numbers of these threads, and of those that they wait for, directly or not."""
+    """Return the numbers of these threads and of those for which they wait, directly or indirectly."""
     found: set[int] = set()
     new = {each.state.number for each in roots}
     while new:

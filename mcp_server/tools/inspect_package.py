@@ -31,7 +31,7 @@ class Overview(Record):
     """A package on one screen. Counts are complete; lists are cut to fit.
 
     Facts that only the sources contain are None for a package without sources; None does not mean zero.
-    `weights` is the location and size of the constants; `files` are the largest of the model, with bytes.
+    `weights` is the location and size of the constants; `files` are the model's largest, with bytes.
     """
 
     models: list[str]
@@ -164,7 +164,7 @@ def _launches_in_short(view: PackageView) -> _Answer:
 
 @lru_cache(maxsize=4)
 def _of_kernels(view: PackageView) -> dict[Finding, str]:
-    """Find the defects that the kernels' code shows for the largest sizes compiled for."""
+    """List the defects that the kernels' code shows for the largest sizes of the package."""
     sizes = largest_sizes(view)
     named = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     said = f" (for {named}, the largest)" if named else ""
@@ -186,10 +186,10 @@ def _overview(view: PackageView) -> Overview:
     package, wrapper, metadata = view.package, view.wrapper, view.package.metadata
     kernels = Counter(launch.kernel for launch in wrapper.launches)
     known = package.signature.known
-    # The symbols that mean something to a person: sizes, and values known only at run time.
+    # Keep the symbols that mean something to a person: sizes, and values known only at run time.
     symbols = [s for s in wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
     unchecked = [n for n in wrapper.launches if not n.checked]
-    # How far launches can be followed to the model.
+    # How precisely launches can be traced to the model.
     sources = Counter(view.provenance(launch).source for launch in wrapper.launches)
     framed, total = sources["kernel_information"] + sources["context_guard"], len(wrapper.launches)
     model_lines = f"stack frames for {framed} of {total} launches"
@@ -198,7 +198,7 @@ def _overview(view: PackageView) -> Overview:
     elif not framed:
         model_lines = f"graph nodes for {sources['comments']} of {total} launches"
         model_lines += "; compile with INDUCTOR_PROVENANCE=1 for stack frames"
-    inputs = []  # `input 0 (ids): int64 [s23, 6], s23 of 2 to 64`
+    inputs = []  # such as `input 0 (ids): int64 [s23, 6], s23 of 2 to 64`
     for one in package.inputs[:_SHOWN]:
         ranges = {
             str(d): f", {d} of {d.lower} to {d.upper}" for d in one.dims if None not in (d.lower, d.upper)

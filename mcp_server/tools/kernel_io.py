@@ -82,7 +82,7 @@ class ArgumentValues(Record):
 
 class LaunchValues(Record):
     """One launch. `launch` is its number in wrapper.cpp, None if unknown; `sequence` is its position in the
-    call. `not_shown` names tensors of the launch that were not observed.
+    call. `not_shown` names its tensors that were not observed.
     """
 
     kernel: str
@@ -105,8 +105,8 @@ class LaunchValues(Record):
 class FirstBad(Record):
     """The first bad value of the call, and where it came from.
 
-    `kind` and `name` are its source: the launch's own kernel, an input or a constant of the model, or a
-    launch that was not shown (`producers`). `inputs_were_good` is None if not all of its inputs were seen.
+    `kind` and `name` are its source: the launch's kernel, an input or a constant of the model, or a launch
+    that was not shown (`producers`). `inputs_were_good` is None if some inputs of the launch were not seen.
     """
 
     what: Literal["non_finite", "outside"]
@@ -126,9 +126,9 @@ class FirstBad(Record):
 class KernelIO(Record):
     """The outcome of `dump_kernel_io`.
 
-    `launches` lists those with bad values first, then the others in order, up to the requested number; all of
-    them are in `json_file` and, as a table, in `table`. `last_launch` is where the call ended, if it did not
-    return. `stopped` means that it was ended on purpose, at the first bad value.
+    `launches` lists those with bad values first, then the others in order, up to the requested number.
+    `json_file` has all of them, and `table` has them as a table. `last_launch` is where the call ended, if it
+    did not return. `stopped` means that it was ended on purpose, at the first bad value.
     """
 
     returned: bool
@@ -205,7 +205,7 @@ def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> Firs
 
 
 def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> FirstBad:
-    """Find the origin of a bad value: the launch that wrote it, or what the launch read it from."""
+    """Find the origin of a bad value: the launch that wrote it, or the source that the launch read."""
     element = argument.outside or argument.non_finite
     assert element is not None, "only bad arguments are judged"
     kind: Source = "kernel"
@@ -223,12 +223,12 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
         needed = f" (needed: {argument.bound})" if argument.outside is not None and argument.bound else ""
         rest = f"{needed} in {argument.name}, which comes from {origin}"
     else:
-        # None of the values it read was seen to be bad.
+        # The launch wrote it: none of the values that it read was seen to be bad.
         verb = "wrote"
         seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
         if known is not None:
             reads = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
-            # Minus infinity among them may be a mask, or what this launch made of it.
+            # Minus infinity that it read may be a mask; this launch may have made other bad values from it.
             masked = any(a.bad for a in launch.arguments if a.when == "before")
             good = True if reads <= seen and not masked else None
             if argument.outside is None:
@@ -259,7 +259,7 @@ def _of_constant(element: BadElement, argument: ArgumentValues, name: str, model
     if constant is None or not element.index or len(argument.stride or ()) != len(element.index):
         return element
     if prod(constant.shape) != prod(argument.shape or ()) or len(constant.stride) != len(constant.shape):
-        return element  # a part of it, which begins elsewhere
+        return element  # a view of the constant, whose first element is another one
     offset = sum(i * step for i, step in zip(element.index, argument.stride or (), strict=True))
     index = index_at(offset, constant.shape, constant.stride)
     return element.model_copy(update={"index": list(index)}) if index is not None else element

@@ -1,4 +1,4 @@
-"""`locate_fault`: the launch, the argument, the generated line and the producer behind a memory fault."""
+"""`locate_fault`: finds the launch, argument, generated line and producer behind a memory fault."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Attempt(Record):
 
 
 class LocatedFault(Record):
-    """The result. `fault` is the first fault of the package; `others` are further sites, not joined.
+    """The result. `fault` is the first fault of the package; `others` are further sites without a launch.
 
     `errors` is the sanitizer's own count. `instrumented` means that launches and addresses come from a
     journal. `notes` are the limits of the answer. `log` is the output of the run that found the fault.
@@ -73,7 +73,7 @@ async def locate_fault(
     *,
     tool: Tool | Literal["auto"] = "auto",
 ) -> LocatedFault:
-    """Run the call under checkers until one sees the fault, and join what it saw with the package.
+    """Run the call under checkers until one sees the fault, and link it to the package.
 
     `auto` tries memcheck, a core dump, then waiting launches (CUDA); AddressSanitizer, then a native stack
     (CPU). A fault is a result, and so is no fault. Raise `ProblemError` for missing inputs, a tool that does
@@ -126,7 +126,7 @@ async def search(
 
 
 def result(context: Context, target: Target, found: FaultRun, attempts: list[Attempt]) -> LocatedFault:
-    """Build the result: what the last run showed, joined with the package."""
+    """Build the result: the facts of the last run, linked to the package."""
     fault = join_fault(target.view, found.accesses[0], found.evidence) if found.accesses else None
     ran = [attempt.tool for attempt in attempts if attempt.ran]
     nothing = f"No memory fault was seen ({', '.join(ran)}). The numbers may still be wrong."
@@ -170,10 +170,10 @@ async def locate_in_program(
 ) -> LocatedFault:
     """Run the program once under the capture hook, then its failing call under checkers.
 
-    If this call was not kept, or shows no fault alone though the program failed, or the fault may be in the
-    replay of a CUDA graph, the program itself is run under the checker; launches then have no addresses.
-    `package` belongs to a host that the hook cannot see into (C++). Raise `ProblemError` for a program that
-    cannot be started or whose package is unknown, and for an unsafe package.
+    The whole program is run under the checker if this call was not kept, shows no fault though the program
+    failed, or may fail only in the replay of a CUDA graph. Launches then have no addresses. `package` belongs
+    to a host that the hook cannot see into (C++). Raise `ProblemError` for a program that cannot be started
+    or whose package is unknown, and for an unsafe package.
     """
     if package is not None:
         refuse_unsafe(package)
@@ -192,7 +192,7 @@ async def locate_in_program(
 
 
 def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | None, str]:
-    """Return the failing or suspect call as a package workload, or None and why that is impossible."""
+    """Return the failing or suspect call as a package workload, or None and the reason."""
     phase = failing_phase(seen)
     if in_graph(seen) and seen.failing is None and not seen.finished.ok:
         return (
@@ -212,7 +212,7 @@ def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | N
 
 
 def in_graph(seen: Capture) -> bool:
-    """Whether calls were recorded into a CUDA graph."""
+    """Whether any call was recorded into a CUDA graph."""
     return any(call.in_graph for call in seen.calls)
 
 

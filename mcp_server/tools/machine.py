@@ -34,7 +34,7 @@ PROBE_TIMEOUT_S = 120
 COMPILE_TIMEOUT_S = 60
 ENOUGH_TEMP_BYTES = 2 << 30
 
-# It throws, so that the C++ runtime is needed and the linker cannot drop it.
+# It throws, so that the linker cannot drop the C++ runtime.
 _PROGRAM = """#include <stdexcept>
 void probe() { throw std::runtime_error("probe"); }
 """
@@ -43,7 +43,7 @@ _VERSION = re.compile(r"\b(?:gcc|clang) version [\d.]+")
 
 class Compiler(Record):
     """The compiler that Inductor would use (CXX, or g++). `links_cxx_runtime` names the C++ runtime that it
-    links dynamically; empty means statically, which makes every CUDA package that it builds crash at load.
+    links dynamically. Empty if it links statically: CUDA packages built that way crash at load.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Compiler(Record):
 
 
 class Interpreter(Record):
-    """Facts of the interpreter. A fact that was not read is None, with a line in `unknown`."""
+    """Facts of the interpreter. A fact that was not read is None, and `unknown` says why."""
 
     python_version: str | None = None
     torch: str | None = None
@@ -81,7 +81,7 @@ class Machine(Interpreter):
 
 
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
-    """Compile a probe and ask the worker concurrently; an interpreter without torch leaves unknowns."""
+    """Compile a probe and ask the worker concurrently; without torch, facts stay unknown."""
     interpreter = Interpreter()
 
     async def ask_worker() -> None:
@@ -205,7 +205,7 @@ Standing = Literal["ok", "missing", "limited"]
 
 
 class Need(Record):
-    """One need: `essential` ones are required for any workload, the others for the purpose in `for_what`."""
+    """One need. `essential` ones are required for any workload, others for the purpose `for_what`."""
 
     name: str
     standing: Standing
@@ -287,7 +287,7 @@ def checkup(machine: Machine) -> Checkup:
     summary = f"missing or limited: {names}" if wanting else "everything is there"
     if wanting and not any(wanting.values()):
         summary = f"nothing essential is missing; optional parts missing or limited here: {names}"
-    if not machine.torch:  # the rest can wait, and will be read from that environment
+    if not machine.torch:  # read the rest later, from the environment with torch
         summary = "no torch: activate the environment that has your torch, then run this again"
     return Checkup(summary=summary, needs=needs, unknown=machine.unknown if machine.torch else [])
 
@@ -306,13 +306,13 @@ _PROGRAMS = (
 def _need(
     name: str, standing: Standing, found: str, for_what: str, how: str, *, essential: bool = False
 ) -> Need:
-    """Build a need. `how` is the way to get it, and is dropped if it is there."""
+    """Build a need. `how` says how to get it, and is dropped if it is present."""
     how = "" if standing == "ok" else how
     return Need(name=name, standing=standing, found=found, for_what=for_what, how=how, essential=essential)
 
 
-# What Inductor writes into AOTI_CPU_ISA (torch/_inductor/cpu_vec_isa.py, 2.13), and the flags of
-# /proc/cpuinfo that such code uses.
+# Values of AOTI_CPU_ISA (torch/_inductor/cpu_vec_isa.py, 2.13), and the flags of /proc/cpuinfo that their
+# instructions need.
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "AVX2": ("avx2", "fma"),
     "AVX512": ("avx512f", "avx512dq", "avx512vl", "avx512bw"),
@@ -327,7 +327,7 @@ _ARM_NAMES = {"arm64": "aarch64"}
 _CXX_RUNTIME_FIX = "compile with CXX=/usr/bin/g++, or start with LD_PRELOAD=libstdc++.so.6 (the shared one)"
 _COMPILER_FIX = "install g++, or set CXX"
 _SPACE_FACTOR = 1.1
-# Defects of a category other than invalid_package.
+# Defects whose category is not invalid_package.
 _DEFECT_CATEGORIES: dict[str, Category] = {
     "weights_not_included": "constants",
     "foreign_library": "arch_mismatch",
@@ -384,7 +384,7 @@ def find_problems(package: Package, machine: Machine, device_index: int = -1) ->
 def _host_problems(package: Package, machine: Machine) -> Iterator[Problem]:
     metadata = package.metadata
     here = _ARM_NAMES.get(machine.machine, machine.machine)
-    # The library itself decides, then the metadata.
+    # The library decides; without it, the metadata.
     recorded = [package.library.machine if package.library else None, metadata.machine]
     built_for = [_ARM_NAMES.get(each, each) for each in recorded if each]
     others = [name for name in built_for if name != here]
@@ -424,7 +424,7 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
     wanted, here = package.compute_capability, gpu.capability
     if not (wanted and wanted.isdigit() and here.isdigit()):
         return
-    # A cubin runs on its own major architecture from its minor one on; a fatbin may contain PTX, too.
+    # A cubin runs on its own major architecture from its minor version on. A fatbin may also contain PTX.
     if wanted[:-1] != here[:-1] or int(wanted[-1]) > int(here[-1]):
         portable = any(member.name.endswith(".fatbin") for member in package.files.kernel_binaries)
         built_for, own = (f"{number[:-1]}.{number[-1]}" for number in (wanted, here))
@@ -433,7 +433,7 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
 
 
 def compiler_problems(machine: Machine) -> list[Problem]:
-    """List what is wrong with the compiler, for whatever is compiled here next."""
+    """List problems of the compiler, for whatever is compiled here next."""
     compiler = machine.compiler
     if not compiler.works:
         what = f"the C++ compiler {compiler.path} does not work: {compiler.error}"

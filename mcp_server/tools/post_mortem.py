@@ -1,4 +1,4 @@
-"""`post-mortem`: where the threads of a process that left a core file were in a package.
+"""`post-mortem`: reads from a core file where the threads of a process were in a package.
 
 Several core files in a folder are grouped by what they have in common.
 """
@@ -92,7 +92,7 @@ async def post_mortem_of_folder(context: Context, package: Path, folder: Path) -
 
 
 def _signature(found: PostMortem) -> str:
-    """What core files of one fault have in common: signal, kernel and line."""
+    """Return what core files of one fault have in common: signal, kernel and line."""
     first = found.threads[0] if found.threads and found.crashed_inside else None
     ended = found.signal or "no signal"
     return f"{ended} in {first.kernel or 'the package'}, {first.generated}" if first else f"{ended} elsewhere"
@@ -110,7 +110,7 @@ def read_core(
 ) -> PostMortem:
     """Say what the threads of a core file were doing. Raise `ProblemError` if it is of another package.
 
-    Inputs are searched only if its signature is not `known`: that reads all stacks and much of the memory.
+    Inputs are searched only if its signature is not `known`, since this reads all stacks and much memory.
     """
     with open_core(core) as remains:
         reader = Reader(view, library, remains)

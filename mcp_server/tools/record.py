@@ -1,4 +1,4 @@
-"""`record`: a package, or a preloaded library, that keeps the latest calls. `recordings`: what was kept."""
+"""`record`: writes a package or a preloaded library that keeps the latest calls. `recordings`: lists them."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ async def record(context: Context, package: Path, out: Path | None, options: Rec
 
 
 async def remove(package: Path, out: Path | None) -> Recorded:
-    """Write the package as it was before it recorded. Raise `ProblemError` if that fails."""
+    """Write the package without the recorder. Raise `ProblemError` if that fails."""
     target = new_package(out, package, "plain")
     models = await without_recorder(package, target)
     return Recorded(summary=f"Wrote {target} without the recorder.", package=target, models=models)
 
 
 async def preload(context: Context, out: Path | None, options: RecorderOptions) -> Recorded:
-    """Build the library that records whatever package its process loads."""
+    """Build a library that records whatever package its process loads."""
     library = await build_library("preload.c", {}, options, context)
     if out is not None:
         try:
@@ -130,7 +130,7 @@ class ProcessRow(Record):
 
 
 class CaptureRow(Record):
-    """A file of torch's kernel capture: the arguments of one launch, before it."""
+    """A file of torch's kernel capture: the arguments of one launch, before it ran."""
 
     path: Path
     kernel: str
@@ -148,7 +148,7 @@ class Recordings(Record):
 
 
 async def recordings(folder: Path) -> Recordings:
-    """Read what is kept in `folder`, even during writing to it. Raise `ProblemError` if unreadable."""
+    """List the recordings in `folder`, even while it is written to. Raise `ProblemError` if unreadable."""
     if captures := await anyio.to_thread.run_sync(captures_in, folder):
         kept, requests = counted(len(captures), "launch"), len({each.request for each in captures})
         return Recordings(

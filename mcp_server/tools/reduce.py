@@ -42,19 +42,19 @@ from mcp_server.worker.reduction import Minimiser
 
 SCRIPT = "repro.py"
 VERIFIED = 3  # reproductions tried under a plain interpreter, the smallest first
-PASSED_ON = 1 << 20  # bytes that are easily passed on
+PASSED_ON = 1 << 20  # bytes that are easily sent to others
 SMALL = 64 << 10  # bytes of real values that a reproduction may contain without trying seeded ones
 TINY = 4 << 10  # bytes of values for which smaller sizes gain nothing
 SIZES = 6  # distinct sizes that are tried
 MOST_NOTES = 5
 # torch/_inductor/exc.py (2.8-2.15), OperatorIssue: the operator that could not be lowered.
 TARGET = re.compile(r"^ *target: (\S+)$", re.MULTILINE)
-# A reproduction keeps the variables that steer torch, and nothing else of the environment.
+# A reproduction keeps the variables that affect torch, and no others.
 STEERING = ("TORCH", "PYTORCH", "AOT_", "INDUCTOR", "TRITON", "CUDA_", "OMP_")
 
 
 class ReducedNode(Record):
-    """One operator of the reproduction, and the model's lines from which it comes."""
+    """One operator of the reproduction, and the model's lines that made it."""
 
     name: str
     operator: str
@@ -62,7 +62,7 @@ class ReducedNode(Record):
 
 
 class Reduced(Record):
-    """A reproduction, seen to fail in the same way under a plain interpreter; or why there is none.
+    """A reproduction that fails in the same way under a plain interpreter, or the reason why there is none.
 
     `files` are the script and what must be in the same folder. `real` names tensors with values of the
     workload, `seeded` those that the script generates. `complete` is False if time ran out before everything
@@ -148,7 +148,7 @@ def _suspected(failing: Failing, recorded: WorkerRun) -> list[str]:
 
 
 def _named_by_compiler(failing: Failing, recorded: WorkerRun) -> list[str]:
-    """List nodes whose operator the compiler named: as its target, or in a name that it did not find."""
+    """List nodes whose operator the compiler named: as its target, or in a name that was not found."""
     failure, output = failing.failure, failing.attempt.finished.output
     if failure.kind != "error" or failure.phase != "compiling":
         return []

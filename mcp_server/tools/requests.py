@@ -62,7 +62,7 @@ def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
 
     With `ended_well` the program itself succeeded: later compiles and loads replaced those that failed.
     """
-    # torch itself retries a load in another way (`load_package`, 2.8-2.15).
+    # If the first attempt of a load fails, torch retries in another way (`load_package`, 2.8-2.15).
     good = {(load.pid, load.package): load.n for load in seen.loads if load.outcome == "ok"}
     loads = [load for load in seen.loads if good.get((load.pid, load.package), -1) < load.n]
     phases: list[Phase] = [*seen.compiles, *loads]
@@ -72,11 +72,11 @@ def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
 
 
 def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
-    """Whether the program did not need this failed phase, so that it is not what the user asks about.
+    """Whether the program did not need this failed phase, so that the user does not ask about it.
 
-    It did not if later calls of the same process returned, and then one of the program's own checks failed.
-    If the program succeeded, it is enough that another call of the process returned, before or after, or a
-    later call of the process that started it.
+    This is so if later calls of the same process returned, and then one of the program's checks failed. If
+    the program succeeded, it suffices that any other call of the process, or a later call of its parent,
+    returned.
     """
     good = [c for c in seen.calls if c.outcome == "ok"]
     parents = {process.pid: process.parent for process in seen.processes}
@@ -108,7 +108,7 @@ def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
         cuda = load.loader.endswith("Cuda")
         request["library"] = package
         request["device"] = str(load.options.get("device") or ("cuda" if cuda else "cpu"))
-    if load.device_index:  # a load that took the current CUDA device names it, unless it is the first
+    if load.device_index:  # a load on the current CUDA device names it, unless its index is 0
         request["device_index"] = load.device_index
     if not isinstance(phase, CapturedCall | CapturedUpdate):
         return request
@@ -128,7 +128,7 @@ def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
 def called_package(
     request: ReplayRequest, inputs: Path, workload: ScriptWorkload | CommandWorkload
 ) -> PackageWorkload:
-    """Return the call of a replay without its history, in the environment of the program."""
+    """Return the call of a replay without earlier steps, in the environment of the program."""
     return PackageWorkload(
         package=Path(request["package"]),
         inputs=inputs,
@@ -153,7 +153,7 @@ def _step(each: CapturedUpdate | CapturedCall) -> Step:
 def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> MadeBy | None:
     """Return the worker's request for the program that the script itself compiled (worker/loading.py).
 
-    None if it is not an exported program, or if a process that the script started compiled it.
+    None if it is not an exported program, or if a child process of the script compiled it.
     """
     first = next((process for process in seen.processes if process.pid == compiled.pid), None)
     script = (workload.cwd or Path.cwd()) / workload.script

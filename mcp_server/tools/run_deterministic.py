@@ -40,7 +40,7 @@ Pattern = Literal["clean", "stable", "flaky", "varying"]
 
 
 class LastLaunchSeen(Record):
-    """The kernel that a value printer named last, with no line after it; `line` is in the run's log."""
+    """The last kernel that a value printer named, without a line after it; `line` is in the run's log."""
 
     kernel: str
     line: int
@@ -60,7 +60,7 @@ class RepeatedRun(Record):
 
     @property
     def signature(self) -> str:
-        """What two equal failures share: the ending and, if known, the root error."""
+        """What two equal failures share: ending and, if known, root error."""
         if self.failure is None:
             return ""
         how = self.failure.signal or f"{self.failure.ending} {self.failure.returncode}"
@@ -105,7 +105,7 @@ async def run_deterministic(context: Context, workload: Workload, *, repeats: in
     pattern: Pattern = "stable" if len(signatures) == 1 else "varying"
     if failing < repeats:
         pattern = "flaky" if failing else "clean"
-    notes = []  # what the repeats do not show
+    notes = []  # what the repeats cannot show
     if repeats == 1:
         notes.append("one run cannot tell a stable failure from a flaky one")
     if not failing:

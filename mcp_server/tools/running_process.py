@@ -27,7 +27,7 @@ LIBRARY, RING = ".wrapper.so", ".ring"
 
 @dataclass(frozen=True)
 class Flight:
-    """A call that has not ended: its age, and the usual duration of the calls before it, None if unknown."""
+    """A call in progress: its age, and the usual duration of earlier calls, None if unknown."""
 
     seconds: float
     usual_s: float | None
@@ -35,8 +35,8 @@ class Flight:
 
 @dataclass(frozen=True)
 class ProcessSeen:
-    """A running process. `threads` are those in the package at the last look; `outside` are threads that
-    these wait for, or, if `threads` is empty, threads that wait for each other.
+    """A running process. `threads` are those in the package at the last look; `outside` are threads for which
+    these wait or, if `threads` is empty, threads that wait for each other.
 
     `stayed` are those that were in the same place at every look. `flights` are the open calls by thread,
     and `served` is the number of calls that ended between the looks: both from the recorder's `ring`, None
@@ -61,7 +61,7 @@ class ProcessSeen:
 
     @property
     def deadlocked(self) -> list[ThreadSeen]:
-        """The threads that wait for each other and can never go on."""
+        """The threads that wait for each other, so that none can go on."""
         stuck = deadlocked({each.thread: each.held_by for each in self.everyone})
         return [each for each in self.everyone if each.thread in stuck] if self.stayed & {*stuck} else []
 
@@ -69,7 +69,7 @@ class ProcessSeen:
     def blocking(self) -> list[ThreadSeen]:
         """The threads that stayed where they were and wait for no other thread, those in a launch first.
 
-        A thread outside of the package is one of them only if it keeps another, or waits for a lock itself.
+        A thread outside the package counts only if another thread waits for it, or if it waits for a lock.
         """
         kept = {each.thread: each.held_by for each in self.everyone if each.thread in self.stayed}
         waited = {holder for holders in kept.values() for holder in holders}
@@ -127,7 +127,7 @@ async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
 
 
 def _in_a_launch(thread: ThreadSeen, looks: Sequence[_Look]) -> ThreadSeen:
-    """Return the thread; if it computes between launches, as it was in the latest look inside of one."""
+    """Return the thread. If it now computes between launches, return it as last seen inside a launch."""
     if not thread.computes or thread.launch is not None:
         return thread
     views = [
@@ -137,8 +137,8 @@ def _in_a_launch(thread: ThreadSeen, looks: Sequence[_Look]) -> ThreadSeen:
 
 
 def _where(thread: ThreadSeen) -> tuple[object, ...]:
-    """What is the same if the thread has not moved. A thread that computes may go from launch to launch."""
-    if thread.waits_for:  # one that waits for the GIL wakes up again and again
+    """Return what stays the same while a thread does not move. A computing thread may change launches."""
+    if thread.waits_for:  # a thread that waits for the GIL wakes up again and again
         return thread.launch, thread.waits_for, *thread.held_by
     return ("computes",) if thread.computes else (thread.launch, *thread.frames)
 
@@ -198,7 +198,7 @@ def _served(first: Recording | None, second: Recording | None) -> int | None:
 
 
 def _last(recording: Recording) -> dict[int, int]:
-    """The number of calls of each slot that have ended, by the newest call that has."""
+    """Return the number of ended calls in each slot, taken from its newest ended call."""
     found: dict[int, int] = {}
     for call in recording.calls:
         if call.end_ns is not None:
@@ -207,7 +207,7 @@ def _last(recording: Recording) -> dict[int, int]:
 
 
 def _moved(first: Recording | None, second: Recording | None) -> frozenset[int]:
-    """Return the threads whose call at the first look has ended, or that began another one."""
+    """Return the threads whose call at the first look has ended, or that have begun another."""
     if first is None or second is None:
         return frozenset()
     open_now = {(c.thread, c.slot, c.sequence) for c in second.calls if c.end_ns is None}

@@ -1,6 +1,6 @@
-"""Compiles the program again with compiler options changed, side by side, and concludes from the results.
+"""Compiles the program with changed compiler options, several at once, and concludes from the results.
 
-This needs no smaller program and no second export. `bisect` finds which pass or lowering is at fault.
+This needs neither a reduced program nor a second export. `bisect` finds which pass or lowering is at fault.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Decision(Record):
 
 
 class Workaround(Record):
-    """What to write before or in the compile. `reduced` and `whole` say what the two programs then do.
+    """What to write before or in the compile. `reduced` and `whole` say how the two programs then end.
 
     `reduced` is None if the reduced program was not compiled with it. `price` is the time of a call with the
     workaround divided by the time without, in the whole program. None if the program crashes without it.
@@ -152,7 +152,7 @@ def workaround_lines(asked: protocol.Workaround) -> str:
         for table in (
             "decompositions",
             "select_decomp_table()",
-        )  # the second is a copy once anything was compiled
+        )  # after the first compile, it is a copy of the first table
     ]
     for name in asked.get("fallbacks", ()):
         lines.append(f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name}, None)")
@@ -164,8 +164,8 @@ def workaround_lines(asked: protocol.Workaround) -> str:
     return "\n".join(lines)
 
 
-# Tried alone first, since many faults are in vector code: all six switches to which public reports were
-# reduced (benchmarks/results.json).
+# Tried alone first, since many faults are in vector code: six public reports were reduced to switches, all to
+# this one (benchmarks/results.json).
 TELLING = "cpp.simdlen"
 AGAIN = "nothing is switched off"
 
@@ -179,7 +179,7 @@ def most_children() -> int:
 
 @dataclass
 class Wave:
-    """Compiles with things switched off, side by side; `label` says what they are."""
+    """Compiles with things switched off, several at once; `label` says what these are."""
 
     compile: Compile
     label: str
@@ -214,7 +214,7 @@ def switched(runs: Mapping[Names, WorkerRun], names: Names) -> Names:
 async def try_options(context: Context, failing: Failing, options: Mapping[str, object]) -> Bisected:
     """Find the fewest options whose careful values make the failure disappear, and compile again without.
 
-    `rounding`: numbers that differ agree once intermediate results are rounded as in eager mode.
+    `rounding`: the numbers agree once intermediate results are rounded as in eager mode.
     """
     failure = failing.failure
 
@@ -270,8 +270,8 @@ async def fewest(
 ) -> Names:
     """Return the fewest of `names` that were seen to help. Empty if not even all of them help.
 
-    `run` returns the result for each group of names, `parallel` of them at once. `alone`, if any, are tried
-    first; of the others, parts are tried as long as one part helps on its own.
+    `run` returns the result for each group of names, `parallel` of them at once. Names in `alone` are tried
+    first. The others are split as long as one part helps by itself.
     """
     with_all, *rest = await run(list(dict.fromkeys([names, alone or names])))
     if alone and [with_all, *rest][-1] == "gone":
@@ -284,6 +284,6 @@ async def fewest(
         parts = [tuple(part) for part in split(left, min(len(left), max(2, parallel)))]
         results = await run(parts)
         if "gone" not in results:
-            return helping  # no part helps alone
+            return helping  # no part helps by itself
         helping = left = parts[results.index("gone")]
     return helping

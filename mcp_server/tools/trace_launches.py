@@ -1,4 +1,4 @@
-"""`trace_launches`: every launch of a run with its arguments, and the one at which the run ended."""
+"""`trace_launches`: lists every launch of a run with its arguments, and the one at which the run ended."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[
 
 
 def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync: bool) -> str:
-    """Write one sentence that claims no more than that the journal ends there."""
+    """Write one sentence that claims only that the journal ends there."""
     status = f"exit status {finished.returncode}" if finished.ending == "exit" else finished.ending
     end = finished.signal or status
     if last is None:

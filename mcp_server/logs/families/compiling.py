@@ -81,7 +81,7 @@ TABLE.error(
     names=Naming("{option}", "not an option of this torch", kind="script"),
     fix="correct the name {option} among the options (torch._inductor.config lists them), or leave it out",
 )
-# What a program around a package (its C++ host) needs from libtorch, as GCC 12 and GNU ld say (torch 2.13).
+# What a C++ host of a package needs from libtorch, in the texts of GCC 12 and GNU ld (torch 2.13).
 TABLE.cause(
     "host_standard",
     (

@@ -1,4 +1,4 @@
-"""Errors of the device: asserts, bad accesses, launches, streams, memory, drivers. Rows beyond CUDA are last.
+"""Errors of the device: asserts, bad accesses, launches, streams, memory, drivers. CUDA comes first.
 
 Texts: torch 2.8-2.15 (c10/cuda, ATen/cuda, aoti_runtime/device_utils.h, model_base.h), the CUDA driver and
 its Xid lines (docs.nvidia.com/deploy/xid-errors).

@@ -20,7 +20,7 @@ def _shell(what: str) -> str:
 
 # Resources that the machine lacks. They precede compilation: a compiler error may only wrap one.
 RESOURCES = Table("any")
-CHECKS = Table("call")  # the checks of a program and of sanitizers
+CHECKS = Table("call")  # the program's own checks, and those of sanitizers
 TABLE = Table("any")
 
 RESOURCES.cause(

@@ -32,7 +32,7 @@ _Text = TypeVar("_Text", bound=str)
 
 # The properties of a family that code outside the table asks about.
 Tag = Literal[
-    "input_check",  # AOTI_RUNTIME_CHECK_INPUTS: generated check_input_N and assert_size_stride, torch 2.8-2.15
+    "input_check",  # check_input_N and assert_size_stride, by AOTI_RUNTIME_CHECK_INPUTS, torch 2.8-2.15
     "nan",
     "index_assert",
     "kernel_assert",  # an index assertion of a generated kernel: the package shows which launches contain it
@@ -57,7 +57,7 @@ SHAPES_GUIDE = "inputs-shapes-custom-ops.md"
 BUILD_GUIDE = "building-and-loading.md"
 HANG_GUIDE = "hangs-and-concurrency.md"
 CONSTANTS_GUIDE = "weights-and-constants.md"
-MAIN_GUIDE = "SKILL.md"  # for generic texts: the guide's first section leads to the text with the cause
+MAIN_GUIDE = "SKILL.md"  # for generic texts: its first section leads to the text that states the cause
 
 
 def guide_path(guide: str) -> str:
@@ -65,7 +65,7 @@ def guide_path(guide: str) -> str:
     return guide if guide in (MAIN_GUIDE, INDEX_GUIDE) else f"guides/{guide}"
 
 
-# What to do next and which guide to read, by a family's likeliest category. A row states only what differs.
+# What to do next and which guide to read, by a family's likeliest category. Rows state only exceptions.
 _NEXT: dict[Category, tuple[Advice, str]] = {
     "input_mismatch": ("check_inputs", SHAPES_GUIDE),
     "shape_out_of_range": ("check_inputs", SHAPES_GUIDE),
