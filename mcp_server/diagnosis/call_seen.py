@@ -1,4 +1,4 @@
-"""What is known of the failing call: its package, its inputs, and its exported program."""
+"""Facts about the failing call: its package, its inputs, and its exported program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mcp_server.worker.report import TensorFacts
 
 @dataclass(frozen=True)
 class CallSpec:
-    """A call that the worker can make: `operation` is `run` or `replay`, `request` its arguments."""
+    """A call that the worker can make: `operation` is `run` or `replay`, `request` has its arguments."""
 
     operation: Literal["run", "replay"]
     request: ReplayRequest
@@ -34,7 +34,7 @@ class CallSpec:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """The steps that a replay takes before the call: loads, updates of constants, earlier calls."""
+        """The steps that a replay makes before the call: loads, updates of constants, earlier calls."""
         return self.request.get("steps", [])
 
     @property
@@ -45,7 +45,7 @@ class CallSpec:
 
 @dataclass(frozen=True)
 class Writer:
-    """An earlier call of another package, which changed its input `place`: now input `input` of the call."""
+    """An earlier call of another package that changed its input `place`, now input `input` of the call."""
 
     input: int
     call: CapturedCall
@@ -66,11 +66,11 @@ class CallSeen(ProgramSeen):
     call: CallSpec | None = None
     constants_read: tuple[ConstantValues, ...] | None = None  # of the package
     parsed: PackageView | None = None  # of `package`, if the package has a wrapper
-    writers: list[Writer] = field(default_factory=list)  # of the inputs of the suspect call
+    writers: list[Writer] = field(default_factory=list)  # earlier writers of inputs of the suspect call
 
     @property
     def view(self) -> PackageView | None:
-        """Launches, dataflow and model lines of the package. None without a package that has a wrapper."""
+        """Launches, dataflow and model lines of the package. None for a package without a wrapper."""
         if self.parsed is None and self.package is not None and self.package.wrapper_text:
             self.parsed = PackageView(self.package)
         return self.parsed
@@ -153,7 +153,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def only_loaded(self) -> bool:
-        """Whether the model was not called because its package takes inputs and none were given."""
+        """Whether the model was not called because its package needs inputs and none were given."""
         workload, package = self.workload, self.package
         if not isinstance(workload, PackageWorkload) or workload.inputs is not None or package is None:
             return False

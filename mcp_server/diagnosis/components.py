@@ -112,7 +112,7 @@ def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: 
     return component("kernel", symbol, list(distinct), launch=launch.index)
 
 
-_WHAT = re.compile(r"^\s*what\(\):\s*")  # how the C++ runtime begins the text of an uncaught exception
+_WHAT = re.compile(r"^\s*what\(\):\s*")  # beginning of an uncaught exception's text in C++
 
 
 def said(error: ErrorFact) -> Evidence:
@@ -145,7 +145,7 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
 
 
 def operators_from(case: DiagnosisState) -> list[Evidence]:
-    """Return the only lines of the program that were run: those that register the operators of its call."""
+    """Evidence of the only lines of the program that ran: those that register the call's operators."""
     plain = case.plain_run
     found = next((event for event in _taken(plain) if event.lines), None) if plain is not None else None
     if found is None:
@@ -178,7 +178,7 @@ def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
 
 
 def check_failed(case: DiagnosisState) -> bool:
-    """Whether every call of a program returned, and a check of results failed, however the program ended."""
+    """Whether a check of results failed although every call of a program returned, however it ended."""
     script = case.script_run
     if script is None or script.failure != "exception" or any(call.outcome != "ok" for call in case.calls):
         return False
@@ -235,19 +235,19 @@ def launch_lines(number: int | None, case: DiagnosisState, most: int = 3) -> lis
 
 
 def depends_on(number: int | None, case: DiagnosisState, words: str) -> str:
-    """`words` and the first inputs from which a launch computes. Empty if there are none."""
+    """`words`, then the first inputs from which a launch computes. Empty if there are none."""
     behind = case.view.inputs_behind(number) if case.view is not None and number is not None else []
     return f"{words} {', '.join(behind[:3])}" if behind else ""
 
 
 def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
-    """Return a test that can only confirm. If it does not remove the failure, it clears nobody."""
+    """Return an intervention that can only confirm: if the failure remains, nobody is cleared."""
     trial = case.trials.get(test.key)
     return test if trial is None or trial.proves else None
 
 
 def written_inputs(view: PackageView | None) -> set[int]:
-    """Positions of the inputs that any launch or copy writes, as far as the package tells."""
+    """Positions of the inputs that any launch or copy writes, as far as the package shows."""
     storages = written_storages(view)
     return {
         buffer.position
@@ -280,7 +280,7 @@ def raising_lines(case: DiagnosisState) -> list[ModelLocation]:
     return [line for event in case.eager_events(events.NodeRaised)[:1] for line in lines_of(event)]
 
 
-# Operators that draw, as spelled in the names of kernels and shims, and in the list of ATen operators.
+# Operators that draw random numbers, as named in kernels, shims and the list of ATen operators.
 DRAWS = re.compile(
     r"(?:^|[_.])(native_dropout|dropout|bernoulli|multinomial|rand(?:n|int|perm)?(?:_like)?)(?=[_.]|$)"
 )

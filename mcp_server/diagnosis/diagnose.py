@@ -1,7 +1,7 @@
 """The procedure: observe, weigh, choose the next observation, until the verdict is final or the budget ends.
 
 A detector is a function `detect…` of a module in `causes/`, an observation a class of a module in `observe/`:
-both are discovered, not listed, and neither depends on the order.
+both are discovered, not listed, and their order does not matter.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ OBSERVATIONS: tuple[type[Observation], ...] = tuple(
 
 
 def observations() -> list[Observation]:
-    """One instance of each observation, for one diagnosis: some count their rounds."""
+    """Return new instances of all observations, since some count their rounds."""
     return [make() for make in OBSERVATIONS]
 
 
-# The imports for reading an exported program take most of the time beyond torch (1.3 s of processor
-# time; the rest takes 0.3 s, torch 2.13). A package alone is read without them.
+# Imports that reading an exported program needs: most of the time beyond torch (1.3 s of processor time; the
+# rest takes 0.3 s, torch 2.13). A package by itself is read without them.
 EXPORTED = ("torch._inductor.codecache", "torch._export.serde.serialize")
 
 
@@ -90,7 +90,7 @@ async def diagnose_recording(
 ) -> Verdict:
     """Return a verdict on the most informative call of the recording. `workload` is the package, no inputs.
 
-    Raises `ProblemError`, with what was not kept, if no call can be repeated.
+    Raises `ProblemError`, which says what was not kept, if no call can be repeated.
     """
     if captures := captures_in(folder):
         case = DiagnosisState(workload, budget_s=budget_s, clock=context.cost.clock, symptom=symptom)
@@ -117,12 +117,12 @@ async def diagnose(
 ) -> Verdict:
     """Return a verdict on `workload` within `budget_s` seconds, not counting time when another has the GPU.
 
-    `log` is the output of a failing run. Without a workload it is the only source; a package workload
-    without inputs is read together with it. `symptom` is what the user sees, and the expected outputs.
-    `taken` tells from which recording the inputs come. `attached` is a running process to look at in place of
-    a workload. Packages that the program overwrote are restored at the end, unless `in_place`. Raises
-    `ProblemError` if there is nothing to diagnose, for a process that cannot be read, and for an expectation
-    that cannot fit this call.
+    `log` is the output of a failing run. Without a workload, the log is the only source; a package without
+    inputs is read together with it. `symptom` is what the user sees, and the expected outputs. `taken` is the
+    recording that the inputs come from. `attached` is a running process to look at in place of a workload.
+    Packages that the program overwrote are restored at the end, unless `in_place`. Raises `ProblemError` if
+    there is nothing to diagnose, for a process that cannot be read, and for an expectation that cannot fit
+    this call.
     """
     if workload is None and log is None and attached is None:
         raise ProblemError(
@@ -156,7 +156,7 @@ async def diagnose(
 
 
 async def _investigate_next(case: DiagnosisState, context: Context) -> None:
-    """Diagnose the call with the change that removed a cause, if it then fails in another way."""
+    """Remove the first cause; if the call then fails in another way, diagnose this second failure."""
     best = next(iter(ranked(case.suspects, case)), None)
     trial, call = another_failure(best, case) if best is not None else None, case.call
     if trial is None or not trial.intervention.changes or call is None or call.updated:
@@ -177,7 +177,7 @@ async def _investigate_next(case: DiagnosisState, context: Context) -> None:
 
 
 def _concluded(case: DiagnosisState, context: Context) -> Verdict:
-    """The verdict for now. The facts for a report are written to the job's directory if the disk permits."""
+    """Return the verdict for now. The facts for a report go to the job's directory if the disk permits."""
     try:
         case.artifacts.append(leave_subject(case, context))
     except ProblemError as problem:
@@ -197,7 +197,7 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
 
 
 def _with_proof(verdict: Verdict, best: Suspect, case: DiagnosisState, context: Context) -> Verdict:
-    """The verdict with `proof.py` among its artifacts, if a few lines can repeat its experiment."""
+    """Return the verdict with `proof.py` as an artifact, if a few lines can repeat its experiment."""
     trial = removing(best, case)
     proof = None
     if trial is not None:
@@ -233,7 +233,7 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
 
 
 def detect(case: DiagnosisState) -> list[Suspect]:
-    """What every detector makes of the case as it is now; a call that the program handled did no harm."""
+    """Run every detector on the case as it is now. A failed call that the program handled did no harm."""
     found = without_rounding([suspect for detector in DETECTORS for suspect in detector(case)], case)
     return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
 
@@ -282,7 +282,7 @@ async def _attempt(observation: Observation, case: DiagnosisState, context: Cont
         case.notes.append(f"{observation.name} broke: {type(error).__name__}: {error}")
 
 
-MORE = 4  # times the insufficient budget, for the next try
+MORE = 4  # factor of the next budget, if this one was too short
 LEAST_S = 120.0
 MOST_S = 86_400.0
 MOST_OPEN = 3  # categories that a summary names
@@ -290,7 +290,7 @@ MOST_TEXT = 200  # characters of an error
 
 
 def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Verdict:
-    """`verdict`; if it is not proven and the budget ended, also what the reader must know to go on."""
+    """Return `verdict`. If it is not proven and the budget ended, add how to continue."""
     if not case.cut_short or (verdict.outcome == "fault" and verdict.confidence == "proven"):
         return verdict
     phases = ", ".join(dict.fromkeys(case.cut_short))
@@ -316,7 +316,7 @@ def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Ver
 
 
 def _known(case: DiagnosisState) -> str:
-    """How the workload failed, as far as that was seen, and which categories are still possible."""
+    """How the workload failed, if that was seen, and which categories are still possible."""
     failed = next((run for run in case.runs.values() if run.failure != "none"), None)
     how = "no run has failed" if case.runs else "no run has finished"
     if failed is not None:

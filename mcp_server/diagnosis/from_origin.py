@@ -1,4 +1,4 @@
-"""Adds what is known of the origin of a bad value to suspects."""
+"""Adds the facts about the origin of a bad value to suspects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mcp_server.worker import events
 
 MOST_ELEMENTS = MOST_LINES = 4
 LONGEST = 160  # letters of an expression in a summary
-LONGEST_EXPLAINED = 60  # if the operation at fault was named before; the root cause has the full expression
+LONGEST_EXPLAINED = 60  # if the operation at fault was named; the root cause has the full expression
 ALL_LINES = 100
 TOO_LARGE = "compute this result in a wider type, such as float32, or scale its operands down"
 
@@ -50,7 +50,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         and origin.launch_index is None
         and origin.result == "index"
     ):
-        # All indices out of range, not those alone that were seen. Other changes follow if this one fails.
+        # Change all indices out of range, also those that were not seen. Others follow if this fails.
         change = own if own.key not in case.trials or case.trials[own.key].proves else change
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
         # The guard in the model lines that the kernel computes, if every line is known and can be guarded.
@@ -95,7 +95,7 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
 
 
 def _made_in_eager(lines: list[ModelLocation], case: DiagnosisState) -> list[ModelLocation]:
-    """Of lines with the same operation, those at which eager mode makes a bad value; all if it shows none."""
+    """Return the lines at which eager mode makes a bad value. Return all of them if it shows none."""
     made = _bad_in_eager(case)
     return [line for line in lines if (line.file, line.line) in made] or lines
 
@@ -119,7 +119,7 @@ def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Int
 
 
 def _of_operation(origin: Origin, guilty: Component) -> list[str]:
-    """The operation that left its domain, its operand as the model names it, and the inputs it depends on."""
+    """The operation that left its domain, its operand as the model names it, and the inputs behind it."""
     operation = origin.operation
     assert operation is not None
     found = [f"In launch {operation.launch_index}, {origin.explanation}."]
@@ -135,7 +135,7 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
         value = operation.value or "bad value"
-        # A divisor of 0 may be the sum or the root of many elements, of which one alone decides nothing.
+        # A divisor of 0 may be the sum or root of many elements, none of which decides it alone.
         verb = "depends on" if operation.op == "div" else "comes from"
         found.append(f"The {value} {verb} {elements.removesuffix(f' = {value}')}.")
     return [*found, *_beside(origin)]
@@ -153,7 +153,7 @@ def _explained(origin: Origin, guilty: Component) -> str:
 def _change(case: DiagnosisState) -> Intervention | None:
     """The change at the origin that may still remove the failure.
 
-    It can only confirm: a failed change clears nobody, and the next change is tried.
+    It can only confirm. A failed change clears nobody; the next one is tried.
     """
     missed = {trial.intervention.key for trial in _missed(case)}
     return next((each for each in case.origin_changes if each.key not in missed), None)
@@ -184,7 +184,7 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
     ):
         made = launch_component(origin.launch_index, origin.kernel, case)
         lines = made.model_locations or party.model_locations
-        if party.kind == "input":  # with the line that uses the index
+        if party.kind == "input":  # add the line that uses the index
             lines = list(dict.fromkeys([*party.model_locations, *made.model_locations]))
         own = None if party.kind == "input" else party.value  # the value of an input is not an index
         party = made.model_copy(update={"value": own, "model_locations": lines})
@@ -194,11 +194,11 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
     if origin.allowed:
         value = f"{value or 'not seen'} (allowed: {origin.allowed})"
     if party.kind == "input" and origin.launch_index is not None:
-        # The launch's own elements: its expression computes the bad value from them.
+        # Give the input's elements as values: the launch computes the bad value from them.
         values = [each.value for each in inputs if each.input_index == party.input_index and each.value]
         value = ", ".join(dict.fromkeys(values[:MOST_ELEMENTS]))
     text = origin.expression
-    if len(text) > LONGEST:  # the operation that fails in it
+    if len(text) > LONGEST:  # show only the failing operation
         text = origin.operation.text if origin.operation is not None else f"{text[: LONGEST - 1]}…"
     return party.model_copy(
         update={
@@ -273,7 +273,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
 
 
 def _beside(origin: Origin) -> list[str]:
-    """When the value is bad, its layer, and why the expression is at fault, one sentence for each fact."""
+    """When the value is bad, its layer, and why the expression is at fault: one sentence for each fact."""
     found = []
     if origin.condition is not None and origin.launch_index is not None:
         letter, label = origin.condition.variable.partition("[")[0], origin.condition.label
@@ -305,7 +305,7 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
 
 
 def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> Fix | None:
-    """What to change in the model or the inputs. The change that ran only confirms it."""
+    """What to change in the model or the inputs. The tried change only confirms the cause."""
     numbered = any(part.isdigit() for part in origin.layer.split("."))
     where = f"layer {origin.layer}" if numbered else f"launch {origin.launch_index}"
     if origin.advice:
@@ -344,7 +344,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
             f"to {only:g} is past the end"
         )
     if all(each.label != condition.label for each in _inputs(origin)):
-        return None  # the condition is on a value that the model computes
+        return None  # the model computes the value of the condition
     limit, passes = _limit(condition)
     places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
@@ -369,7 +369,7 @@ def _table(case: DiagnosisState) -> str:
 
 
 def _kept_index(origin: Origin) -> Fix | None:
-    """What to do about an index that a launch computes, if nothing more is known."""
+    """What to do about an index that a launch computes, if no better advice is known."""
     if origin.result != "index" or not origin.allowed or origin.launch_index is None:
         return None
     if nan := next((each.label for each in _inputs(origin) if each.value == "nan"), ""):
@@ -385,7 +385,7 @@ WITHOUT_VALUE = (
     "correct what computes {value}, for which {op} has no value; if such numbers are valid, give these "
     "elements a result of their own (torch.where). A clamp only hides them"
 )
-NEAR = 1e-3  # beyond the end of a domain: rounding may have done that
+NEAR = 1e-3  # a value closer to the end of a domain may be there by rounding
 
 
 def _without_value(operation: Operation) -> bool:
@@ -399,7 +399,7 @@ def _without_value(operation: Operation) -> bool:
 
 
 def _limit(condition: Condition) -> tuple[str, str]:
-    """Return what keeps the expression valid, in words and as a comparison, which may be empty."""
+    """Return when the expression is valid, in words and as a comparison, which may be empty."""
     low, high = condition.low, condition.high
     if is_next_to_0(low, high):
         return "different from 0", ""
@@ -407,9 +407,9 @@ def _limit(condition: Condition) -> tuple[str, str]:
         return (f"different from {low:g}" if low == high else f"outside {low:g}..{high:g}"), ""
     below, good = high is None, condition.good
     side, sign = ("below", "<") if below else ("above", ">")
-    if isinstance(good, float):  # the next number of the type says little
+    if isinstance(good, float):  # for a float, the exact neighbour does not matter
         bad = low if below else high
-        if good == 0 != bad:  # the number next to 0 is no limit that anybody means
+        if good == 0 != bad:  # 0 is clearer than its smallest neighbour
             return f"at 0 or {side}", f"{sign}= 0"
         return f"{side} {bad:g}", f"{sign} {bad:g}"
     return f"at {good} or {side}", f"{sign}= {good}"

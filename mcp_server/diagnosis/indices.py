@@ -1,7 +1,7 @@
-"""Finds which index of a call is outside which limit, and which input elements it comes from.
+"""Finds which index of a call is outside which limit, and the input elements behind it.
 
 Indices are those that generated code checks, those that an operator rejected, and those of watched launches.
-A limit that is a size has its value in this call.
+Symbolic limits have their values in this call.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from mcp_server.worker.protocol import InputSlice
 class Index:
     """An index that a launch uses, and its allowed range in this call, both ends included.
 
-    `part` are the input elements, as the caller gave them, that are the index. `candidate` is the check of
-    generated code; `indexed` are labels of the indexed tensors. An operator takes its index from the tensor
-    `variable`, last written by the launch `maker`. `holds` is the value that the index was seen to have.
-    The element minus `shift` is the position that it selects; None if that is not known.
+    `part` are the caller's input elements that are the index. `candidate` is the check of generated code;
+    `indexed` are labels of the indexed tensors. An operator takes its index from the tensor `variable`, last
+    written by the launch `maker`. `holds` is the value that the index was seen to have. The element minus
+    `shift` is the position that it selects; None if that is not known.
     """
 
     launch: Launch
@@ -50,7 +50,7 @@ class Index:
 
 
 def parts_of(indices: Iterable[Index]) -> list[InputSlice]:
-    """The input elements that these indices are, as far as they are read straight from an input."""
+    """The input elements that these indices are, if they are read directly from an input."""
     return [each.part for each in indices if each.part is not None]
 
 
@@ -73,15 +73,15 @@ def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
 
 
 def checked_inputs(case: DiagnosisState) -> list[Index]:
-    """The checked indices that are elements of an input, as the caller gave it.
+    """The checked indices that are input elements as the caller gave them.
 
-    Empty if other elements lie between or behind them: the origin of the index names those.
+    Empty if other elements lie between or behind them: their origin names those.
     """
     return _direct(candidates(case), case)
 
 
 def further_inputs(case: DiagnosisState) -> list[Index]:
-    """The same for all other checks of the call: it stopped at the first bad index, and may have more."""
+    """The indices of all other checks of the call: it stopped at the first bad index, and may have more."""
     failed = checked_inputs(case)
     if not failed or case.view is None:
         return []
@@ -105,17 +105,17 @@ def _direct(checks: Iterable[Candidate], case: DiagnosisState) -> list[Index]:
 
 
 def _shift(candidate: Candidate, source: IndexSource, high: int, case: DiagnosisState) -> int | None:
-    """How far the largest allowed element is above the last position. None if elements are multiplied."""
+    """How much the largest allowed element exceeds the last position. None if elements are multiplied."""
     bound = bound_value(candidate, case)
     plain = source.allowed is not None and source.allowed.factor == 1
     return high - (bound - 1) if bound is not None and plain else None
 
 
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
-    """The elements of the only input behind a check, if the kernel maps them in a way that has no inverse.
+    """Elements of the only input behind a check, if the kernel maps them without an inverse.
 
-    For example, a label to ignore is replaced before use. Elements within the bound always pass; the first
-    one outside is the first suspect.
+    For example, it replaces a label to ignore. Elements within the bound always pass; the first one outside
+    is the first suspect.
     """
     source = candidate.sources[0] if len(candidate.sources) == 1 else None
     bound = bound_value(candidate, case)
@@ -160,12 +160,12 @@ def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
 
 
 def input_index(source: IndexSource, case: DiagnosisState) -> int | None:
-    """The place of the input, as the caller gave it, that a load reads."""
+    """The caller's number of the input that a load reads."""
     return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
 
 
-# Names of index arguments and of the tensors that they index, in ATen's schemas. Offsets are named by a text
-# of their own, and may be as large as the length.
+# Names of index arguments and of the tensors that they index in ATen's schemas. An error about offsets names
+# them; they may be as large as the length.
 _INDICES = frozenset({"indices", "index", "target"})
 _INDEXED = ("weight", "self", "out")
 _OFFSETS = "offsets"
@@ -184,7 +184,7 @@ def operator_indices(case: DiagnosisState) -> list[Index]:
     error, view = refused_index(case), case.view
     if error is None or view is None:
         return []
-    # The operator calls of the generated code that reported an error. An error of the device comes late, in
+    # The operator calls of generated code that reported an error. A late error of the device may surface in
     # any later call.
     shims = (each for _, each in case.errors if each.family.id == "shim_call" and not error.family.late)
     names = {each.fields["call"] for each in shims}

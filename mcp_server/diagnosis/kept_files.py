@@ -55,7 +55,7 @@ def variables(asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def _line(path: Path, pattern: str) -> str:
-    """The content of the first line of that form in a file. Empty for an unreadable file."""
+    """The content of the first line of the given form in a file. Empty for an unreadable file."""
     try:
         found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
     except OSError:
@@ -79,14 +79,14 @@ class Subject(Record):
 
 
 def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
-    """Write the suspect call and its environment, as far as known, into the job's directory.
+    """Write the known facts of the suspect call and its environment into the job's directory.
 
     Raises ProblemError if the disk rejects the file.
     """
     workload, call = case.workload, case.package_call if case.call is not None else None
     call = workload if call is None and isinstance(workload, PackageWorkload) else call
     python = workload.python if workload and workload.python else context.python
-    # The version that a worker reported; none if no worker ran.
+    # The version of torch that a worker reported; empty if no worker ran.
     workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
     events = [event for worker in workers if worker is not None and (event := worker.last(Torch))]
     torch = events[0].version if events else ""
@@ -113,14 +113,14 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
 
 def with_subject(verdict: Verdict, workload: Workload | None, context: Context) -> Verdict:
     """Return a verdict that was reached without a case, with the subject among its artifacts."""
-    with suppress(ProblemError):  # on a full disk the verdict is all there is
+    with suppress(ProblemError):  # on a full disk, return the verdict alone
         kept = leave_subject(DiagnosisState(workload), context)
         return verdict.model_copy(update={"artifacts": [*verdict.artifacts, kept]})
     return verdict
 
 
-# A reader checks a proven verdict with one command. It makes the call unchanged, with the change that removed
-# the failure, and unchanged again, each in its own process.
+# One command checks a proven verdict. It makes the call unchanged, with the change that removed the failure,
+# and unchanged again, each in its own process.
 MOST_LINES = 25
 
 _TEXT = '''"""{claim}
@@ -144,7 +144,7 @@ for changed in (False, True, False):
     print("passes" if process.exitcode == 0 else "fails")
 '''
 
-# How the arguments are stored in the file of inputs: a call that the hook saved, and the user's two forms.
+# How the file of inputs stores the arguments: a call saved by the hook, and the user's two forms.
 _SAVED = """    leaves = [leaf["value"] if isinstance(leaf, dict) else leaf for leaf in found["leaves"]]
     spec = torch.utils._pytree.treespec_loads(found["spec"])
     args, kwargs = torch.utils._pytree.tree_unflatten(leaves, spec)
@@ -172,7 +172,7 @@ def leave_proof(trial: Trial, verdict: Verdict, case: DiagnosisState, context: C
 
 
 def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) -> str:
-    """The program. Empty if the call needs more than package and inputs, or the change more than code."""
+    """The program. Empty if the call needs more than package and inputs, or if the change is not code."""
     change, judge, call = change_code(trial.intervention), _judge(trial, case), case.call
     if call is None or call.inputs is None or not change or judge is None or own_operators(case):
         return ""
@@ -216,7 +216,7 @@ def _of_the_call(statement: ast.Assign | ast.Expr) -> bool:
 
 
 def _judge(trial: Trial, case: DiagnosisState) -> str | None:
-    """Return the line that fails for bad outputs: empty if the call fails, None if no code can tell."""
+    """Return the line that fails for bad outputs. Empty if the call fails, None if no code can decide."""
     failure = trial.before.failure
     if failure in ("exception", "signal"):
         return ""

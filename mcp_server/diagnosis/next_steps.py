@@ -48,7 +48,7 @@ def workload_arguments(workload: Workload) -> Arguments:
     found = workload.model_dump(mode="json", exclude_none=True)
     found |= {"script_args": found.get("args"), "command": found.get("argv")}
     if isinstance(workload, PackageWorkload | ExportedWorkload):
-        found["cwd"] = None  # their paths are absolute
+        found["cwd"] = None  # all paths are absolute
     if isinstance(workload, PackageWorkload):
         found["model_name"] = workload.model_name if workload.model_name != "model" else ""
         found["device_index"] = max(workload.device_index, 0)  # -1 also means the first device
@@ -60,7 +60,7 @@ TAKEN = ReduceArguments.model_fields.keys()
 
 
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
-    """The call of `reduce` or `bisect` that cuts this failure down. Empty if there is none."""
+    """The `reduce` or `bisect` call that reduces this failure. Empty if there is none."""
     operators = _operators(case) if best.category in OF_GRAPH else {}
     found = case.bisected is not None and bool(case.bisected[1].decisions)
     searched = found or "bisect" in case.done
@@ -77,7 +77,7 @@ def _operators(case: DiagnosisState) -> Arguments:
     """The script, or the program that was captured from it or given by the user."""
     assert case.workload is not None
     whole = workload_arguments(case.workload)
-    # A failed export leaves no program to which the run of a script could be reduced.
+    # A failed export leaves no program that a script could be reduced to.
     compiles = case.capture is None or any(made.exported is not None for made in case.captured.compiles)
     if "package" not in whole and whole.keys() <= TAKEN and compiles:
         return whole
@@ -113,7 +113,7 @@ TOOLS: dict[Category, tuple[str, str]] = {
 REPEATED = "find out whether it fails every time, and with which error first"
 NEEDS_INPUTS = frozenset({"dump_kernel_io", "locate_fault"})
 
-# Observations that a tool would only repeat.
+# Observations that make a tool's result redundant.
 SHOWN_BY = {
     "check_devices": "compare_inputs",
     "dump_kernel_io": "watch_launches",
@@ -127,7 +127,7 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
 
 def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
-    """Calls that would settle the category, or show more about it."""
+    """Tool calls that would settle the category, or show more about it."""
     if case.process is not None:
         return _of_process(case.process)
     if case.workload is None:
@@ -163,17 +163,17 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             first = [_with_symptom("nan", "if the NaN is not meant, find its origin", case.workload)]
         return [*first, _with_symptom("slow", "if it is too slow, find what costs the time", case.workload)]
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
-        # For outputs that are wrong for no visible reason, the program or the right weights settle it.
+        # Outputs wrong for no visible reason: the exported program or the right weights settle the cause.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
         why = "try the intended weights"
         return [*_readings(arguments, case), NextStep(why=why, tool="try_fix", arguments=meant)]
     steps: list[NextStep] = []
     if best.only_in_program and best.observed and best.category == "wrong_output":
-        return steps  # the call by itself is right
+        return steps  # the call is right when made alone
     if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
         return [_with_symptom("nan", "prove it, if this is a fault", case.workload)]
     if best.category == "hang" and best.guilty.kind == "script":
-        # The process hangs outside of the package, and no tool of ours looks there.
+        # The process hangs outside the package, where no tool of ours looks.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
@@ -206,24 +206,24 @@ def settling(outcome: str, case: DiagnosisState) -> list[NextStep]:
 
 
 def _with_symptom(symptom: str, why: str, workload: Workload) -> NextStep:
-    """The diagnosis of the same workload, told what to look for."""
+    """Diagnose the same workload again with this symptom."""
     arguments = {**workload_arguments(workload), "symptom": symptom}
     return NextStep(why=why, tool="diagnose", arguments=arguments)
 
 
 def _only_built(case: DiagnosisState) -> bool:
-    """Whether an exported program compiled, and was given without inputs to call it with."""
+    """Whether an exported program compiled, and no inputs were given for a call."""
     workload = case.workload
     return isinstance(workload, ExportedWorkload) and workload.inputs is None and not case.failed
 
 
 def not_called(case: DiagnosisState) -> bool:
-    """Whether what was given compiled or loaded, but no inputs were given to call it with."""
+    """Whether the given file compiled or loaded, and no inputs were given for a call."""
     return _only_built(case) or (case.only_loaded and not case.failed and case.taken is None)
 
 
 def _of_process(process: ProcessSeen) -> list[NextStep]:
-    """The diagnosis of the open call from the recorder's ring, or a package that records the next one."""
+    """Diagnose the open call from the recorder's ring, or make a package that records the next one."""
     if process.ring is None:
         made: Arguments = {"package": str(process.view.package.path), "out": "recorded.pt2"}
         why = "record the calls of the next process: deploy this copy of the package"
@@ -233,7 +233,7 @@ def _of_process(process: ProcessSeen) -> list[NextStep]:
     return [NextStep(why=why, tool="diagnose", arguments=arguments)]
 
 
-# What to give in place of an argument with which nothing could run.
+# Placeholders for an argument with which nothing could run.
 PYTHON = "path/to/python"
 OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": PACKAGE}
 
@@ -244,7 +244,7 @@ def no_torch(case: DiagnosisState) -> bool:
 
 
 def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
-    """The diagnosis with another value for the argument with which nothing could run. Empty if unknown."""
+    """The diagnosis with a placeholder for the argument with which nothing could run. Empty if unknown."""
     values = {str(problem.value) for problem in case.refused if problem.value is not None}
     named = next((name for name in OTHERS if str(arguments.get(name)) in values), "")
     if not named and case.workload is not None and case.workload.python is None:
@@ -255,8 +255,8 @@ def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[Nex
     return [NextStep(why=why, tool="diagnose", arguments={**arguments, named: OTHERS[named]})]
 
 
-# Steps whose evidence a command of this project repeats, on the package and inputs of the call. The package
-# comes last: some commands take it as their target, others as an option.
+# Steps whose evidence a command of ours shows again, on the package and inputs of the call. The package comes
+# last: some commands take it as their target, others as an option.
 ON_THE_CALL = {
     "check_devices": ("check-devices", "--package"),
     "run": ("run-deterministic", "--repeats", "1", "--env", "AOTI_RUNTIME_CHECK_INPUTS=0"),
@@ -268,7 +268,7 @@ ON_THE_CALL = {
     "locate_fault": ("locate-fault",),
 }
 
-# Runs by their label: the step that made a healthy run shows it again.
+# By label of a run: the step whose command repeats it.
 RUNS = {
     "plain": "run",
     "checked": "run_with_input_checks",
@@ -291,7 +291,7 @@ def command_for(step: str, case: DiagnosisState) -> str:
     if step == "repeat_call" and arguments:
         return _line("run-deterministic", *package_words(arguments))
     if step in ("compare_with_eager", "interpret") and case.program_path is not None and arguments:
-        # Of package and program, or of the whole script if it updated constants before the call.
+        # Compare package and program, or the whole script if it updated constants before the call.
         if call is not None and call.updated:
             return _line("compare-with-eager", "--script", str(getattr(workload, "script", "")))
         options = {name: arguments[name] for name in COMPARED if name in arguments}
@@ -336,7 +336,7 @@ def package_words(arguments: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _program(workload: Workload | None) -> str:
-    """The user's own program as it was run, in its directory, without the hook."""
+    """The user's own program as it ran: in its directory, without the hook."""
     if isinstance(workload, ScriptWorkload):
         argv = [str(workload.python or "python"), str(workload.script), *workload.args]
     elif isinstance(workload, CommandWorkload):
@@ -421,7 +421,7 @@ def open_question(case: DiagnosisState) -> str:
 
 
 def _outside_of_calls(case: DiagnosisState, log: LogFacts) -> str:
-    """Where a program died once its calls had returned, and how its suspect call behaves alone."""
+    """Say that a program died after its calls had returned, and how its suspect call behaves alone."""
     if not case.died_outside:
         return ""
     frames = [frame for stack in log.threads if stack.current for frame in stack.frames_of_user]
@@ -443,7 +443,7 @@ def _readings(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
 
 
 def _comparison(arguments: Arguments) -> NextStep:
-    """The comparison of a call with the exported program, for which the user must give the program."""
+    """A call of `compare_with_eager`, for which the user must give the exported program."""
     return NextStep(
         why="compare each launch with the exported program",
         tool="compare_with_eager",
@@ -452,7 +452,7 @@ def _comparison(arguments: Arguments) -> NextStep:
 
 
 def unseen_symptom(case: DiagnosisState) -> str:
-    """That a symptom or crash was not seen, and what to give. Empty for a failure, and for right outputs."""
+    """Say that a symptom or crash was not seen, and what to give. Empty for a failure or right outputs."""
     seen = case.symptom.seen
     if case.taken is not None and case.taken.open and case.healthy:
         return case.taken.open
@@ -468,7 +468,7 @@ def unseen_symptom(case: DiagnosisState) -> str:
     if seen == "nan" and case.finite_calls:
         return ""
     if seen == "memory" and any(call.after for call in case.captured.calls):
-        return ""  # what the program held was counted
+        return ""  # memory that the program kept was already counted
     own = case.by_source.own_source if case.by_source is not None else ""
     return f"{own} {UNSEEN[seen]}".strip()
 

@@ -1,4 +1,4 @@
-"""What is known of the user's program: what the user sees, how its runs ended, and what the hook recorded.
+"""Facts about the user's program: the symptom, how its runs ended, and what the hook recorded.
 
 A call that returns may still be wrong.
 """
@@ -35,7 +35,7 @@ from mcp_server.tools.running_process import ProcessSeen
 from mcp_server.worker import events
 from mcp_server.worker.report import TensorFacts
 
-# Runs of what the user did, as opposed to experiments.
+# Runs that repeat what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
 
 
@@ -47,9 +47,9 @@ class Symptom:
     """What the user sees, and the expected outputs.
 
     `expect` is a file with one tensor for each output, compared with `rtol` and `atol` (None: those of the
-    dtype). For a package these are the outputs of its call, for a program those of the call that failed, or
-    else of its last call. `check` is a command that gets a file of outputs and ends with status 0 for good
-    ones. `program` is the exported program of a package; eager mode's outputs count as correct.
+    dtype). For a package, `expect` has the outputs of its call; for a program, those of the failed call, or
+    else of its last call. `check` is a command that gets a file of outputs and exits with status 0 if they
+    are right. `program` is the exported program of a package; eager mode's outputs count as correct.
     """
 
     seen: Seen | None = None
@@ -61,7 +61,7 @@ class Symptom:
 
     @property
     def judges(self) -> bool:
-        """Whether it says which outputs are correct."""
+        """Whether the user says which outputs are correct."""
         return self.expect is not None or bool(self.check)
 
     @property
@@ -98,18 +98,18 @@ class RunSeen:
 
     @property
     def outputs(self) -> list[TensorFacts]:
-        """Facts of each output of the last call that returned. Empty if none did."""
+        """The facts of each output of the last call that returned. Empty if none did."""
         called = self.last(events.Called)
         return called.outputs if called is not None else []
 
     @property
     def failure(self) -> Failure:
-        """How the run failed, as far as its end shows."""
+        """How the run failed, judged by its end."""
         ending = self.finished.ending
         if ending in ("timeout", "out_of_memory", "signal"):
             return ending
         if not self.finished.ok:
-            # Ended by its own watchdog: `faulthandler.dump_traceback_later(SECONDS, exit=True)`.
+            # The program's own watchdog ended it: `faulthandler.dump_traceback_later(SECONDS, exit=True)`.
             root = self.root
             watchdog = root is not None and root.family.id == "timeout" and "limit" in root.fields
             return "timeout" if watchdog else "exception"
@@ -122,11 +122,11 @@ class RunSeen:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the outputs are what the user expects: by the file, by the check command, or by both."""
+        """Whether the outputs match the user's expected file, check command, or both."""
         compared, checked = self.last(events.ComparedExpected), self.last(events.CheckFacts)
         given = compared is not None and compared.given
         if not given and checked is None:
-            return False  # nobody said which outputs are right
+            return False  # the user gave no expectation
         return not (given and compared and not compared.equal) and not (checked and checked.status)
 
     @property
@@ -139,12 +139,12 @@ class RunSeen:
 
     @property
     def left_alone(self) -> list[int]:
-        """Inputs that the call should have changed but did not, at addresses that make the package copy."""
+        """Inputs that the call left unchanged by mistake, at addresses that make the package copy."""
         return [each.input for each in self._looked_at if each.misaligned and not each.changed]
 
     @property
     def changed(self) -> list[int]:
-        """Inputs that the call should have changed and did."""
+        """Inputs that the call should have changed, and did."""
         return [each.input for each in self._looked_at if each.changed]
 
     @property
@@ -169,7 +169,7 @@ def misfit(what: str, expect: Path | None = None) -> ProblemError:
 def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
     """Raise `ProblemError` if the expectation or the check does not fit this call's outputs."""
     compared = run.last(events.ComparedExpected)
-    # A replay reports the program's own comparison under the same name, which always fits.
+    # A replay also reports the comparison with the program's tensors, which always fit.
     if compared is not None and compared.given and compared.layout:
         expected, given = compared.counts
         what = f"the call returns {counted(given, 'tensor')}, and {expected} {is_(expected)} expected"
@@ -187,7 +187,7 @@ def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
 
 
 class Surroundings(TypedDict, total=False):
-    """Where a call is made. Empty without a workload. Keyword arguments of `Context.worker`."""
+    """Where a call is made: keyword arguments of `Context.worker`. Empty without a workload."""
 
     env: Mapping[str, str]
     python: Path | None
@@ -203,14 +203,14 @@ class OtherOutput:
     alone: float
 
 
-SAME_SUM = 1e-4  # of the largest value, for each element: more than rounding causes
+SAME_SUM = 1e-4  # per element, as a share of the largest value: more than rounding causes
 
 
 @dataclass(frozen=True)
 class FilledInput:
-    """An input with the bytes with which a run of the host filled memory that was freed or never written.
+    """An input in memory that a run of the host filled because it was freed or never written.
 
-    `offset` is the first such byte of the input, `elements` how many elements have only such bytes.
+    `offset` is the first filled byte of the input, `elements` the number of completely filled elements.
     """
 
     number: int
@@ -222,7 +222,7 @@ class FilledInput:
 
 @dataclass
 class ProgramSeen:
-    """The workload and its runs. `runs` also contains those of its call, by label."""
+    """The workload and its runs by label, including the runs of its call."""
 
     workload: Workload | None
     log: LogFacts | None = None
@@ -231,16 +231,16 @@ class ProgramSeen:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     may_be_a_host: bool = False  # the program may call a package from a process that is not Python
-    host_package: Path | None = None  # the one package among the arguments of that process, or of the program
+    host_package: Path | None = None  # the only package among the arguments of the program or that process
     taken: TakenCall | None = None  # the recording that the call comes from
-    filled: FilledInput | None = None  # in a second run of the host
-    captures: Sequence[KernelCapture] = ()  # single launches of another run
+    filled: FilledInput | None = None  # filled input in a second run of the host
+    captures: Sequence[KernelCapture] = ()  # captured launches of another run
     attached: Attached | None = None  # the running process to look at in place of a workload
     process: ProcessSeen | None = None
 
     @property
     def unowned(self) -> list[int]:
-        """The inputs whose memory the host had given up, never wrote, or does not have in full."""
+        """Inputs whose memory the host had freed, never wrote, or does not have in full."""
         taken = self.taken
         found = [self.filled.number if self.filled is not None else None]
         found += [taken.on_ended_frame, *taken.short] if taken is not None else []
@@ -266,7 +266,7 @@ class ProgramSeen:
 
     @property
     def suspect_call(self) -> CapturedCall | None:
-        """The call of a program that failed, or that is to blame if one is."""
+        """The program's call that failed, or that is to blame for a later failure."""
         return self.captured.suspect
 
     @property
@@ -282,7 +282,7 @@ class ProgramSeen:
 
     @property
     def finite_calls(self) -> int:
-        """The number of calls that a program made. It is 0 unless all are known to return finite outputs."""
+        """The number of calls that a program made if all are known to return finite outputs; otherwise 0."""
         finite = all(call.outcome == "ok" and call.outputs and not call.nonfinite for call in self.calls)
         return len(self.calls) if finite else 0
 
@@ -299,7 +299,7 @@ class ProgramSeen:
 
     @property
     def plain_run(self) -> RunSeen | None:
-        """The run of the call alone, made again unchanged."""
+        """The run that repeats the call alone and unchanged."""
         return self.runs.get("plain")
 
     def failure_of(self, run: str) -> Failure | None:
@@ -310,7 +310,7 @@ class ProgramSeen:
     def loader_words(self) -> str:
         """The text with which the loader or the system rejected the package. Empty if no load failed.
 
-        It comes from the call made again, or from the program's own load.
+        It comes from the repeated call, or from the program's own load.
         """
         plain = self.plain_run
         if plain is not None and plain.worker is not None:
@@ -331,17 +331,17 @@ class ProgramSeen:
 
     @property
     def call_fails(self) -> bool:
-        """Whether the call, made again alone, fails or diverges from the reference."""
+        """Whether the call fails or diverges from the reference when it is repeated alone."""
         return self.failure_of("plain") not in (None, "none")
 
     @property
     def plain_diverges(self) -> bool:
-        """Whether the unchanged call returns what the script found wrong."""
+        """Whether the repeated call returns the values that the script found wrong."""
         return self.plain_run is not None and self.plain_run.differs
 
     @property
     def otherwise_alone(self) -> OtherOutput | None:
-        """Return the first output that differs between the program and the call alone in a fresh process.
+        """Return the first output that differs between the program and the call in a fresh process.
 
         None if there is none, or if the sums of the outputs are unknown.
         """
@@ -385,7 +385,7 @@ class ProgramSeen:
 
     @property
     def own_run(self) -> RunSeen | None:
-        """The run that is nearest to what the user did."""
+        """The run that is most like what the user did."""
         return next((self.runs[label] for label in OWN_RUNS if label in self.runs), None)
 
     @property
@@ -395,7 +395,7 @@ class ProgramSeen:
         return own + [(run.label, run.log) for run in self.runs.values() if not self._fails_otherwise(run)]
 
     def _fails_otherwise(self, run: RunSeen) -> bool:
-        """Whether the program hung inside a call, but this run of the call alone failed in another way."""
+        """Whether the program hung inside a call, but this repeated call failed in another way."""
         script = self.script_run
         hung = script is not None and script.failure == "timeout" and run is not script
         inside = hung and any(call.outcome == "unfinished" for call in self.captured.calls)
@@ -403,7 +403,7 @@ class ProgramSeen:
 
     @property
     def own_logs(self) -> list[tuple[str, LogFacts]]:
-        """The logs of what the user did, without those of our experiments."""
+        """The logs of runs that repeat what the user did, without our experiments."""
         return [(label, log) for label, log in self.logs if label in (*OWN_RUNS, self.log_source)]
 
     @property
@@ -426,7 +426,7 @@ class ProgramSeen:
 
     @property
     def fails_only_alone(self) -> bool:
-        """Whether the program fails without the hook but succeeds under it, where each call is waited for."""
+        """Whether the program fails without the hook, but succeeds with it, as it waits for each call."""
         return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property
@@ -438,7 +438,7 @@ class ProgramSeen:
 
     @property
     def own_check(self) -> bool:
-        """Whether a check of the program's own failed, by raising or by ending it with `sys.exit`."""
+        """Whether a check in the program failed, by an exception or by `sys.exit`."""
         script = self.script_run
         if script is None or script.failure != "exception":
             return False
@@ -451,13 +451,13 @@ class ProgramSeen:
 
     @property
     def failing_phase(self) -> Phase | None:
-        """Where the program failed inside AOTInductor, or the call to suspect."""
+        """The phase in which the program failed inside AOTInductor, or the suspect call."""
         seen = self.capture
         return failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
 
     @property
     def host(self) -> CapturedHost | None:
-        """The process in another language that a failed program started with a package, if it is to blame."""
+        """The non-Python process that a failed program started with a package, if it is to blame."""
         seen = self.capture
         return seen.host if seen is not None and not seen.finished.ok else None
 
@@ -471,7 +471,7 @@ class ProgramSeen:
 
     @property
     def only_compiled(self) -> bool:
-        """Whether the failure is a compile: of the given program, or the one that ended a script."""
+        """Whether a compile failed: that of the given program, or one that ended a script."""
         if isinstance(self.workload, ExportedWorkload):
             return self.log_source == "compile"
         phase = self.failing_phase
@@ -479,6 +479,6 @@ class ProgramSeen:
 
     @property
     def never_reached(self) -> bool:
-        """Whether a program ran, and neither the hook nor the recorder saw it use a package."""
+        """Whether a program ran without any use of a package that the hook or the recorder saw."""
         seen = self.capture if self.taken is None else None
         return seen is not None and not (seen.processes or seen.compiles or seen.loads or seen.calls)

@@ -25,13 +25,13 @@ from mcp_server.tools.machine import Problem
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker import events
 
-if TYPE_CHECKING:  # `bisect` has heavy imports that few need
+if TYPE_CHECKING:  # `bisect` has heavy imports that are rarely needed
     from mcp_server.tools.switches import Bisected
     from mcp_server.worker.protocol import InputSlice
 
 
 def explained_by_rounding(run: WorkerRun | None) -> events.Rounding | None:
-    """How the outputs of a run compare with the program in float64, if rounding explains the differences."""
+    """The comparison of a run's outputs with the program in float64, if rounding explains the differences."""
     found = run.last(events.Rounding) if run is not None else None
     return found if found and all(each.within for each in found.outputs) else None
 
@@ -42,12 +42,12 @@ def equal_to_program(run: WorkerRun | None) -> bool | None:
     return compared.equal or explained_by_rounding(run) is not None if compared is not None else None
 
 
-HANGING_S = 45.0  # long enough to call it a hang, for a call that did not end in the program either
+HANGING_S = 45.0  # long enough to be a hang, for a call that did not end in the program either
 
 
 @dataclass(frozen=True)
 class UsersKernel:
-    """A kernel in a file of the user; `line` counts from 1, `code` is its text."""
+    """A kernel in the user's file; `line` counts from 1, `code` is its text."""
 
     name: str
     file: Path
@@ -59,16 +59,16 @@ class UsersKernel:
 class DiagnosisState(CallSeen):
     """The growing record. Causes read it; only observations write to it.
 
-    A field that is None or empty was not looked at.
+    A field that is None or empty was not observed.
     """
 
     budget_s: float = 300.0
     clock: Clock = field(default_factory=Clock)
-    unfit: ProblemError | None = None  # why expectation or check cannot be used; it ends the diagnosis
+    unfit: ProblemError | None = None  # why expectation or check do not fit; ends the diagnosis
     kernel_io: KernelIO | None = None
-    harmless: FirstBad | None = None  # an input's bad value without which the call fails in the same way
+    harmless: FirstBad | None = None  # bad value of an input; without it, the call fails in the same way
     with_eager: ComparedWithEager | None = None
-    by_source: Comparison | None = None  # with the package read as PyTorch, launch by launch
+    by_source: Comparison | None = None  # comparison with the package read as PyTorch, by launch
     bisected: tuple[Suspect, Bisected] | None = None  # the suspected compiler fault, and the result
     interpreted: WorkerRun | None = None
     operators: WorkerRun | None = None
@@ -78,33 +78,33 @@ class DiagnosisState(CallSeen):
     located: LocatedFault | None = None
     users_kernel: UsersKernel | None = None
     problems: tuple[Problem, ...] = ()
-    kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each defect
+    kernel_defects: dict[Finding, Intervention | None] | None = None  # each defect with its removal
     users_changes: dict[tuple[str, str], Intervention] = field(default_factory=dict)  # by kernel, mistake
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
     origin: Origin | None = None
-    origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
+    origin_changes: list[Intervention] = field(default_factory=list)  # they remove what is at the origin
     origin_fix: Intervention | None = None  # the expression at the origin, corrected
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
-    following: Verdict | None = None  # on the call without its first cause, which fails in another way
+    following: Verdict | None = None  # on the call without its first cause, if it fails in another way
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
-    cut_short: list[str] = field(default_factory=list)  # steps that the budget ended, or left no time for
+    cut_short: list[str] = field(default_factory=list)  # steps ended or skipped for lack of budget
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     put_back: list[str] = field(default_factory=list)  # what happened to files that the program overwrote
-    refused: list[ProblemError] = field(default_factory=list)  # of observations that could not do their job
+    refused: list[ProblemError] = field(default_factory=list)  # observations that could not do their job
     artifacts: list[Artifact] = field(default_factory=list)
 
     @property
     def source_change(self) -> Intervention | None:
-        """The change of the program's source with which its export or compile passed, if one did."""
+        """The change of the program's source that made its export or compile pass, if one did."""
         found = (trial.intervention for trial in self.trials.values())
         return next((each for each in found if each.kind is Kind.SOURCE), None)
 
     @property
     def wrong_launches(self) -> list[WrongLaunch]:
-        """The launches that computed something different from the exported program, on correct inputs."""
+        """Launches whose results differ from the exported program's, on correct inputs."""
         return self.with_eager.every_launch.wrong if self.with_eager is not None else []
 
     def eager_events(self, kind: type[E]) -> list[E]:
@@ -112,20 +112,20 @@ class DiagnosisState(CallSeen):
 
     @property
     def compared_with_program(self) -> events.Compared | None:
-        """How the outputs of the call compare with the exported program's. None if they were not compared."""
+        """The comparison of the call's outputs with the exported program's. None if it was not made."""
         return self.interpreted.last(events.Compared) if self.interpreted is not None else None
 
     def differs_in(self, run: str) -> bool | None:
-        """Whether the call gave other outputs when repeated, as `second` or with new memory `filled`.
+        """Whether a repeated call gave other outputs: the `second` one, or one with new memory `filled`.
 
-        None if that was not tried.
+        None if it was not repeated.
         """
         repeats = self.repeated.all(events.Repeated) if self.repeated is not None else []
         return next((not event.equal for event in repeats if event.run == run), None)
 
     @property
     def reads_unset(self) -> bool:
-        """Whether the outputs, otherwise the same in each call, change with the content of new memory."""
+        """Whether outputs that are otherwise the same in each call change with the content of new memory."""
         return self.differs_in("second") is False and bool(self.differs_in("filled"))
 
     @property
@@ -134,12 +134,12 @@ class DiagnosisState(CallSeen):
 
     @property
     def failed(self) -> bool:
-        """Whether anything failed where the user could see it."""
+        """Whether a failure was visible to the user."""
         if self.package_error is not None or (self.log is not None and self.log.root is not None):
             return True
         if not self.ended_well:
             return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
-        # A program may succeed although a call that it accepted fails when made again.
+        # A program may succeed although a call that it accepted fails when repeated.
         call = self.suspect_call
         if call is None or call.outcome != "ok" or not self.call_fails:
             return False
@@ -147,15 +147,12 @@ class DiagnosisState(CallSeen):
 
     @property
     def rounding(self) -> events.Rounding | None:
-        """How the outputs compare with the program in float64, if rounding explains the differences."""
+        """The comparison of the outputs with the program in float64, if rounding explains the differences."""
         return explained_by_rounding(self.interpreted)
 
     @property
     def equals_eager(self) -> bool | None:
-        """Whether the call gives what its exported program gives, NaN included, except for rounding.
-
-        None if they were not compared.
-        """
+        """Whether call and exported program give the same values, NaN included, apart from rounding."""
         return equal_to_program(self.interpreted)
 
     @property
@@ -166,20 +163,20 @@ class DiagnosisState(CallSeen):
 
     @property
     def nan_asked(self) -> bool:
-        """Whether NaN is the symptom, and the outputs are not known to be as expected."""
+        """Whether the user reports NaN, and has not said that these outputs are as expected."""
         return self.symptom.seen == "nan" and not (self.plain_run is not None and self.plain_run.as_expected)
 
     @property
     def nan_written(self) -> str:
-        """Where the model itself writes the bad value, in words. Empty if it computes it, or if not known."""
+        """Where the model itself writes the bad value, in words. Empty if it is computed, or if unknown."""
         return self.origin.explanation if self.origin is not None and self.origin.written else ""
 
     @property
     def nan_accepted(self) -> bool:
-        """Whether NaN is expected, or the program accepted what eager mode gives, or what it gave itself.
+        """Whether NaN is expected, or the program accepted NaN that eager mode or its own inputs also have.
 
-        If NaN is the symptom, only the expected outputs can accept it, or a program that succeeded with the
-        NaN that its model writes.
+        If NaN is the symptom, only expected outputs accept it, or the success of a program whose model writes
+        NaN.
         """
         if not self.outputs_nonfinite:
             return False
@@ -192,7 +189,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def nan_unjudged(self) -> bool:
-        """Whether a kernel makes NaN that the program did not check for, and that eager mode may have too.
+        """Whether a kernel makes NaN that no check judged, and that eager mode may make as well.
 
         The model may intend such NaN, or be at fault.
         """
@@ -205,12 +202,12 @@ class DiagnosisState(CallSeen):
 
     @property
     def nan_questioned(self) -> bool:
-        """Whether NaN counts against the call: nothing accepts it, or nobody has judged it."""
+        """Whether NaN counts against the call: nothing accepts it, or it is unjudged."""
         return self.nan_unjudged or not self.nan_accepted
 
     @property
     def nan_given(self) -> str | None:
-        """The input whose NaN is the first bad value, if the outputs are finite without what it holds."""
+        """The input whose NaN is the first bad value, if the outputs are finite once it is replaced."""
         first = self.kernel_io.first_bad if self.kernel_io is not None else None
         if first is None or first.kind != "input" or first.element.value != "nan":
             return None
@@ -226,7 +223,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def healthy(self) -> bool:
-        """Whether the workload succeeded, and nothing that was tried says otherwise.
+        """Whether the workload succeeded, and no observation contradicts this.
 
         A program that never reached AOTInductor is no evidence for a package, even if it succeeds.
         """

@@ -11,7 +11,7 @@ from mcp_server.model import Category, Component, Evidence, Fix
 
 
 class CausalLevel(IntEnum):
-    """How near to the root cause a suspect is. If two hold, the deeper one explains the other.
+    """How near to the root cause a suspect is. Of two, the deeper explains the other.
 
     A bad call explains bad values, bad values explain a bad address, a bad address explains a later error.
     """
@@ -24,7 +24,7 @@ class CausalLevel(IntEnum):
     BUILD = 5
 
 
-# Steps whose evidence is a text of the program, or the work of this tool.
+# Steps whose evidence is only a text of the program, or a result of this tool.
 OF_TEXTS = frozenset(("read_log", "run", "run_alone", "script", "read_source", "intervention", "note"))
 
 
@@ -33,11 +33,11 @@ class Suspect:
     """One possible cause.
 
     `summary` is the mechanism in a sentence, `evidence` its observations. `observed`: a step saw the
-    mechanism in the failing call; otherwise it was inferred. `intervention` would remove the cause, and so
-    must each of `parts`, because one may leave out the faulty part of the call. `refusal` is the row of the
-    closed table (`refusals`) by which it needs no intervention. `weak` marks a mere list of candidates;
-    `settle` says what would decide. `only_in_program`: a call that is made again alone is free of it
-    (threads, streams, earlier calls, memory that others write).
+    mechanism in the failing call; otherwise it was inferred. `intervention` would remove the cause. Each of
+    `parts` must remove it as well, because one may omit the faulty part of the call. `refusal` is the row of
+    the closed table (`refusals`) that makes an intervention unnecessary. `weak` marks a mere list of
+    candidates; `settle` says what would decide among them. `only_in_program`: the cause is absent when the
+    call is repeated alone (threads, streams, earlier calls, memory that others write).
     """
 
     category: Category
@@ -63,17 +63,17 @@ class Suspect:
 
     @property
     def steps(self) -> frozenset[str]:
-        """The steps that have seen it, except those that only read a text."""
+        """The steps that saw the cause, except those that only read a text."""
         return frozenset(each.step for each in self.evidence) - OF_TEXTS
 
     @property
     def interventions(self) -> tuple[Intervention, ...]:
-        """All interventions that must remove it: the first one, and the parts."""
+        """All interventions that must remove the cause: the first one, and the parts."""
         return (self.intervention, *self.parts) if self.intervention is not None else ()
 
     @property
     def leaves_out(self) -> bool:
-        """Whether removing it omits parts of the call, in which another suspect may lie."""
+        """Whether removing the cause omits parts of the call, where another cause may be."""
         return self.intervention is not None and self.intervention.leaves_out
 
 
@@ -82,9 +82,9 @@ UNREGISTERED = "the loader rejects the package: an operator that it calls is not
 WRONG_ARCHITECTURE = "the system rejects the code: it is for another architecture"
 
 # Direct rejections. The loader, linker, compiler or operating system rejects something, and its text names
-# the component. No intervention can add to this. Causes that a later failure only suggests stay out.
-# Of each: the slugs of a package that cannot be read, or of a fatal defect (package/problems.py), and the
-# families of the error text in a run of ours.
+# the component. An intervention would add nothing. Causes that a later failure only suggests are not in the
+# table. For each row: the slugs of a package that cannot be read, or of a fatal defect (package/problems.py),
+# and the families of the error text in a run of ours.
 _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "the loader rejects the file: it is not a package": (
         (

@@ -36,7 +36,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ElementChange, NeededElement, OutputChange
 
 Outcome = Literal["fixed", "passes", "harmful", "changed", "same", "no_failure", "not_applicable"]
-SHOWN = 8  # elements of each kind that are listed
+SHOWN = 8  # elements of each kind, at most
 
 
 class ElementShown(Record):
@@ -58,7 +58,7 @@ class InputShown(Record):
 
 
 class NeededShown(Record):
-    """The fewest of the changed elements with which the call returns."""
+    """The fewest of the changed elements that make the call return."""
 
     needed: int
     changed: int
@@ -68,10 +68,10 @@ class NeededShown(Record):
 class TriedFix(Record):
     """The result. `fixed`: the failure disappeared with the change and returned without it; no side effect.
 
-    `passes`: it disappeared; other changes are unknown. `harmful`: elements changed that were not at fault.
-    `changed`: another failure remains. `enough` are the fewest changed elements that do the same, and
+    `passes`: the failure disappeared; side effects are unknown. `harmful`: elements changed that were not at
+    fault. `changed`: another failure remains. `enough` are the fewest changed elements with that result, and
     `enough_constants` the fewest constants. `compared_with` says what the outputs were compared with; empty
-    when nothing came back to compare with.
+    if no outputs were there.
     """
 
     outcome: Outcome
@@ -137,10 +137,10 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: TryArgumen
 async def _intervention(
     context: Context, call: TriedCall, asked: TryArguments, known: tuple[CompiledInput, ...]
 ) -> Intervention:
-    """All requested changes as one intervention."""
+    """Combine all requested changes in one intervention."""
 
     def place_of(name: str) -> int:
-        """The input with that number, path (`args[1]`) or name. Raises `ProblemError`."""
+        """The place of the input with that number, path (`args[1]`) or name. Raises `ProblemError`."""
         for item in known:
             if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
                 return item.index
@@ -249,7 +249,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
 def _elements(
     changes: Sequence[ElementChange | NeededElement], names: Mapping[int, str]
 ) -> list[ElementShown]:
-    """The first of these elements, labelled with the input's name if they are of several inputs."""
+    """The first of these elements, with the input's name if they belong to several inputs."""
     shown = []
     for each in changes[:SHOWN]:
         of = names.get(each.input, str(each.input)) if isinstance(each, NeededElement) else ""
@@ -270,7 +270,7 @@ def _outcome(trial: Trial) -> Outcome:
 
 
 def _summary(outcome: Outcome, trial: Trial) -> str:
-    """The result, with a short sentence for each call."""
+    """Summarise the result, with a short sentence for each call."""
     after, effects = trial.after.describe(), trial.side_effects
     as_is = f"As is, the call {trial.before.describe()}."
     model = trial.intervention.kind is Kind.SOURCE and outcome in ("passes", "fixed")

@@ -1,8 +1,8 @@
-"""Weighs suspects, and turns what is known into the verdict that users see.
+"""Weighs suspects, and makes the verdict that users see.
 
-A suspect is a cause, or a bystander. `proven` is earned in two ways only: the failure disappeared with the
-cause and returned with it, or the system itself rejected and named the component (`refusals`). How many
-views show a suspect proves nothing, and the failure is never evidence for a cause.
+A suspect may prove to be a cause, or a bystander. `proven` is earned in two ways only: the failure
+disappeared with the cause and returned with it, or the system itself rejected and named the component
+(`refusals`). How many views show a suspect proves nothing, and the failure is never evidence for a cause.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
         views.setdefault(suspect.key, []).append(suspect)
     found = []
     for of_one_cause in views.values():
-        # All at once. If joined in pairs, the result would depend on the order of the detectors.
+        # Merge all views at once: in pairs, the result would depend on the order of the detectors.
         joined, *others = sorted(of_one_cause, key=_detail, reverse=True)
         for other in others:
             joined = replace(
@@ -107,10 +107,9 @@ _FAILS_STILL = (Effect.SAME, Effect.CHANGED)
 
 
 def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
-    """Return the results of the interventions that would remove it, as far as they were tried.
+    """Return the trials of the interventions that would remove the suspect, if they were made.
 
-    If one leaves a failure, the same or another, but does not when combined with others, the combination
-    counts.
+    If a change leaves a failure but a combination with others leaves none, the combination counts.
     """
     found = [case.trials[each.key] for each in suspect.interventions if each.key in case.trials]
     joint = _joint(case) if any(trial.effect in _FAILS_STILL for trial in found) else None
@@ -121,7 +120,7 @@ def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
 
 
 def _joint(case: DiagnosisState) -> Trial | None:
-    """Return the trial of the fewest changes that together remove the failure, if none can be left out."""
+    """Return the trial of the fewest changes that together remove the failure, if all are needed."""
     tried = {frozenset(key.parts or (key.key,)) for key in (t.intervention for t in case.trials.values())}
     together = (
         t for t in case.trials.values() if t.effect is Effect.GONE and t.proves and t.intervention.parts
@@ -138,33 +137,33 @@ def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:
 
 
 def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
-    """Whether the call fails in the same way without it."""
+    """Whether the call fails in the same way without the suspect."""
     alike = [trial.effect is Effect.SAME for trial in trials_of(suspect, case)]
-    # One part of a call has the same wrong values also where the rest should have changed them, and did not.
+    # A part of the call gives the same wrong values if the fault is that the rest did not change them.
     by_part = suspect.leaves_out and case.failure_of("plain") == "differs"
     if any(alike) and not (by_part and (untried(suspect, case) or not all(alike))):
         return True
     script, plain = case.script_run, case.plain_run
     if not suspect.only_in_program or script is None or plain is None or script.failure != plain.failure:
         return False
-    # The call alone fails as the program did, so nothing around it is needed for the failure.
+    # The repeated call fails as the program did, so nothing around it is needed.
     same = script.family is None or plain.family is None or script.family == plain.family
     return same and plain.failure not in ("none", "differs", "timeout")
 
 
 def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
-    """Whether the failure disappeared and returned with it, or the system itself named it."""
+    """Whether the failure disappeared and returned with the suspect, or the system named the suspect."""
     trials = trials_of(suspect, case)
     decided = trials and not untried(suspect, case) and all(_decides(trial) for trial in trials)
     # A smaller call may have succeeded only because it needs less memory.
     memory = suspect.leaves_out and suspect.category != "out_of_memory" and case.ran_out_of_memory
-    # A log alone is not a rejection that was seen here.
+    # A rejection that is only in a log was not seen here.
     reproduced = case.log is None or bool(case.runs) or case.package_error is not None
     return (bool(decided) and not memory) or (suspect.refusal in REFUSALS and reproduced)
 
 
 def _decides(trial: Trial) -> bool:
-    """Whether the failure disappeared with the change and returned. How a process dies may vary."""
+    """Whether the failure disappeared with the change and returned without. How a process dies may vary."""
     by_values = trial.after.failure in ("differs", "nonfinite") and trial.before.failure != "signal"
     definite = trial.effect is Effect.GONE or trial.before.ended == "raised" or by_values
     return trial.proves and definite and not trial.intervention.hides
@@ -182,8 +181,8 @@ def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
 def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
     """Sort the suspects without the bystanders: the first is the one that the verdict names.
 
-    These come first, in this order: those that do harm, those with more than a hint, proven causes, proven
-    causes found on the whole call and not on a part of it, and those closest to the root cause.
+    They are sorted by these questions, in this order: does it do harm, is it more than a hint, is it proven,
+    is it proven on the whole call and not on a part of it, and how close is it to the root cause.
     """
 
     def rank(suspect: Suspect) -> tuple[bool, bool, bool, bool, int, int, int]:
@@ -203,7 +202,7 @@ def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
 
 
 def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledOut]:
-    """Irregularities that are harmless here, each with the run that cleared it."""
+    """Defects that are harmless here, each with the run that cleared it."""
     found = []
     for suspect in (each for each in merged(suspects) if is_bystander(each, case)):
         same = (trial for trial in trials_of(suspect, case) if trial.effect is Effect.SAME)
@@ -215,7 +214,7 @@ def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledO
 FAILS_ALONE = (
     "the call fails in the same way when it is repeated alone, in one thread, on its own copy of the inputs"
 )
-MOST_NAMED = 3  # of the user's own kernels and operators
+MOST_NAMED = 3  # user's kernels and operators
 
 
 def _no_reference(case: DiagnosisState) -> str:
@@ -226,13 +225,13 @@ def _no_reference(case: DiagnosisState) -> str:
 
 
 def _whose_outputs(case: DiagnosisState) -> str:
-    """Name the call whose outputs are meant, if the program made several."""
+    """Name the call that the outputs belong to, if the program made several."""
     call = call_of(case)
     return f"the outputs of call {call.number} of {call.of}" if call and call.of > 1 else "its outputs"
 
 
 def _as_expected(run: RunSeen) -> str:
-    """Say that the outputs are right, and how far they are from those that the user gave."""
+    """Say that the outputs are right, and how far they are from the expected ones."""
     compared = run.last(ComparedExpected)
     if compared is None or not compared.given:
         return "The outputs are as expected."
@@ -282,7 +281,7 @@ def health_summary(case: DiagnosisState) -> str:
     if compared(case):
         agrees = ["Its outputs match those of the exported program."] if case.equals_eager else []
         return " ".join(sentences[:1] + agrees + sentences[1:])
-    # What is known of outputs without a reference, and what cannot be known.
+    # Say what is known of outputs without a reference, and what cannot be known.
     if case.differs_in("second"):
         sentences.append("It returns different outputs each time because it draws random numbers.")
     elif case.differs_in("second") is False:
@@ -293,7 +292,7 @@ def health_summary(case: DiagnosisState) -> str:
         sentences.append(
             f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
         )
-    # The package's non-tensor arguments keep their values from the export, and are not checked.
+    # The package keeps the non-tensor arguments of the export, and does not check the caller's.
     fixed = [
         f"{path} = {leaf.value}"
         for path, leaf in case.named_leaves
@@ -313,7 +312,7 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
     for label, run in case.runs.items():
         if run.failure == "none":
             outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
-            # Nobody has judged what the program printed.
+            # Nothing has judged what the program printed.
             program = label in ("script", "alone", "command")
             ended = "the checked call returned" if label == "checked" else "the call returned"
             ended = "exited with code 0" if program else ended
@@ -350,7 +349,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     guilty = placed(best.guilty, case)
     rank = f"Rank {case.failed_rank.rank}: " if case.failed_rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
-    # Nothing is left to find for a proven cause, except the compiler pass behind a wrong launch.
+    # A proven cause needs no further search, except for the compiler pass behind a wrong launch.
     decided = reduction(best, case) if causes and may_be_decided(best) else []
     steps = decided if causes else next_steps(best, case) or settling(outcome, case)
     # A symptom only restates the failure.
@@ -386,7 +385,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 
 
 def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[str]:
-    """Yield what a reader may miss: why it is not proven, what remains to do, and model lines."""
+    """Yield what a reader may miss: why nothing is proven, what remains to do, and model lines."""
     best, others = order[0], order[1:]
     if outcome == "fault" and case.workload is not None and confidence(best, case) != "proven":
         yield f"Not proven: {_why_not_proven(best, case)}."
@@ -406,7 +405,7 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
 
 
 def _beside_the_call(best: Suspect, case: DiagnosisState) -> Iterator[str]:
-    """Yield what else went wrong in the program: a wait for a dead thread, and NaN in another call."""
+    """Yield other trouble in the program: a wait for a dead thread, and NaN in another call."""
     call, script = case.suspect_call, case.script_run
     if call is None:
         return
@@ -463,7 +462,7 @@ def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
 def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
     """Return all proven causes, starting with those that must be fixed first.
 
-    The lines, summary and trial of the first cause are omitted, because the verdict already has them.
+    The first cause has no lines, summary or trial, because the verdict has them.
     """
     causes = [
         Cause(
@@ -507,14 +506,14 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
 
 
 def _calling_line(case: DiagnosisState) -> tuple[str, int]:
-    """The program line that makes the call, and the number of its arguments. Empty if they do not match."""
+    """The program line that makes the call, and its number of arguments. Empty if they do not match."""
     lines, places = case.call_locations, [each.path or "" for each in case.compiled_inputs]
     plain = lines and all(path == f"args[{n}]" for n, path in enumerate(places))
     return (lines[0].code, len(places)) if plain else ("", 0)
 
 
 def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
-    """The fix in the program line that makes the call, if it changes an argument, or with its place."""
+    """Write the fix in the calling line if it changes an argument; say where to put a check."""
     if fix is None:
         return None
     if (fix.after or "").startswith(CHECK):
@@ -549,7 +548,7 @@ def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:
     )
 
 
-TWICE = 2  # unchanged calls, if the failure came each time
+TWICE = 2  # number of unchanged calls, if each failed
 
 
 def _as_it_is(trial: Trial, call: Seen) -> str:
@@ -560,7 +559,7 @@ def _as_it_is(trial: Trial, call: Seen) -> str:
 
 
 def _came_back(trial: Trial) -> str:
-    """Say how the call with the change ended, and what matters about its outputs."""
+    """Say how the call with the change ended, and describe its outputs."""
     described = trial.after.describe()
     if trial.calls > TWICE:
         return f"never failed in that way; the probability that this is chance is {trial.chance:.2%}"
@@ -575,12 +574,12 @@ def _came_back(trial: Trial) -> str:
 
 
 def removing(suspect: Suspect, case: DiagnosisState) -> Trial | None:
-    """The trial that shows the cause: the failure disappeared with the change, and returned without it."""
+    """The trial that proves the cause: the failure disappeared with the change, and returned without it."""
     return next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
 
 
 def _worded(trial: Trial, suspect: Suspect) -> Intervention:
-    """The intervention of a trial in the words of the suspect."""
+    """Return the trial's intervention as the suspect words it."""
     same = (each for each in suspect.interventions if each.key == trial.intervention.key)
     return next(same, trial.intervention)
 
@@ -604,15 +603,15 @@ def _side_effects(trial: Trial, suspect: Suspect) -> str:
         count = counted(effects.elements, "output element")
         return f"{count} changed that {was(effects.elements)} not at fault"
     if not effects.known or effects.unseen or trial.before.ended != "ok":
-        return ""  # a call that returned nothing has no other elements
+        return ""  # without outputs, nothing else can have changed
     differs = trial.before.failure == "differs"
     return "no element that was right changed" if differs else "no other output element changed"
 
 
 def placed(party: Component, case: DiagnosisState) -> Component:
-    """The guilty party. If it has no lines of its own, add the user's line that failed.
+    """Return the party at fault. If it has no lines of its own, add the user's line that failed.
 
-    Each line appears once: a comprehension has two frames at one line.
+    Each line appears once, since a comprehension has two frames in one line.
     """
     lines = party.model_locations or case.failing_locations or case.call_locations
     return party.model_copy(update={"model_locations": list(dict.fromkeys(lines))})
@@ -632,13 +631,13 @@ def _without_fault(
     outcome: Outcome, suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 ) -> Verdict:
     healthy = outcome == "no_fault"
-    # A program that succeeded accepted its numbers. For a package alone, nothing says whether they are right.
+    # A program that succeeded accepted its numbers. Nothing says whether those of a package alone are right.
     judged = compared(case) or not isinstance(case.workload, PackageWorkload)
     unknown = ""
     if case.workload is None and case.log is not None and case.log.root is None:
         # The program may have succeeded, or logged its error elsewhere.
         unknown = f"No known error in the {counted(case.log.lines, 'line')} of the log. "
-    # If nothing ran, the summary says what could not be observed.
+    # If nothing ran, the summary already says what is missing.
     told = case.only_loaded or (case.refused and not case.runs)
     evidence = [
         *(_bad_ends(case) if not healthy else ()),
@@ -692,7 +691,7 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
 
 
 def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
-    """The evidence for the verdict, then the examined call and rank, then the trials, each once."""
+    """List the evidence for the verdict, the examined call and rank, and the trials, each once."""
     found = list({e.fact: e for e in (*best.evidence, *_around(case))}.values())
     for trial in trials_of(best, case):
         found.append(Evidence(step="intervention", fact=trial_in_words(trial), command=trial.command))
@@ -702,7 +701,7 @@ def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
 
 
 def _around(case: DiagnosisState) -> Iterator[Evidence]:
-    """Return the examined call, the source of its operators, and the failed process of a launcher."""
+    """Return the examined call, the source of its operators, and a launcher's failed process."""
     yield from checked_call(case)
     yield from operators_from(case)
     if case.failed_rank:
@@ -711,7 +710,7 @@ def _around(case: DiagnosisState) -> Iterator[Evidence]:
 
 
 def checked_call(case: DiagnosisState) -> list[Evidence]:
-    """The number of the call in its process, if the check named it and it is the suspect call."""
+    """The number of the suspect call in its process, if it is the call that a check named."""
     call = case.captured.refused
     calls = [each for each in case.calls if call is not None and each.pid == call.pid]
     if call is None or call is not case.suspect_call or len(calls) == 1:

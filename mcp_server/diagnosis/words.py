@@ -1,4 +1,4 @@
-"""What a verdict says around its evidence: headline, call, eager mode, lines of the launch and of the fix."""
+"""What a verdict says besides its evidence: headline, call, eager mode, lines of the launch and the fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
 
-# The usual name of a failure. Outputs and inputs tell more: `headline_of`.
+# The usual name of a failure. `headline_of` adds facts of outputs and inputs.
 HEADLINES: dict[Category, str] = {
     "device_mismatch": "wrong device",
     "input_mismatch": "inputs do not fit the package",
@@ -38,13 +38,13 @@ HEADLINES: dict[Category, str] = {
     "script_error": "error in the script",
     "cost": "too slow or too large",
 }
-# The step that failed says more than the category.
+# Headlines for which the failed step says more than the category.
 AT_STAGE: dict[tuple[Category, str], str] = {
     ("compile_failure", "export"): "export failed",
     ("toolchain", "load"): "loading failed",
 }
 
-POSSIBLE = HEADLINES | {  # as one of several possible causes
+POSSIBLE = HEADLINES | {  # each as one of several possible causes
     "input_mismatch": "inputs that do not fit the package",
     "index_out_of_bounds": "a wrong index value",
     "illegal_memory_access": "a wrong index or size inside a kernel",
@@ -76,7 +76,7 @@ ASPECTS: dict[Aspect, str] = {
 
 
 def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, known: bool) -> str:
-    """The failure in a few words, such as `NaN in output 0`; without a `known` cause only what was seen."""
+    """The failure in a few words, such as `NaN in output 0`. Without a `known` cause, what was seen."""
     if not known:
         return _non_finite(case) or "cause not known"
     if category == "script_error" and case.taken is not None:
@@ -122,7 +122,7 @@ OF_MODEL: frozenset[Category] = frozenset({"index_out_of_bounds", "nan_or_inf", 
 
 
 def eager_of(category: Category, case: DiagnosisState) -> Eager:
-    """Whether the model also fails in eager mode, as far as its exported program was run."""
+    """Whether the model also fails in eager mode, if its exported program ran."""
     plain = case.failure_of("plain")
     if case.interpreted is None or category not in OF_MODEL:
         return "not_known"
@@ -132,7 +132,7 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
     if plain in ("exception", "signal"):
         refused = bool(case.eager_events(events.NodeRaised))
         return "same" if refused else "differs" if ends is not None else "not_known"
-    if drawing_launches(case):  # each run draws other numbers
+    if drawing_launches(case):  # each run draws other random numbers
         return "not_known"
     if case.program_varies:
         return "varies"
@@ -141,7 +141,7 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
     return "not_known"
 
 
-# Why a change that only confirms must not be shipped, by how the worker makes it.
+# Why a change that only confirms must not be shipped, by the worker's name for the change.
 NOT_SHIPPED = {
     "elements": "A test, not the fix: its values are made up.",
     "resize": "A test, not the fix: it drops or repeats rows.",
@@ -204,7 +204,7 @@ def callers_names(line: str, arguments: int) -> dict[str, str]:
     return {leaf: each.id for leaf, each in given.items() if isinstance(each, ast.Name)}
 
 
-# Fields of a verdict, and of what it contains, that have sentences or code for the user's program.
+# Fields of verdicts, and of their parts, that have sentences or code for the user's program.
 SPOKEN = (
     *("summary", "evidence", "fact", "remarks", "causes", "fix", "text", "before", "after"),
     *("confirmed", "what", "not_for_shipping"),
@@ -212,7 +212,7 @@ SPOKEN = (
 
 
 def in_callers_words(verdict: Verdict, names: Mapping[str, str]) -> Verdict:
-    """Return the verdict with the caller's names of the inputs; commands and components keep `args[0]`."""
+    """Return the verdict with the caller's names for inputs. Commands and components keep `args[0]`."""
 
     def named(value: Any) -> Any:
         if isinstance(value, str):
@@ -226,7 +226,7 @@ def in_callers_words(verdict: Verdict, names: Mapping[str, str]) -> Verdict:
 
 
 def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
-    """Return the line with `method` called on the argument of its only such call. Empty if unsure."""
+    """Return the line with `method` called on its argument. Empty unless exactly one call has it."""
     given = _given(line, place, arguments)
     if given is None:
         return ""
@@ -237,7 +237,7 @@ def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
 
 
 def _given(line: str, place: int, arguments: int) -> ast.expr | None:
-    """Return that argument of the only call with so many plain positional arguments. None if unsure."""
+    """Return argument number `place` of the only matching call in a line. None if unsure."""
     try:
         calls = [each for each in ast.walk(ast.parse(line)) if isinstance(each, ast.Call)]
     except (SyntaxError, ValueError, RecursionError):

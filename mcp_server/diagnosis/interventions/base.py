@@ -1,4 +1,4 @@
-"""What an intervention is, what its trial says, and the sentences that tell users the result."""
+"""Interventions, their trials, and the sentences that report the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_server.worker.events import CallFacts, ElementChange
 from mcp_server.worker.protocol import Change, EagerLaunches, EditedProgram, Step
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
-MOST_CHANCE = 0.01  # that an intermittent failure stayed away by coincidence
+MOST_CHANCE = 0.01  # probability that an intermittent failure stayed away by coincidence
 
 
 class Kind(Enum):
@@ -32,7 +32,7 @@ class Kind(Enum):
 
 
 class Effect(Enum):
-    """What the change did to the failure. `CHANGED`: this was one cause, and another remains."""
+    """What the change did to the failure. `CHANGED`: one cause was removed, and another remains."""
 
     GONE = "gone"
     CHANGED = "changed"
@@ -42,7 +42,7 @@ class Effect(Enum):
 
 LEAVING_OUT = frozenset({"resize", "pad", "drop_rows"})
 KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align", "reshape", "reorder"})
-SHIPPED = KEEPING | {"permute", "flip", "sort", "divide", "reread"}  # changes of a call that can be its fix
+SHIPPED = KEEPING | {"permute", "flip", "sort", "divide", "reread"}  # changes of a call that may be its fix
 
 
 def update_from(file: Path) -> Step:
@@ -64,9 +64,9 @@ class Options:
     """Changes of the request other than to the inputs. The package is loaded again for the call.
 
     `cast`, `copied` and `omitted` act on the updates of constants before a captured call. `updates` are
-    updates of constants after the load. `alternatives` are other options, of which the first is taken that
-    makes the call right. `eager`: launches done in eager mode, `edit`: work that an edited
-    program does. `env` needs its own process.
+    updates of constants after the load. The first of `alternatives`, further options, that makes the call
+    right is used. `eager`: launches in eager mode. `edit`: work of an edited program. `env` needs a separate
+    process.
     """
 
     package: Path | None = None
@@ -90,15 +90,14 @@ class Options:
 class Intervention:
     """Exactly one thing to change about a failing call.
 
-    `key` identifies it; `what` describes it ("the call with ..."); `before_code` and `after_code` are what
-    a user would write. `minimal` are two ways to change only what is at fault. If the unchanged call does not
-    return, comparing the two shows which output elements the fault decides.
-    `parts` are the keys of the changes that it makes at once.
-    `smallest` marks the fewest searched elements whose change suffices, which serves the same purpose.
-    `action` is the fix in words, if the change is one of the model. `spelling` are the arguments of the
-    command that repeats it; `unavailable` says why it cannot be made. `hides` marks a change that may hide
-    the failure without removing its cause: it proves nothing. `not_for_shipping` says what would go wrong
-    if a user shipped a change that only confirms.
+    `key` identifies it; `what` describes it ("the call with ..."); `before_code` and `after_code` are what a
+    user would write. `minimal` are two ways to change only what is at fault. If the unchanged call does not
+    return, comparing their outputs shows which elements depend on the fault. `parts` are the keys of the
+    changes that it makes at once. `smallest` asks for the fewest elements whose change suffices, for the same
+    purpose. `action` is the fix in words, if the change is one of the model. `spelling` are the arguments of
+    the command that repeats it; `unavailable` says why it cannot be made. `hides` marks a change that may
+    hide the failure without removing its cause: it proves nothing. `not_for_shipping` says what would go
+    wrong if a user shipped a change that only confirms.
     """
 
     key: str
@@ -119,14 +118,14 @@ class Intervention:
 
     @property
     def is_experiment(self) -> bool:
-        """Whether it only confirms: it invents values, omits some, or edits generated code."""
+        """Whether the change can only confirm: it invents or omits values, or edits generated code."""
         weights = bool(self.options.omitted or self.options.updates) and bool(self.not_for_shipping)
         edits = weights or self.kind in (Kind.KERNEL, Kind.OPERATOR)
         return edits or any(change.change not in SHIPPED for change in self.changes)
 
     @property
     def leaves_out(self) -> bool:
-        """Whether the change omits parts of the call, which may have been at fault."""
+        """Whether the change omits parts of the call, which may have the fault."""
         return any(change.change in LEAVING_OUT for change in self.changes)
 
     @property
@@ -154,7 +153,7 @@ class Seen:
 
     @property
     def failure(self) -> Failure:
-        """Return how the call failed, judged by its end, its outputs and the expectation."""
+        """Return how the call failed, judged by its ending, its outputs and the expectation."""
         if self.differs:
             return "differs"
         if self.ended == "timeout" or self.ended == "out_of_memory":
@@ -193,7 +192,7 @@ class Seen:
 
     @property
     def non_finite(self) -> str:
-        """Describe the NaN and infinities in each output, even if they are no failure. Empty if none."""
+        """Describe NaN and infinities in each output, even if they are no failure. Empty without any."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
             counts = ((output.nan, "NaN value"), (output.inf, "infinite value"))
@@ -234,10 +233,10 @@ class SideEffects:
 class Trial:
     """The result of one intervention: the call before, with it, and again without it.
 
-    `effect` is about the failure of `before`, or of `again` if `before` passed. `chance` is the probability
-    that an intermittent failure stayed away by chance. 0 if it came each time. `calls` and `failed` count
-    the unchanged calls. `side_effects` is true if elements changed that were not at fault; the fix is then
-    not offered. `reason` explains an inconclusive effect, and a flaky failure.
+    `effect` refers to the failure of `before`, or of `again` if `before` passed. `chance` is the probability
+    that an intermittent failure stayed away by chance. 0 if it came each time. `calls` and `failed` count the
+    unchanged calls. `side_effects` is true if elements changed that were not at fault; the fix is then not
+    offered. `reason` explains an inconclusive effect, and a flaky failure.
     """
 
     intervention: Intervention
@@ -254,7 +253,7 @@ class Trial:
 
     @property
     def proves(self) -> bool:
-        """Whether the failure came, disappeared with the change, and returned without it."""
+        """Whether the failure occurred, disappeared with the change, and returned without it."""
         return self.effect in (Effect.GONE, Effect.CHANGED) and self.chance < MOST_CHANCE
 
     def record(self) -> InterventionRun:
@@ -267,7 +266,7 @@ class Trial:
 
 
 def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) -> Trial:
-    """Return the trial of a change that was tried and judged elsewhere, not by calls of a trial."""
+    """Return the trial of a change that was tried and judged by other means than calls."""
     after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
     return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
 
@@ -295,7 +294,7 @@ def trial_in_words(trial: Trial) -> str:
 
 
 def fix_in_words(trial: Trial) -> str:
-    """Describe the call with a change that removed the failure."""
+    """Describe the call after a change that removed the failure."""
     change = change_in_words(trial.intervention.what)
     return f"the call {change}: {trial.reason}" if _is_flaky(trial) else f"the call returned {change}"
 

@@ -117,7 +117,7 @@ def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
 
 
 def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
-    """Pass the inputs in another order. `order[i]` is the present place of the new input i."""
+    """Pass the inputs in another order. `order[i]` is the current place of the new input i."""
     swapped = [name for place, name in enumerate(names) if order[place] != place]
     change = Change("permute", order=order)
     return Intervention(
@@ -132,18 +132,18 @@ def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
 
 
 def as_before(leaf: Leaf, what: str, of: tuple[Path, int]) -> Intervention:
-    """Give an input the values of an input of another call: that call's file, and its place in it."""
+    """Give an input the values of another call's input: that call's file, and the place in it."""
     change = Change("take", leaf.input, size=of[1], file=str(of[0]))
     return _one(leaf, change, f"{leaf.name} as it was before {what}")
 
 
 def changed(leaf: Leaf, change: Change) -> Intervention:
-    """Return any change of one input, as a caller wrote it."""
+    """Return one change of an input, as a caller wrote it."""
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
 def compiled_values(names: Sequence[str]) -> Intervention:
-    """The captured call with the compiled values of these constants: the updates before it omit them."""
+    """Keep the compiled values of these constants: the updates before the captured call omit them."""
     of = names[0] if len(names) == 1 else f"{len(names)} constants"
     return Intervention(
         key=f"constant:compiled:{','.join(sorted(names))}",
@@ -156,7 +156,7 @@ def compiled_values(names: Sequence[str]) -> Intervention:
 
 
 def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """Return the updates with copies of these constants, which later changes do not reach."""
+    """Update with copies of these constants, which later writes do not reach."""
     return Intervention(
         key=f"constant:own-memory:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
@@ -229,7 +229,7 @@ def _number_code(value: Number) -> str:
     return f"float('{value}')" if isinstance(value, str) else str(value)
 
 
-# The words of a selection with the fields of `Change`, and of its conditions with the fields of `Where`.
+# Words of a selection and their fields of `Change`; words of its conditions and their fields of `Where`.
 _PLACES = {"at": "index", "flat": "flat", "rows": "rows", "dim": "dim"}
 _SYMBOLS = {"<": "below", ">": "above", "==": "equals"}
 _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
@@ -237,7 +237,7 @@ _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
 
 @dataclass(frozen=True)
 class _Verb:
-    """A change of a whole input: its name in the worker, its written fields, and its Python code."""
+    """A change of a whole input: its name in the worker, its fields as text, and its Python code."""
 
     change: str
     fields: tuple[str, ...] = ()
@@ -312,7 +312,7 @@ def _written(value: object, between: str = ",") -> str:
 def read_change(text: str, resolve: Callable[[str], int]) -> Change:
     """Parse `text` to a change; `resolve` gives the place of a leaf.
 
-    Raise `ProblemError`, which lists the valid forms, for text that is not a change.
+    For other text, raise a `ProblemError` that lists the valid forms.
     """
     leaf, colon, rest = text.rpartition(": ")
     words = (rest if colon else text).split()

@@ -1,4 +1,4 @@
-"""Interventions on a launch: changing its kernel in a copy of the package, or running it in eager mode."""
+"""Interventions on a launch: change its kernel in a copy of the package, or run it in eager mode."""
 
 from __future__ import annotations
 
@@ -40,10 +40,7 @@ from mcp_server.worker.protocol import EagerLaunches
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to run a launch: the change of its kernel, the description, and the model code.
-
-    `action` tells the user what to do.
-    """
+    """A way to run a launch: the change of its kernel, a description, and the model code."""
 
     change: Callable[[Kernel], str]
     what: str
@@ -54,7 +51,7 @@ class _Way:
 
 
 def _guard(family: str) -> _Way:
-    """Keep the operands of operations in their domain; `family` as in the table of domains."""
+    """Keep operands of operations in their domain; `family` is a row of the table of domains."""
     before, after, action = guarded_code(family)
     what = f"each {family} of {{kernel}} kept in its domain"
     change = partial(with_domain_guarded, family=family)
@@ -87,7 +84,7 @@ REPAIRS = {
 
 
 async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, new: str) -> Intervention:
-    """Return the intervention of one replacement in the text of a kernel, with its package built.
+    """Build the package with one replacement in a kernel's text, and return the intervention.
 
     Raise `ProblemError` for an unknown kernel, a text that does not occur exactly once, a replacement with
     side effects, or one that does not compile.
@@ -101,7 +98,7 @@ ANEW = "{} compiled again from its source in the package"
 
 
 def anew(kernel: str) -> Intervention:
-    """Return the call with the kernel compiled again, as `compile_anew` does."""
+    """Return the call with the kernel compiled again, as in `compile_anew`."""
     return Intervention(f"kernel:{kernel}:anew", Kind.KERNEL, f"the call with {ANEW.format(kernel)}")
 
 
@@ -111,12 +108,12 @@ async def with_text(context: Context, call: TriedCall, name: str, text: str) -> 
 
 
 async def compile_anew(context: Context, call: TriedCall, name: str) -> Intervention:
-    """As `anew`, with the package built. Raise `ProblemError` if the kernel cannot be compiled."""
+    """Like `anew`, with the package built. Raise `ProblemError` if the kernel cannot be compiled."""
     return await _changed(context, call, name, lambda kernel: kernel.source, "anew", ANEW.format(name))
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:
-    """Return the intervention of running one launch in another way, with its package built.
+    """Build the package that runs a launch in another way, and return the intervention.
 
     All launches of its kernel are changed. If the change is impossible, `unavailable` says why. Raise
     `ProblemError` for an unknown launch or way.
@@ -163,8 +160,8 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
 async def guard_operation(context: Context, call: TriedCall, found: Operation) -> Intervention:
     """Guard the operation of a launch that left its domain, and all others of its kind in the kernel.
 
-    `what` says what ran; the line to ship may add an epsilon instead. Raises `ProblemError` as
-    `replace_launch` does.
+    `what` describes the change that ran; the line to ship may add an epsilon instead. Raises `ProblemError`
+    as `replace_launch` does.
     """
     made = await replace_launch(context, call, found.launch_index, f"guard-{found.family}")
     return replace(
@@ -177,10 +174,10 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     )
 
 
-# As explained by an origin.
+# In the explanation of an origin.
 EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is (?:inf|\S+, too large for (?P<dtype>\w+))")
-# The largest argument that is left after the shift. exp(88.7) is the largest of float32, exp(11.1) that of
-# float16, in which sums must fit as well.
+# The largest argument after the shift. exp(88.7) is the largest of float32, exp(11.1) that of float16, in
+# which sums must also fit.
 LARGEST, OF_HALF = 80, 4
 
 
@@ -230,7 +227,7 @@ async def _changed(
 ) -> Intervention:
     """Return the call with that kernel changed in a copy of the package, and the arguments of `try-fix`.
 
-    There are no arguments unless exactly one line changed and its old text occurs once in the kernel.
+    The arguments are empty unless exactly one line changed and its old text occurs once in the kernel.
     """
     package = await _package(call)
     kernel = kernel_named(package, name)
@@ -256,14 +253,14 @@ async def _package(call: TriedCall) -> Package:
     return (await anyio.to_thread.run_sync(view_package, Path(str(path)), model)).package
 
 
-# "Eager in place of launch N", for every launch that was wrong on correct inputs. The call is made on the
-# package with probes. If several launches are wrong, the others run in eager mode in all three calls,
-# because a call that fails for two reasons still fails without one of them.
-MOST_TRIED = 3  # wrong launches
+# Runs launch N in eager mode, for every launch that was wrong on correct inputs. The package has probes. If
+# several launches are wrong, the others run in eager mode in all three calls, because a call that fails for
+# two reasons still fails without one of them.
+MOST_TRIED = 3  # wrong launches that are tried
 
 
 def in_eager(launch: int, kernel: str, others: Sequence[int] = (), plan: Path | None = None) -> Intervention:
-    """Run the launch in eager mode on its own inputs. All three calls run the `others` in eager mode, too."""
+    """Run the launch in eager mode on its own inputs. The `others` run in eager mode in all three calls."""
     also = f" (launches {', '.join(map(str, others))} run in eager mode in all calls)" if others else ""
     asked = EagerLaunches(plan=str(plan), launches=sorted((launch, *others))) if plan is not None else None
     return Intervention(
@@ -279,7 +276,7 @@ def eager_key(launch: int) -> str:
 
 
 def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> TriedCall:
-    """Return the call of the package with probes, with these launches in eager mode."""
+    """Return the call of the package with probes, and these launches in eager mode."""
     package = json.loads(plan.read_text())["package"]
     asked = EagerLaunches(plan=str(plan), launches=list(launches))
     return replace(call, request={**call.request, "package": package, "eager": asked})
@@ -290,7 +287,7 @@ async def try_in_eager(
 ) -> dict[str, Trial]:
     """Return trials of the wrong launches, by key, without those that may only have had wrong inputs.
 
-    If a launch alone does not make the call fail, trials of the others leave it unchanged. `exported` is the
+    A launch that does not make the call fail by itself stays compiled in later trials. `exported` is the
     program for the command that repeats a trial.
     """
     assert found.plan is not None, "only launches of a call that came back are wrong"
@@ -314,10 +311,7 @@ async def try_in_eager(
 async def launch_in_eager(
     context: Context, call: TriedCall, workload: PackageWorkload, exported: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """Return the call, which should return eager mode's values, and its change: one launch in eager mode.
-
-    Raise `ProblemError` for an unknown launch, and for one whose values the program does not compute.
-    """
+    """Return a call that should give eager mode's values, and its change: one launch in eager mode."""
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     known = model.launch(launch)
     if known is None:

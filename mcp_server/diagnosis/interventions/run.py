@@ -1,8 +1,8 @@
 """Tries interventions on a failing call, and judges whether each removed the failure.
 
 The call is made unchanged, with the change, and unchanged again. If the failure is intermittent, calls are
-repeated until the result is clear. A plan of calls runs in one process. If a call ends the process, the
-plan goes on in another.
+repeated until the result is clear. A plan of calls runs in one process. If a call ends it, another process
+continues the plan.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from mcp_server.worker import events
 from mcp_server.worker.events import CallFacts
 from mcp_server.worker.protocol import Change
 
-START_S = 120.0  # for the interpreter, the import of torch and the load, on top of the calls' own limits
-MOST_LIMITS = 4  # number of calls in one process that may each take their whole limit
+START_S = 120.0  # to start the interpreter, import torch and load, besides the limits of calls
+MOST_LIMITS = 4  # time limits of calls that one process may use up
 _NUMBER = re.compile(r"-?\d+")
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
 
@@ -68,7 +68,7 @@ AS_IT_IS = Intervention("", Kind.CALL, "the call as it is")
 
 @dataclass(frozen=True)
 class Planned:
-    """One call of a plan, with the changes of the intervention or with its `minimal` changes instead."""
+    """One call of a plan, with all changes of the intervention or with its `minimal` changes."""
 
     label: str
     intervention: Intervention = AS_IT_IS
@@ -139,18 +139,18 @@ async def carry_out(
             why = failed.text[:500] if failed else f"the worker ended in {done.phase}"
             raise ProblemError(f"the call could not be made: {why}", value=done.finished.ending)
         if not done.finished.reused:
-            context.cost.runs += len(ended) - 1  # the process itself is already counted
+            context.cost.runs += len(ended) - 1  # the process is already counted
         seen.update(ended)
         rest = rest[len(ended) :]
         came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
         if rest and rest[0].intervention is not AS_IT_IS and came_back:
-            # The reference outputs were lost with their process, so begin with the unchanged call.
+            # The reference outputs were lost with the process, so begin with the unchanged call.
             rest = [Planned(f"reference-{len(seen)}"), *rest]
     return seen
 
 
 def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
-    """Return the calls that were made, in order. The last call may have ended the process."""
+    """Return the calls made, in order. The last one may have ended the process."""
     seen: dict[str, Seen] = {}
     for facts in done.all(CallFacts):
         seen[facts.label] = _of_facts(facts, infinities=call.symptom.infinities)
@@ -182,7 +182,7 @@ def _ended_process(done: WorkerRun) -> Seen:
     finished = done.finished
     root = read_output(finished.output).root
     text = root.text if root else finished.note
-    # Threads that throw at once may end the process before the message of any of them is printed.
+    # Threads that throw at once may end the process before any of their messages is printed.
     family = root.family.id if root and "ending" not in root.family.tags else ""
     # The worker itself ends a process whose call takes too long (`call_limit_s`).
     printed = finished.stderr.read_text(errors="replace") if finished.stderr.exists() else ""
@@ -202,7 +202,7 @@ def _essence(text: str) -> str:
 
 
 NOT_MADE = Seen("not_made")
-MOST_PLACES = 8  # changed elements not at fault that are named
+MOST_PLACES = 8  # changed elements not at fault, to be named
 
 
 @dataclass(frozen=True)
@@ -220,12 +220,12 @@ class Three:
 
     @property
     def steady(self) -> bool:
-        """Whether both unchanged calls ended in the same way; threads may race to name their own element."""
+        """Whether both unchanged calls ended alike, though racing threads may name other elements."""
         return not self.fails or of_one_kind(self.before, self.again)
 
 
 async def try_intervention(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
-    """Try one intervention with `try_interventions`."""
+    """Like `try_interventions`, for one intervention."""
     return (await try_interventions(context, call, [intervention]))[0]
 
 
@@ -234,9 +234,9 @@ async def try_interventions(
 ) -> list[Trial]:
     """Try each intervention between two unchanged calls, in one process if no call ends it.
 
-    If the failure does not come both times, repeat the calls with a fresh load each, then in a process
-    each. If it is still intermittent, repeat until the probability of a coincidence is below 1 %.
-    Raises `ProblemError` if no call can be made, and for an expectation that does not fit this call.
+    If not both unchanged calls fail, repeat the calls, each with a fresh load, then each in a separate
+    process. If it is still intermittent, repeat until the probability of a coincidence is below 1 %. Raises
+    `ProblemError` if no call can be made, and for an expectation that does not fit this call.
     """
     shared = [each for each in interventions if not (each.unavailable or each.options.env)]
     seen = await _in_one_process(context, call, shared) if shared else {}
@@ -256,7 +256,7 @@ async def try_interventions(
 
 
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
-    """Return the trial of one intervention, from the calls `three` or, if needed, new ones."""
+    """Return the trial of one intervention from the calls in `three` or, if needed, from new ones."""
     came = False
     for fresh in (False,) if three is None else (True, False):
         if three is not None:
@@ -283,7 +283,7 @@ async def _tried(context: Context, call: TriedCall, intervention: Intervention, 
 async def _in_one_process(
     context: Context, call: TriedCall, interventions: Sequence[Intervention]
 ) -> Mapping[str, Three]:
-    """Make the three calls of each intervention in one process. Return them by its key."""
+    """Make the three calls of each intervention in one process. Return them by key."""
     plan = [Planned("before")]
     for place, each in enumerate(interventions):
         plan += [Planned(f"{place}-minimal-{n}", each, made) for n, made in enumerate(each.minimal)]
@@ -292,7 +292,7 @@ async def _in_one_process(
     found: dict[str, Three] = {}
     before = seen["before"]
     if not any(change.change in ("reshape", "reorder") for each in interventions for change in each.changes):
-        _check_expectation(before)  # a call with another rank returns another layout, too
+        _check_expectation(before)  # another rank of the inputs gives outputs another layout
     for place, each in enumerate(interventions):
         after, again = (seen.get(f"{name}-{place}", NOT_MADE) for name in ("with", "again"))
         _check_expectation(after, before)
@@ -302,7 +302,7 @@ async def _in_one_process(
 
 
 async def _in_own_processes(context: Context, call: TriedCall, intervention: Intervention) -> Three:
-    """Make the three calls, each in its own process."""
+    """Make the three calls, each in a separate process."""
     kept = context.fresh("reference") / "outputs.pt"
     seen = await carry_out(context, call, [Planned("before", save=kept)])
     plan = [Planned(f"minimal-{n}", intervention, made) for n, made in enumerate(intervention.minimal)]
@@ -315,7 +315,7 @@ async def _in_own_processes(context: Context, call: TriedCall, intervention: Int
 
 
 def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
-    """Raise ProblemError for an expectation of a different layout, unless the inputs got other shapes."""
+    """Raise ProblemError for an expectation with another layout, unless the shapes of inputs changed."""
     facts = seen.facts
     if facts is None or facts.expected is None or not facts.expected.layout:
         return
@@ -348,7 +348,7 @@ def alike(first: Seen, second: Seen) -> bool:
 
 
 def of_one_kind(first: Seen, second: Seen) -> bool:
-    """Whether two calls failed alike, apart from the numbers in the text: the element that was met first."""
+    """Whether two calls failed alike, apart from numbers in the text: other elements may be met first."""
     if alike(first, second):
         return True
     texts = [_NUMBER.sub("", each.essence) for each in (first, second)]
@@ -358,7 +358,7 @@ def of_one_kind(first: Seen, second: Seen) -> bool:
 def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Effect, str]:
     """Return what the change did to the failure of `before`, and the reason if that is inconclusive.
 
-    If the unchanged call fails with other numbers when it is made `again`, other numbers say nothing.
+    If the call made `again` fails with other numbers, numbers are not compared.
     """
     if not fails(before):
         return Effect.NOT_APPLICABLE, "the unchanged call does not fail"
@@ -377,7 +377,7 @@ def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Eff
     compared = after.facts.compared if after.facts is not None else None
     if before.failure not in ("nonfinite", "differs") or compared is None:
         return Effect.SAME, ""
-    # Fewer elements are at fault, and no new ones: one of several causes is removed.
+    # Fewer elements are at fault, and no new ones: one of several causes was removed.
     if compared.cured and not compared.new and not compared.layout:
         cured = f"{counted(compared.cured, 'element')} {is_(compared.cured)} correct now"
         still = f"{cured}, {compared.left} {is_(compared.left)} still at fault"
@@ -388,7 +388,7 @@ def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Eff
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
     """Return output elements that were not at fault but changed.
 
-    Unknown without steady outputs to compare, or if a command judges, since it names no elements.
+    Unknown without steady outputs, or if a check command judges them, as it names no elements.
     """
     if after.facts is None or after.facts.compared is None:
         return SideEffects(known=False)
@@ -408,7 +408,7 @@ def side_effects_of(after: Seen, again: Seen) -> SideEffects:
 
 
 def chance_of(calls: int, failed: int, tries: int) -> float:
-    """Return the chance that none of `tries` changed calls fails by luck (one-sided Fisher's exact test)."""
+    """Return the probability that none of `tries` changed calls fails by chance (one-sided Fisher's test)."""
     if not failed:
         return 1.0
     return math.comb(calls, failed) / math.comb(calls + tries, failed)
@@ -426,7 +426,7 @@ async def try_flaky(context: Context, call: TriedCall, intervention: Interventio
     failing: list[Seen] = []  # unchanged calls that failed like the first of them
     well: list[Seen] = []
     changed: list[Seen] = []
-    still: list[Seen] = []  # changed calls that fail nevertheless
+    still: list[Seen] = []  # changed calls that still fail
     chance, began = 1.0, time.monotonic()
     for pairs in PAIRS:
         plan: list[Planned] = []

@@ -1,4 +1,4 @@
-"""A change of source: of a program, tried in its own process at its end, or of a package read as PyTorch."""
+"""Changes of source: of a program, tried in its process at its end, or of a package read as PyTorch."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from mcp_server.tools.decompile import WEIGHTS, Written, asked, write
 from mcp_server.worker.protocol import EditedProgram, LaunchAlone
 from mcp_server.worker.report import Attempt
 
-WRONG = ("sizes", "state")  # stages at which nothing is raised, and outputs are wrong
+WRONG = ("sizes", "state")  # stages without exceptions, where outputs are wrong
 IN_TURN = ("state", "parameter")
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
-    """Return the change with which the export (or compile) passes as in eager mode; without it, it fails."""
+    """Return the trial of a change with which the export (or compile) passes as in eager mode."""
     again = [each for each in tried.attempts if each.again]
     found = next((each for each in again if each.outcome == "passes"), None)
     if found is None:
@@ -66,7 +66,7 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
 
 
 def _of_state(found: Attempt) -> Trial:
-    """Return the trial that shows lost state: the model, with and without that state, beside its program."""
+    """Return the trial that shows lost state: the model with and without it, compared with its program."""
     change = Intervention(
         key=f"source:{found.name}",
         kind=Kind.OPERATOR,
@@ -98,7 +98,7 @@ async def edited(
 async def _edited(
     context: Context, call: TriedCall, workload: PackageWorkload, written: Written, edit: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """As `edited`, for a program that was written before."""
+    """Like `edited`, for a program that is already written."""
     text = await anyio.to_thread.run_sync(edit.read_text)
     before, after = _changed_lines(written.program.text, text)
     if before == after:
@@ -143,7 +143,7 @@ async def _edited(
 async def as_usual(
     context: Context, call: TriedCall, workload: PackageWorkload, written: Written, odd: OddLaunch
 ) -> tuple[TriedCall, Intervention]:
-    """Return the call in which an odd launch computes what the others of its kind compute; see `edited`."""
+    """Return the call in which an odd launch computes like the others of its kind; see `edited`."""
     edit = context.fresh("usual") / f"launch_{odd.launch}.py"
     await anyio.to_thread.run_sync(edit.write_text, odd.text)
     call, made = await _edited(context, call, workload, written, edit, odd.launch)
@@ -169,7 +169,7 @@ def _function(program: PytorchProgram, launch: int) -> LaunchAlone:
 
 
 def _changed_lines(old: str, new: str) -> tuple[str, str]:
-    """Return the lines that an edit removed, and the lines that it added."""
+    """Return the lines that an edit removed and added."""
     lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
     before, after = ([line[2:].strip() for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
     return "\n".join(before), "\n".join(after)

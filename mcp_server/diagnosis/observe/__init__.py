@@ -1,4 +1,4 @@
-"""What can be observed, and the time that a run for it may take."""
+"""The base of all observations, and the time limit of a run for one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mcp_server.runtime import context
 from mcp_server.runtime.context import Context
 
 SHORTEST_S = 1.0
-EAGER_SHARE = 0.4  # of the remaining budget: a model that also hangs in eager mode must leave its call time
+EAGER_SHARE = 0.4  # of the remaining budget; the call itself must have time if eager mode also hangs
 EAGER_S = 120.0
-EAGER_OF_HANG_S = 30.0  # once the program hung: eager mode may hang too, and need not be shown to
+EAGER_OF_HANG_S = 30.0  # limit after a hang of the program, as eager mode may also hang
 
 
 # The share of the open question that an observation answers. The planner prefers the largest share per
@@ -45,8 +45,8 @@ class Observation(ABC):
     """Something that can be observed. The classes of this folder are discovered automatically.
 
     `seconds` is the approximate cost. `alone`: it must not share the machine with another run. `extra`: the
-    verdict does not need it, and it runs only if the budget has room. `best` is the most that it answers
-    (`REASONS`). `decisive`: it settles the case, so it comes before cheaper ones that may not.
+    verdict does not need it, and it runs only if the budget has room. `best` is its largest gain (`REASONS`).
+    `decisive`: it settles the case, so it precedes cheaper ones that may not.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Observation(ABC):
         """Return how much of the open question it would answer (0-1). 0 if it cannot run or shows nothing."""
 
     def after_proof(self, _case: DiagnosisState) -> bool:
-        """Whether it may add something once a cause is proven."""
+        """Whether it may contribute once a cause is proven."""
         return self.extra
 
     @abstractmethod
@@ -105,7 +105,7 @@ def eager_limit(case: DiagnosisState) -> float:
 
 
 def to_be_placed(case: DiagnosisState) -> bool:
-    """Whether the inputs decide the device of a CUDA package. With one GPU there is no choice."""
+    """Whether the inputs decide on which GPU to load the package. With one GPU there is no choice."""
     workload = case.workload
     unsaid = isinstance(workload, PackageWorkload) and workload.device_index < 0
     return unsaid and case.device == "cuda" and context.SECOND_GPU.exists()

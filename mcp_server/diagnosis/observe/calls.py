@@ -34,8 +34,8 @@ from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.fault_run import ONE_THREAD
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
-SHARE = 0.45  # a call that hangs must leave time to find out where it hangs
-SHARE_OF_HANG = 0.6  # once the program hung: all that remains is to see the hang again, and where
+SHARE = 0.45  # limit of a call: if it hangs, time must remain to find the place
+SHARE_OF_HANG = 0.6  # the program hung: only the hang and its place are still to be seen
 
 
 async def run_call(
@@ -80,8 +80,8 @@ class PlainRun(Observation):
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
-            return 0.0  # the launches tell more about a call that hangs, and whether it hangs on its own
-        # The cause of outputs with a wrong shape is determined first.
+            return 0.0  # a trace tells more about a call that hangs
+        # First find the cause of outputs with a wrong shape.
         waits = to_be_placed(case) or (case.symptom.expect is not None and case.inputs)
         if waits and "compare_inputs" not in case.done:
             return 0.0
@@ -93,7 +93,7 @@ class PlainRun(Observation):
             case.symptom = replace(case.symptom, seen="nan")
         try:
             seen = await run_call(case, context, "plain", extra=case.symptom.request(), record=False)
-            # Inputs that the package does not take may well give outputs with a wrong shape.
+            # With inputs that the package rejects, a wrong shape of outputs is no misfit.
             if not any(suspect.harmful and suspect.category in OF_INPUTS for suspect in case.suspects):
                 refuse_misfit(seen, case.symptom)
         except ProblemError as problem:
@@ -120,9 +120,9 @@ class CheckedRun(Observation):
         if case.call is None or case.only_loaded or "plain" not in case.runs:
             return 0.0
         if "look_at_indices" not in case.done and checked_inputs(case):
-            return 0.0  # checking the indices is cheaper, and tells more about an index assertion
+            return 0.0  # checking indices is cheaper, and tells more about a failed index assertion
         if case.runs["plain"].failure == "timeout" and not case.mismatches:
-            return 0.0  # it would hang again
+            return 0.0  # the call would hang again
         contract = {"input_mismatch", "device_mismatch", "shape_out_of_range", "custom_op"}
         asked = any(h.category in contract for h in open_suspects) or not case.mismatches
         return self.best if asked else GUESSES
@@ -140,9 +140,9 @@ class Interpret(Observation):
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.ran_out_of_memory:
-            return 0.0  # eager mode keeps every value between operators, and so needs more memory
+            return 0.0  # eager mode needs more memory, as it keeps values between operators
         if to_be_traced(case) or shown_by_trace(case):
-            return 0.0  # eager mode may hang too
+            return 0.0  # eager mode may also hang
         return self.best if case.program_path is not None and case.inputs is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
@@ -160,7 +160,7 @@ async def interpret(case: DiagnosisState, context: Context, **more: object) -> W
     """Run the exported program on that call in the worker. `more` is added to the request."""
     assert case.call is not None
     request = case.call.request
-    # The program has the constants of the export. A package with updated constants computes other values.
+    # The program has the constants of its export; updated constants give other values.
     as_exported = not (case.call.updated or request.get("library"))
     loading = {"package", "model_name", "device_index"} if as_exported else set()
     return await context.worker(
@@ -192,7 +192,7 @@ class RepeatCall(Observation):
         plain, call = case.plain_run, case.call
         if plain is None or plain.failure != "none" or call is None or case.only_loaded:
             return 0.0
-        # A package on the CPU, whose memory the C library gives, and which is quick to load and call again.
+        # On the CPU, the C library provides the memory, and loading and calling again is quick.
         on_cpu = isinstance(case.workload, PackageWorkload) and case.device == "cpu"
         if not on_cpu or plain.finished.wall_s >= LONGEST_CALL_S or call.package.stat().st_size >= MOST_BYTES:
             return 0.0

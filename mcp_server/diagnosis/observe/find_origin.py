@@ -1,4 +1,4 @@
-"""From a failed index check or a first bad value to where it was computed, and the change that removes it."""
+"""Walks from a failed index check or first bad value back to its origin, and finds changes that remove it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from mcp_server.tools.kernel_io import BadElement, LaunchValues, find_first_bad
 from mcp_server.worker.protocol import Change, Where
 
 MOST_FAULTS = 4
-MOST_LAUNCHES = 64  # whose values are kept
-MOST_OF_CALL = 512  # the same, if a bad output is walked back through the whole call
+MOST_LAUNCHES = 64  # launches whose values are kept
+MOST_OF_CALL = 512  # the same for a walk from an output through the whole call
 ARGUMENTS = 64  # of one launch
-SCANNED = 1 << 16  # elements of an index that are looked at
+SCANNED = 1 << 16  # most elements of an index that are examined
 
 
 class FindOrigin(Observation):
@@ -66,7 +66,7 @@ class FindOrigin(Observation):
             return 0.0
         if not faults(case):
             return 0.0
-        # A suspect nearer to the root cause can be tried first, because it would explain the bad value.
+        # First try suspects nearer to the root cause, which would explain the bad value.
         deeper = any(each.level >= CausalLevel.STATE and untried(each, case) for each in open_suspects)
         return GUESSES if deeper else self.best
 
@@ -79,7 +79,7 @@ class FindOrigin(Observation):
         values, reached = ProbedValues(seen), {each.launch for each in seen if each.launch is not None}
         begun = reached.intersection(each.launch for each in sought)
         if case.device == "cpu" and begun:
-            # Many layers may launch one kernel. The call ended in the last of these launches that began.
+            # Many layers may use one kernel: the call ended in the last such launch that began.
             sought = [each for each in sought if each.launch == max(begun)]
         for fault in sought[:MOST_FAULTS]:
             placed = _placed(fault, view, values)
@@ -125,7 +125,7 @@ class FindOutputOrigin(FindOrigin):
 
 
 def _last_bad(launches: Sequence[LaunchValues]) -> Fault | None:
-    """Return the last value of a call that is not finite, NaN first; None if its element is unknown.
+    """Return the last non-finite value of a call, preferring NaN. None if its element is unknown.
 
     Minus infinity may be a mask.
     """
@@ -163,12 +163,12 @@ def faults(case: DiagnosisState) -> list[Fault]:
 
 
 def _missed(case: DiagnosisState) -> list[Fault]:
-    """Return the access at a loaded index that a memory checker saw outside its tensor."""
+    """Return the access, at a loaded index, that a memory checker saw outside its tensor."""
     seen = case.located.fault if case.located is not None else None
     if seen is None or seen.launch is None or seen.missed is None:
         return []
     if seen.blame is not None and seen.blame.kind == "kernel":
-        return []  # the kernel itself is at fault, whatever its inputs
+        return []  # the kernel is at fault for any input
     missed = seen.missed
     if missed.shape is None or not missed.stride or not any(part.kind == "index" for part in seen.parts):
         return []
@@ -177,7 +177,7 @@ def _missed(case: DiagnosisState) -> list[Fault]:
 
 
 async def _kept(launches: Sequence[int], case: DiagnosisState, context: Context) -> Sequence[LaunchValues]:
-    """Make the call once and keep the values of these launches. Empty without probes."""
+    """Make the call once and keep these launches' values. Empty without probes."""
     try:
         seen = await dump_kernel_io(
             context,
@@ -228,25 +228,25 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
     made = as_given(origin, leaves) or kept_in_range(origin, leaves) or made_good(origin, leaves, seen)
     found = [made] if made is not None else []
     case.origin_changes = [*found, *as_usual(origin, leaves, seen)]
-    # An index that is NaN would be just as wrong if kept within its bound.
+    # A NaN index would still be wrong after it was kept within its bound.
     of_nan = origin.result == "index" and bool(origin.explanation)
     if not case.call_fails or of_nan:
         return
-    # Alone, a correction in the crashing kernel would only guard the crash site.
+    # A correction in the crashing kernel itself would only guard the crash site.
     elsewhere = origin.launch_index != origin.fault_launch
     if origin.correction is not None and (made is not None or elsewhere):
         case.origin_fix = await _made_if_possible(correct_expression(context, tried_call(case), origin), case)
         return
-    # With several elements, none is at fault alone: first guard the operation that left its domain.
+    # With several elements, first guard the operation that left its domain: no element is at fault alone.
     if made is None or (origin.operation is not None and origin.element_count > 1):
         edited = await _made_if_possible(_edit(origin, case, context), case)
         edits = [edited] if edited is not None else []
         changes = [*edits, *case.origin_changes]
-        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # what hides proves nothing
+        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # those that hide prove nothing
 
 
 def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[Intervention]:
-    """Make the edit of the kernel, which takes seconds."""
+    """Return the edit of the kernel; making it takes seconds."""
     call, of_value = tried_call(case), origin.result != "index"
     if origin.operation is not None:
         return guard_operation(context, call, origin.operation)
@@ -267,9 +267,9 @@ async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisStat
 
 
 MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
-MOST_USUAL = 3  # elements that are replaced by a usual value, each in a trial of its own
-LEAST_VARIED = 2  # elements of a line in which a deviation is computed
-MOST_COUNTED = 1 << 16  # elements of a tensor that are looked at
+MOST_USUAL = 3  # elements replaced by a usual value, each in a separate trial
+LEAST_VARIED = 2  # a line must be longer, so that a deviation is computed in it
+MOST_COUNTED = 1 << 16  # most elements of a tensor that are examined
 _BOOLEAN = {"True": True, "False": False}
 
 TensorOf = Callable[[int], Tensor | None]
@@ -314,7 +314,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     if condition is None:
         masked = [e for e in elements if e.value in _BOOLEAN]
         blamed = [e for e in masked if e.label == masked[0].label]
-        if len({e.value for e in blamed}) > 1:  # a mask that is open somewhere masks no whole row
+        if len({e.value for e in blamed}) > 1:  # an element that is open belongs to no masked row
             return None
     else:
         blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
@@ -324,7 +324,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     leaf, tensor = leaves[place], tensor_of(place)
     if condition is None:
         return _unmasked(leaf, blamed, tensor)
-    # Use one limit for the tensor if it changes only these elements, else change each element separately.
+    # Clamp the tensor if that changes only these elements, else set each element separately.
     good, alike = condition.good, -1
     if tensor is not None and tensor.count <= MOST_COUNTED:
         alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
@@ -339,7 +339,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
         if above:
             change = Change("elements", leaf.input, high=good, where=Where(above=good))
         part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} replaced by {good}"
-        if isinstance(good, float) and good:  # the next number of the type says little
+        if isinstance(good, float) and good:  # for a float, the exact neighbour does not matter
             side, bad = ("below", condition.low) if above else ("above", condition.high)
             nearest = f"the nearest number {side} {bad:g}"
             part = f"the elements of {leaf.name} that are not {side} {bad:g} replaced by {nearest}"
@@ -356,8 +356,8 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
     """Set each offending element to the median of its input, starting with the one furthest from it.
 
-    Then set whole lines, then all together. The nearest good value could make another part of the model fail,
-    as 1e-38 does in a reciprocal. If a deviation is 0, several lines may be constant.
+    Then vary whole lines, then set all elements together. The nearest good value could make another part of
+    the model fail, as 1e-38 does in a reciprocal. If a deviation is 0, several lines may be constant.
     """
     found: dict[str, tuple[float, Intervention]] = {}
     every: dict[int, list[Intervention]] = {}
@@ -385,12 +385,12 @@ def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> lis
             found[varied.key] = -1.0, varied
     ordered = [made for _, made in sorted(found.values(), key=lambda pair: -pair[0])]
     joint = [_joined(leaves[n], tuple(made), "set to other values") for n, made in every.items() if made[1:]]
-    apart = any(each.kind == "selector" for each in origin.elements)  # a failed check each
+    apart = any(each.kind == "selector" for each in origin.elements)  # each selector may fail a check
     return joint if joint and apart else [*ordered, *joint]
 
 
 def _varied(leaf: Leaf, at: tuple[int, ...], tensor: Tensor, usual: float) -> Intervention | None:
-    """Set one element of each line of an input that does not vary. None if the line of `at` varies."""
+    """Set one element of each constant line of an input. None if the line through `at` varies."""
 
     def constant(index: tuple[int, ...], axis: int) -> bool:
         return len({tensor.value(each) for each in _line(tensor, index, axis)}) == 1
@@ -411,7 +411,7 @@ def _number(text: str) -> float | None:
 
 
 def _is_bad(text: str, condition: Condition) -> bool:
-    """Whether a displayed value is one for which the expression goes wrong."""
+    """Whether a displayed value makes the expression go wrong."""
     value = int(text) if text.lstrip("-").isdigit() else _number(text)
     return value is not None and not (
         (condition.low is not None and value < condition.low)
@@ -420,14 +420,14 @@ def _is_bad(text: str, condition: Condition) -> bool:
 
 
 def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor | None) -> Intervention | None:
-    """Flip one element of each row of a mask that masks everything."""
+    """Flip one element of each mask row that masks everything."""
     bad = _BOOLEAN[elements[0].value]
     first = tuple(elements[0].index)
     if not first:
         return None
     axis, rows, known = len(first) - 1, [first], {tuple(each.index) for each in elements}
     if tensor is not None:
-        # The dimension along which the offending elements lie: all elements of the line are bad.
+        # Find the dimension along which all elements are offending.
         closeness = {}
         for each in range(len(first)):
             line = list(_line(tensor, first, each))
@@ -441,7 +441,7 @@ def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor |
         ]
     if not 0 < len(rows) <= MOST_CHANGED:
         return None
-    # The worker takes numbers; the code for a person is a bool.
+    # The worker needs numbers; the code that users read has bools.
     parts = tuple(
         replace(
             replace_element(leaf, row, int(not bad)),
@@ -454,17 +454,17 @@ def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor |
     if axis != len(first) - 1 or tensor is None:
         return joined
     closed = f"{leaf.name}.all(-1)" if bad else f"~{leaf.name}.any(-1)"
-    return replace(joined, after_code=f"{leaf.name}[{closed}, 0] = {not bad}")  # for every such mask
+    return replace(joined, after_code=f"{leaf.name}[{closed}, 0] = {not bad}")  # opens every fully masked row
 
 
 def _line(tensor: Tensor, through: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:
-    """Return the indices along `axis`."""
+    """Yield the indices along `axis`."""
     for place in range(tensor.shape[axis]):
         yield (*through[:axis], place, *through[axis + 1 :])
 
 
 def _joined(leaf: Leaf, parts: tuple[Intervention, ...], what: str) -> Intervention:
-    """Change several elements of an input at once."""
+    """Combine changes of several elements of an input."""
     if len(parts) == 1:
         return replace(parts[0], smallest=True)
     key = "+".join(part.key for part in parts)

@@ -1,4 +1,4 @@
-"""Runs a host again with memory filled that it does not own."""
+"""Runs a host again with the memory filled that it freed or never wrote."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from mcp_server.runtime.context import Context
 
 PERTURB, ZERO = 0x5A, 0xFF
 TUNABLES = "glibc.malloc.perturb={}:glibc.malloc.tcache_count=0"
-# The bytes that glibc writes into memory that was freed, and into new memory (malloc.c, free_perturb).
+# The bytes with which glibc fills freed memory and new memory (malloc.c, free_perturb).
 FILLS: Mapping[Literal["freed", "unwritten"], int] = {"freed": PERTURB, "unwritten": 0xFF - PERTURB}
 SHORTEST_HOST_S, LONGEST_HOST_S = 15.0, 60.0
-SHORTEST_FILL = 16  # equal bytes that are no chance
+SHORTEST_FILL = 16  # so many equal bytes are no coincidence
 
 
 class FillHostMemory(Observation):
@@ -89,7 +89,7 @@ async def _host_again(
 
 
 def _filled(recordings: Sequence[Recording]) -> FilledInput | None:
-    """The first input with a filler, of a call that failed if there is one; the least offset of all calls."""
+    """Return the first filled input, preferably of a failed call, with its least offset over all calls."""
     ordered = [each.call for recording in recordings for each in candidates(recording)]
     calls = [*ordered, *(call for recording in recordings for call in recording.calls)]
     found = [each for call in calls for each in _fills_of(call)]

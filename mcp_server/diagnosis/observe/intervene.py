@@ -35,10 +35,10 @@ from mcp_server.worker import events
 from mcp_server.worker.events import CallFacts
 
 MAX_ROUNDS = 4
-MAX_TOGETHER = 6  # interventions of one round, which share a loaded package
+MAX_TOGETHER = 6  # in one round, with a shared load of the package
 MAX_COMBINED = 6  # suspects that are removed at the same time
 SHARE = 0.4  # of the remaining budget, for one round
-OF_PROGRAM = ("actual",)  # in a request: the reference outputs of a replay
+OF_PROGRAM = ("actual",)  # of a request: reference outputs of a replay
 
 
 class TryInterventions(Observation):
@@ -51,26 +51,26 @@ class TryInterventions(Observation):
         self._next_round(0)
 
     def _next_round(self, number: int) -> None:
-        self.rounds, self.name = number, f"intervene_{number}"  # each round is an observation of its own
+        self.rounds, self.name = number, f"intervene_{number}"  # each round is a separate observation
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         plain = case.plain_run
         if self.rounds >= MAX_ROUNDS or plain is None or case.call is None:
             return 0.0
-        # The call can be repeated, and fails or got inputs that it was not compiled for.
+        # Try only a call that fails, or whose inputs differ from those of the compile.
         if plain.failure == "none" and not _by_program(case) and not case.mismatches:
             return 0.0
         return self.best if _wanted(case, open_suspects) else 0.0
 
     def after_proof(self, case: DiagnosisState) -> bool:
-        """Whether a failure remains that changes may remove together, none of which did alone."""
+        """Whether a failure remains that only a combination of changes may remove."""
         return bool(combined(case.suspects, case))
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         self._next_round(self.rounds + 1)
         wanted = _wanted(case, case.suspects)
         if _by_program(case):
-            # Judge the call with the change, and again without it, by whether the call changes its input.
+            # Judge the call with the change, and again without it, by whether it changes its input.
             (tried, *_), number = wanted, self.rounds
             extra = {"changes": tried.changes, **tried.options.request()}
             after = await run_call(case, context, f"with-{number}", extra=extra, record=False)
@@ -83,10 +83,10 @@ class TryInterventions(Observation):
 
 
 def tried_call(case: DiagnosisState) -> TriedCall:
-    """Return the failing call as the trials take it, with the program's reference outputs if it has any."""
+    """Return the failing call in the form for trials, with the program's reference outputs if it has any."""
     assert case.call is not None
     symptom, actual = case.symptom, case.call.request.get("actual")
-    # `try-fix` takes no check, and no call whose parts are not all in files.
+    # `try-fix` has no check, and needs all parts of a call in files.
     taken = not (symptom.check or case.call.updated)
     arguments = call_arguments(case) if taken else {}
     words = package_words(arguments) if arguments else ()
@@ -106,13 +106,13 @@ def tried_call(case: DiagnosisState) -> TriedCall:
 
 
 def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervention]:
-    """Return untried interventions of the leading suspects, then those that remove several suspects."""
+    """Return untried interventions of the leading suspects; if there are none, combinations of changes."""
     found: dict[str, Intervention] = {}
     ends_well = case.runs["plain"].failure == "none" and not _by_program(case)
     for suspect in ranked(suspects, case):
         if is_cause(suspect, case) and not suspect.leaves_out:
             break
-        # A call that returns is tried if it should give the same, or if the program says what it should give.
+        # Try a call that returns if it should give the same values, or if the program judges its values.
         told = case.equals_eager is False
         left = (each for each in untried(suspect, case) if each.keeps_values or (told and each.leaves_out))
         found |= {each.key: each for each in (left if ends_well else untried(suspect, case))}
@@ -124,8 +124,8 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
 def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Intervention]:
     """Combine all input changes that alone left the failure unchanged: two causes can hide each other.
 
-    If the combination removes the failure, each change is left out in turn, starting from the fewest that
-    suffice. Empty if one change alone removed the failure. No combination is tried twice.
+    If the combination removes the failure, reduce it: leave out each change in turn. Empty if one change
+    alone removed the failure. No combination is tried twice.
     """
     alone = [each for suspect in suspects for each in suspect.interventions if each.key in case.trials]
     effects = {each.key: case.trials[each.key].effect for each in alone}
@@ -160,10 +160,10 @@ def _by_program(case: DiagnosisState) -> bool:
 
 
 def judged(trial: Trial) -> Trial:
-    """Judge the trial of a call that does not fail by its return values; open if no expectation fits."""
+    """Judge the trial of a call that returns by its values. Undecided if no expectation fits."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
-    if fails_by_values and cut is not None and cut.part:  # a combination that contains faults
+    if fails_by_values and cut is not None and cut.part:  # the part has faults
         same = "a call with fewer elements returns the same values for them, including the wrong ones"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
@@ -183,9 +183,9 @@ def judged(trial: Trial) -> Trial:
 
 
 async def against_program(trial: Trial, case: DiagnosisState, context: Context) -> Trial:
-    """Judge a call of another size, for which nothing is expected, by what the exported program gives for it.
+    """Judge a call of another size, which has no expected outputs, by the exported program's outputs.
 
-    The trial stays as it is if the unchanged call, too, gives what the program gives.
+    Return the trial unchanged if the unchanged call also agrees with the program.
     """
     tried = trial.intervention
     if case.program_path is None or trial.before.failure not in ("none", "differs") or not tried.leaves_out:
@@ -207,7 +207,7 @@ async def against_program(trial: Trial, case: DiagnosisState, context: Context) 
 
 
 def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
-    """Return the trial of an aligned input, from three runs: does the call then change it, as the model?"""
+    """Return the trial of an aligned input from three runs: does the call now change it, like the model?"""
     trial = partial(Trial, intervention, before=seen_of(before), after=seen_of(after), again=seen_of(again))
     if after.failure not in ("none", "differs") or again.failure not in ("none", "differs"):
         return trial(effect=Effect.NOT_APPLICABLE, reason=f"then the call fails ({after.failure})")
@@ -219,7 +219,7 @@ def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen
 
 
 def seen_of(run: RunSeen) -> Seen:
-    """Return a run of the call in the form of a trial's call."""
+    """Return a run of the call as a call of a trial."""
     if run.failure in ("none", "differs", "nonfinite"):
         return Seen("ok", CallFacts(run.label, "", "ok"))
     return Seen("raised", text=run.root.text if run.root else run.failure, family=run.family or "")
@@ -236,7 +236,7 @@ class WatchOperators(Observation):
         if case.call is None or "plain" not in case.runs:
             return 0.0
         if case.runs["plain"].failure == "timeout" and "trace_launches" not in case.done:
-            return 0.0  # it would hang again, and the trace tells where
+            return 0.0  # the call would hang again, and a trace shows where
         return self.best if own_operators(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
@@ -246,7 +246,7 @@ class WatchOperators(Observation):
         case.operators = watched.worker
         if watched.worker is None or not (told := watched.worker.all(events.Operator)):
             return
-        # With the promises kept, see whether the failure disappears, or whether other values are returned.
+        # See if the failure disappears, or the values change, once the operators keep their promises.
         if plain.failure != "none":
             trial = await try_intervention(context, tried_call(case), REPAIRED)
         else:
@@ -264,7 +264,7 @@ class WatchOperators(Observation):
 
 
 def _twice(case: DiagnosisState, operators: str) -> dict[str, object]:
-    """Return the request to make the call twice in one process: the second one may read kept memory."""
+    """Return the request to make the call twice in one process: the second may read memory that was kept."""
     assert case.call is not None
     steps = case.call.request.get("steps")
     again = {"steps": [*steps, steps[-1]]} if isinstance(steps, list) and steps else {"calls": 2}
@@ -272,10 +272,10 @@ def _twice(case: DiagnosisState, operators: str) -> dict[str, object]:
 
 
 def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
-    """Return the effect on the exported program of operators that do what they declare.
+    """Return how operators that do what they declare change the exported program's outputs.
 
-    Perhaps only the model reads memory that an operator writes without declaring it: the package, unaware of
-    the write, computes that value again or stores it elsewhere.
+    An operator may write memory without declaring it. The model then reads what was written; the package,
+    unaware of it, computes the value again or stores it elsewhere.
     """
     compared = kept.last(events.Compared) if kept is not None else None
     if compared is None or not compared.equal:
@@ -285,7 +285,7 @@ def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
 
 
 def effect_on_values(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> Trial:
-    """Whether a call that does not fail returns different values once the promises are kept."""
+    """Judge whether a call that returns gives different values once operators keep their promises."""
     before, after, again = (seen_of(run) for run in (plain, repaired, watched))
     trial = partial(Trial, REPAIRED, before=before, after=after, again=again)
     if repaired.failure != "none":
@@ -303,7 +303,7 @@ UNLIKE = "other values the second time"
 
 
 def effect_on_repeats(calls: int, watched: RunSeen, repaired: RunSeen, again: RunSeen) -> Trial | None:
-    """Return the trial if a repeated call returns the same values only with copies of what is kept."""
+    """Return the trial if repeated calls agree only with copies of the memory that operators keep."""
     made = [_digests(run)[calls - 1 :] for run in (watched, repaired, again)]
     differs = [len(each) > 1 and each[0] != each[1] for each in made]
     if differs != [True, False, True] or repaired.failure != "none":

@@ -39,7 +39,7 @@ class WatchLaunches(Observation):
         possible = candidates(case)
         if any(source.producers for candidate in possible for source in candidate.sources):
             return LOCATES
-        # Launches that drop the error of a bad index, or an index assertion that is in no generated kernel.
+        # Launches that ignore a bad index, or an index assertion outside the generated kernels.
         launches = indexing_launches(case)
         asserted = index_error(case) is not None and not possible
         dropped = any(not launch.checked for launch in launches)
@@ -52,11 +52,11 @@ class WatchLaunches(Observation):
 
 
 HANG_LIMIT_S = 40.0
-SHORTEST_S = 15.0  # to import what the call needs, load the package and reach the launch
+SHORTEST_S = 15.0  # time to import, load the package and reach the launch
 REBUILD_S = 25.0  # of the remaining budget, for the rebuild before the call
-# Of the rest: on a busy machine a rebuild takes longer, and reading the results comes after the call.
+# Of the rest: a rebuild takes longer on a busy machine, and reading the results follows the call.
 SHARE = 0.6
-JOURNAL_BYTES = 4 << 20  # an endless loop fills any file, and only its last turns count
+JOURNAL_BYTES = 4 << 20  # an endless loop fills any file; only its last turns count
 
 
 class TraceLaunches(Observation):
@@ -81,7 +81,7 @@ class TraceLaunches(Observation):
         workload = case.package_call
         if case.failure_of("plain") in (None, "timeout"):
             env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
-            # The trace of a call that is known to hang would be lost if the budget cut it short.
+            # A trace of a call that hangs would be lost if the budget cut it short.
             limit_s = max(SHORTEST_S, min(HANG_LIMIT_S, (case.seconds_left - REBUILD_S) * SHARE))
             workload = workload.model_copy(update={"timeout_s": limit_s, "env": env})
         case.trace = await trace_launches(context, workload, sync=True)
@@ -104,8 +104,8 @@ class LocateFault(Observation):
             return self.best
         if silent_suspicion(case):
             return COMPARES
-        # A call without any suspicion, on a GPU or with unchecked indices: a small overrun shows neither as
-        # a fault nor as NaN, and a package alone has no reference for its numbers.
+        # On a GPU or with unchecked indices, a call without suspicion: a small overrun shows neither as a
+        # fault nor as NaN, and a package alone has no reference for its numbers.
         by_package = isinstance(case.workload, PackageWorkload)
         if case.device != "cuda":
             return GUESSES if by_package and indexes_unchecked(case.package.kernel_text) else 0.0
@@ -124,7 +124,7 @@ class LocateFault(Observation):
 
 
 def _program_only(case: DiagnosisState) -> bool:
-    """Whether a program died of a bad access or a signal, and left no call that could repeat the failure."""
+    """Whether a program died of a bad access or signal, and kept no call to repeat."""
     script, seen = case.script_run, case.capture
     if script is None or seen is None or not (seen.loads or case.host_package):
         return False

@@ -1,4 +1,4 @@
-"""Runs the user's program, once under the hook and then alone, or looks at one that runs already."""
+"""Runs the user's program under the hook and then without it, or looks at one that is running."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from mcp_server.worker.events import SizeCompared
 from mcp_server.worker.protocol import ReplayRequest
 
 # Shares of the remaining budget.
-SHARE_OF_PROGRAM = 0.6  # the rest is for the call that was captured
+SHARE_OF_PROGRAM = 0.6  # the rest is for the captured call
 
 
-# Seconds after which a child prints every thread's stack, to show what a hanging call is doing.
+# After this number of seconds a child prints every thread's stack, which shows where it hangs.
 STACKS = "AOTI_DEBUG_STACKS_AFTER"
 STACKS_AT = 0.85  # of the limit of the run
 PROVENANCE = "INDUCTOR_PROVENANCE"
@@ -63,7 +63,7 @@ NO_RECORDER = "the recorder could not be compiled, so calls in C++ were not kept
 
 
 def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, process: str = "") -> RunSeen:
-    """Return the result of a finished child with its log read, for all its processes or for one."""
+    """Return the run of a finished child with its log read, for all its processes or for one."""
     return RunSeen(label, finished, read_output(finished.output, process), worker)
 
 
@@ -121,13 +121,13 @@ class CaptureProgram(Observation):
 
 
 async def _suspect_package(case: DiagnosisState, context: Context, packages: Sequence[Path]) -> Path | None:
-    """The only package, or the one whose call in the host's recording failed or came last."""
+    """The only package, or the one whose recorded call failed or came last."""
     folder = recordings_of(context) if len(packages) > 1 else None
     if folder is None:
         return packages[0] if len(packages) == 1 else None
     first: dict[Path, Candidate] = {}
     for package in packages:
-        with suppress(ProblemError):  # the host did not call it
+        with suppress(ProblemError):  # the host did not call this one
             first[package] = (await candidates_in(folder, _call_of(package, case), context))[0]
     return max(first, key=lambda each: (first[each].suspect, first[each].call.begin_ns), default=None)
 
@@ -140,14 +140,14 @@ def _call_of(package: Path, case: DiagnosisState) -> PackageWorkload:
 
 
 async def _take_from_host(case: DiagnosisState, context: Context, package: Path, folder: Path) -> None:
-    """Take the failing call of a host in another language from its recording; leave a note if none."""
+    """Take a non-Python host's failing call from its recording; leave a note if there is none."""
     call = _call_of(package, case)
     try:
         taken = await take_call(context, folder, call)
     except ProblemError as problem:
         case.notes.append(str(problem))
         return
-    if case.failure_of("script") == "timeout":  # that was our own limit
+    if case.failure_of("script") == "timeout":  # our own time limit killed it
         taken = replace(taken, facts=[each for each in taken.facts if each != KILLED])
     case.taken = taken
     case.call = recorded_call(call, taken)
@@ -167,7 +167,7 @@ def given_call(workload: PackageWorkload) -> CallSpec:
 
 
 def recorded_call(package: PackageWorkload, taken: TakenCall) -> CallSpec:
-    """The call of a recording, with the weights that the host had given to the package."""
+    """The call of a recording, with the weights that the host gave the package."""
     if taken.inputs is None:
         return CallSpec("run", cast(ReplayRequest, package_request(package)), package.package)
     request = cast(ReplayRequest, run_request(package.model_copy(update={"inputs": taken.inputs})))
@@ -185,7 +185,7 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     except ProblemError:
         return None
     assert phase is not None, "what has a plan was captured"
-    # The reference that the program compared the outputs with.
+    # The tensors with which the program compared the outputs.
     later = [check for check in seen.assertions if check.pid == phase.pid and check.n > phase.n]
     file = next((check.file for check in later if check.file), None)
     if file is not None:
@@ -238,7 +238,7 @@ class TrySizes(Observation):
 
 
 def _fixed_size(case: DiagnosisState) -> tuple[CapturedAttempts, CapturedCompile] | None:
-    """The size that a compile fixed, and that compile, if no change of it was tried yet."""
+    """The size that a compile fixed, and that compile, if no change of the size was tried yet."""
     tried = [each for each in case.captured.attempts if each.stage == "sizes" and each.attempts]
     compiles = [each for each in case.captured.compiles if each.exported is not None]
     if not tried or not compiles or case.call is None or tried[0].attempts[0].outcome != "untried":
@@ -247,7 +247,7 @@ def _fixed_size(case: DiagnosisState) -> tuple[CapturedAttempts, CapturedCompile
 
 
 def _shapes(case: DiagnosisState) -> list[list[list[int]]]:
-    """The shapes of the first call and of the last one, and one between them."""
+    """The shapes of the first call, the shapes of the last one, and shapes halfway."""
     calls = [case.calls[0], case.calls[-1]]
     first, last = ([list(leaf.shape or ()) for leaf in call.leaves] for call in calls)
     between = [
@@ -260,9 +260,9 @@ def _shapes(case: DiagnosisState) -> list[list[list[int]]]:
 
 OF_TORCH = re.compile(rb"aot_inductor|AOTIModel|AOTInductor|libtorch")
 STARTS_OTHERS = re.compile(rb"\b(?:subprocess|popen|execv|posix_spawn|os\.system)", re.IGNORECASE)
-MOST_TEXT = 1 << 24  # size of a program that is searched
+MOST_TEXT = 1 << 24  # bytes of a program that are searched
 SHELL_WORDS = re.compile(r"[\w./+@%-]+")
-MOST_WORDS = 1000  # words of a shell script that are looked up as programs
+MOST_WORDS = 1000  # words of a shell script that may name programs
 PACKAGE_NAME = re.compile(rb"[\w./+@%-]+\.pt2\b")
 
 
@@ -274,7 +274,7 @@ def may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
 
 
 def _programs(workload: CommandWorkload) -> list[Path]:
-    """The program's file, and the files next to a shell script that its words name."""
+    """The program's file, and files beside a shell script that it names."""
     name, folder = workload.argv[0], workload.cwd or here()
     file = folder / name if "/" in name else Path(shutil.which(name) or "")
     text = _content(file)
@@ -320,11 +320,11 @@ def _packages_at(names: Sequence[str], folders: Sequence[Path]) -> set[Path]:
 def put_back(case: DiagnosisState) -> list[str]:
     """Restore the packages that runs of the program overwrote. Return one sentence for each.
 
-    The hook compiles with debug information, so the package is a different build from the one that the user's
-    own run writes. It keeps a copy of each file that is about to be overwritten (`events.Overwriting`).
+    Compiles under the hook add debug information, so they write other packages than the user's own run. The
+    hook keeps a copy of each file that is about to be overwritten (`events.Overwriting`).
 
-    A package that did not exist before is kept. Nothing is done when a finished job is read again: its runs
-    were not made now, and the user's file may be newer.
+    A package that did not exist before is kept. Nothing is done for runs of an earlier job that are reused:
+    the user's file may be newer.
     """
     if case.capture is None or case.capture.finished.reused:
         return []
@@ -367,7 +367,7 @@ class LookAtProcess(Observation):
         assert case.attached is not None
         try:
             case.process = await look_at_process(context, case.attached)
-        except ProblemError as problem:  # there is nothing else to observe
+        except ProblemError as problem:  # nothing else can be observed
             case.unfit = problem
             return
         case.package, case.parsed = case.process.view.package, case.process.view

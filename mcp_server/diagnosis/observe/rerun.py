@@ -1,6 +1,6 @@
-"""Runs the program again: without the hook, with its GPU work in order, with a Triton kernel corrected.
+"""Runs the program again: without the hook, with its GPU work serialised, or with a Triton kernel corrected.
 
-For such a run the hook gives Python and Triton other lines for one file. No line moves.
+For a correction, the hook replaces lines of one file as Python and Triton read it. No line moves.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.tools.capture import CHANGED, capture, workload_argv
 
 LARGEST = 4 << 20  # size of a file that is searched
-MOST_FILES = 100  # that lie beside a script and are searched
-MOST_TRIED = 3  # mistakes
+MOST_FILES = 100  # files beside a script that are searched
+MOST_TRIED = 3  # mistakes tried, at most
 SHARE_OF_RUN = 0.5  # of the remaining budget
 _DOES_NOTHING = re.compile(r"(\w+) = \1")
 
@@ -65,7 +65,7 @@ class RunAlone(Observation):
     """Run the program that passed under the hook again without it, where the hook may hide a race.
 
     The hook takes time before each call, and waits for the device after it. If the program fails without the
-    hook, run it with each kernel ended before the next is started, and once more as it is.
+    hook, run it with each kernel finished before the next starts, and once more unchanged.
     """
 
     name = "run_alone"
@@ -116,7 +116,7 @@ def _files_of_script(case: DiagnosisState) -> list[Path]:
 
 
 def _may_race(case: DiagnosisState) -> bool:
-    """Whether streams or copies of a CUDA program may run beside a call, or an input was freed too early."""
+    """Whether streams or copies of a CUDA program may run during a call, or an input was freed too early."""
     if any(each.act == "freed" and each.interval == "stream" for each in case.captured.memory):
         return True
     files = _files_of_script(case)
@@ -151,7 +151,7 @@ def _refused(case: DiagnosisState) -> tuple[str, int] | None:
 
 
 def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
-    """Return where the program defines that kernel. None if no file of the program does, or several do.
+    """Return the program's definition of the kernel. None if no file defines it, or several do.
 
     These files are the script with the modules beside it, and the files with lines of its model.
     """
@@ -184,7 +184,7 @@ def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
 class TryUsersKernels(Observation):
     """Run the program with a line corrected where its text shows a mistake, then again without.
 
-    It is a line of a user's kernel, or one that binds the input of a CUDA graph again.
+    The line is in a user's kernel, or rebinds the input of a CUDA graph.
     """
 
     name = "try_users_kernels"
@@ -239,7 +239,7 @@ def _defined(kernel: Kernel, case: DiagnosisState) -> UsersKernel | None:
 
 
 def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake]:
-    """List what the kernel's text shows, with lines counted from its `def`. `text` has the function, too."""
+    """List the mistakes in the kernel's text, with lines counted from its `def`. `text` has the function."""
     function = function_of(kernel)
     if function is None:
         return []
@@ -300,7 +300,7 @@ def _undecided(change: Intervention, failing: Seen, why: str) -> Trial:
 
 @contextlib.contextmanager
 def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
-    """Move what the captured run wrote away for a while: a program may compile only without a package."""
+    """Move aside what the captured run wrote: a program may compile only if there is no package."""
     own = case.capture is not None and not case.capture.finished.reused
     files = [each.path for each in case.captured.overwritings if own]
     written = {path for path in files if path.is_file()}
@@ -315,7 +315,7 @@ def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
 
 
 def change_of(kernel: str, mistake: Mistake, texts: tuple[str, str], name: str) -> Intervention:
-    """The change from the first text to the second, with the lines that differ. `name` is the file's."""
+    """The change from the first text to the second, with the lines that differ. `name` is the file's name."""
     pairs = zip(*(text.split("\n") for text in texts), strict=True)
     lines = [(n, old.strip(), new.strip()) for n, (old, new) in enumerate(pairs, 1) if old != new]
     shown = ", ".join(str(number) for number, _, _ in lines)
@@ -362,7 +362,7 @@ class _KernelText:
         return [each for each in named if anywhere or each.lineno <= self.line <= (each.end_lineno or 0)]
 
     def value(self, node: ast.expr) -> ast.expr:
-        """What a name was assigned last before the node; the node itself if it is no name."""
+        """The last assignment to a name before the node. The node itself if it is no name."""
         before = [
             each
             for each in ast.walk(self.function)
@@ -372,7 +372,7 @@ class _KernelText:
         return found[-1] if found and isinstance(node, ast.Name) else node
 
     def behind(self, node: ast.expr) -> Iterator[ast.expr]:
-        """All parts of an address: of the expression, and of what its names were given or added before."""
+        """All parts of an address: its expression, and what was assigned or added to its names before."""
         yield node
         if _called(node, "load"):
             return
@@ -384,7 +384,7 @@ class _KernelText:
                 yield from self.behind(part)
 
     def is_loaded(self, node: ast.expr) -> bool:
-        """Whether an expression is what a load gave, or elements of it."""
+        """Whether an expression is the result of a load, or elements of it."""
         return _called(self.value(node.value if isinstance(node, ast.Subscript) else node), "load")
 
     @property
@@ -392,7 +392,7 @@ class _KernelText:
         return {each.arg for each in self.function.args.args}
 
     def pointers(self, *names: str) -> set[str]:
-        """The parameters that such calls are given addresses of."""
+        """The parameters whose addresses these calls get."""
         found = set()
         for call in self.calls(*names, anywhere=True):
             place = self.value(call.args[0])
@@ -436,7 +436,7 @@ def _as_passed(kernel: _KernelText) -> _Edits:
 
 
 def _masked(kernel: _KernelText) -> _Edits:
-    """Give a store without a mask that of the load of its value."""
+    """Give a store without a mask the mask with which its value was loaded."""
     for call in kernel.calls("store"):
         used = [kernel.value(each) for each in ast.walk(call.args[1]) if isinstance(each, ast.expr)]
         read = [each for value in used for each in ast.walk(value) if isinstance(each, ast.Call)]
@@ -447,9 +447,9 @@ def _masked(kernel: _KernelText) -> _Edits:
 
 
 def _guarded(kernel: _KernelText) -> _Edits:
-    """Mask a load: where its index is the marker of unused ones, or with the mask of the kernel's stores.
+    """Mask a load: at indices marked as unused, or with the mask of the kernel's stores.
 
-    Masked lanes get a value that leaves a reduction alone.
+    Masked lanes get a value that does not change a reduction.
     """
     masks = [_other(each, "mask", 2) for each in kernel.calls("store", anywhere=True)]
     texts = {ast.unparse(each) for each in masks if each is not None}
@@ -475,7 +475,7 @@ def _filled(kernel: _KernelText) -> _Edits:
 
 
 def _in_32_bits(kernel: _KernelText) -> _Edits:
-    """Sum in float32: the memory of a running sum, or the values of a plain one."""
+    """Sum in float32: the accumulator of a loop, or the values of a plain sum."""
     running = [_other(each, "dtype", 1) for each in kernel.calls("zeros", anywhere=True)]
     narrow = [each for each in running if each is not None and ast.unparse(each) != "tl.float32"]
     yield from ((each, "tl.float32") for each in narrow)
@@ -484,7 +484,7 @@ def _in_32_bits(kernel: _KernelText) -> _Edits:
 
 
 def _wide(kernel: _KernelText) -> _Edits:
-    """Compute the products behind an address in 64 bits, or all that depends on the program's number."""
+    """Compute in 64 bits the products behind an address, or all that depends on the program id."""
     passed = kernel.parameters
     parts = [part for call in kernel.calls("load", "store") for part in kernel.behind(call.args[0])]
     products = [each for each in parts if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)]
@@ -494,7 +494,7 @@ def _wide(kernel: _KernelText) -> _Edits:
 
 
 def _variable(node: ast.expr, passed: set[str]) -> ast.expr:
-    """The first operand that is no argument of the kernel, which may be a plain number: a constexpr, or 1."""
+    """The first operand that is no argument of the kernel, as an argument may be a Python number."""
     while isinstance(node, ast.BinOp):
         node = node.right if _names(node.left) <= passed else node.left
     return node
@@ -505,7 +505,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _before_end(kernel: _KernelText) -> _Edits:
-    """Let lanes end before a limit that is passed or loaded, not at it."""
+    """Stop lanes before a limit that is passed or loaded, not at it."""
     for node in ast.walk(kernel.function):
         if not isinstance(node, ast.Compare) or node.lineno != kernel.line or len(node.ops) != 1:
             continue
@@ -518,7 +518,7 @@ def _before_end(kernel: _KernelText) -> _Edits:
 
 
 def _restored(kernel: _KernelText) -> _Edits:
-    """Let the tuner restore what the kernel updates: its trial launches run on the program's own tensors."""
+    """Make the tuner restore what the kernel updates: its trial launches run on the program's own tensors."""
     atomics = [f"atomic_{each}" for each in ("add", "max", "min", "and", "or", "xor", "xchg", "cas")]
     updated = kernel.pointers("store") & kernel.pointers("load") | kernel.pointers(*atomics)
     for call in kernel.function.decorator_list:
@@ -542,11 +542,11 @@ CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
     "past_end": _before_end,
     "tuned": _restored,
 }
-SHOWN = ("tuned", "past_end", "unmasked")  # by the text alone, which may be meant so
+SHOWN = ("tuned", "past_end", "unmasked")  # found by text alone, so they may be intended
 
 
 def shown(text: str, function: str) -> list[Mistake]:
-    """What the text of a kernel alone shows, in its decorators, too."""
+    """List mistakes that a kernel's text alone shows, also in its decorators."""
     found = _function(text, function)
     if found is None:
         return []
@@ -570,7 +570,7 @@ def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
 
 
 def _edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
-    """Return the text with other expressions or statements. Empty if one is longer than a line."""
+    """Return the text with replaced expressions or statements. Empty if one spans several lines."""
     lines = [line.encode() for line in text.split("\n")]
     for node, new in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
         if node.end_lineno != node.lineno:
@@ -584,8 +584,8 @@ def _edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
 def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
     """A file of the program, and its text with the freed input of a CUDA graph kept, if one line binds it.
 
-    The line binds an attribute or variable with the name of the input to what is computed from it, or an
-    attribute outside `__init__`. None if there is no such line, or several.
+    The line rebinds the input's attribute or variable to a value computed from it, or an attribute outside
+    `__init__`. None if there is no such line, or several.
     """
     freed = (each for each in case.captured.memory if (each.act, each.interval) == ("freed", "graph"))
     place = next((each.input for each in freed), len(case.compiled_inputs))
@@ -603,7 +603,7 @@ def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
 
 
 def _bindings(text: str, name: str) -> Iterator[tuple[ast.stmt, str]]:
-    """The statements that bind `name` again, each with a copy into the old tensor in its place."""
+    """The statements that rebind `name`, each with a copy into the old tensor as its replacement."""
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         tree = ast.parse(text)
         first = {

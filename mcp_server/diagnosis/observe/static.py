@@ -1,4 +1,4 @@
-"""What is known before the call is made, from package, exported program, inputs and machine."""
+"""Facts known before the call is made, from package, exported program, inputs and machine."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class CompareInputs(Observation):
         case.leaves = described.leaves
         case.given = from_leaves(case.leaves, signature)
         place(case)
-        # The device of the repeated load: the first device if neither user nor program named one.
+        # The device of the repeated load. The first one if neither user nor program chose one.
         loaded_on = max(case.device_index, 0) if case.device == "cuda" else None
         found = [
             *compare_inputs(signature, case.given.tensors, device_index=loaded_on),
@@ -178,7 +178,7 @@ class CompareInputs(Observation):
 
 
 def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
-    """Judge the size by the user's range in the exported program. The compiled range may be tighter."""
+    """Judge the size by the user's range in the exported program, since the compiled range may be tighter."""
     index, dim = mismatch.input_index, mismatch.dim
     if mismatch.aspect != "range" or index is None or dim is None:
         return mismatch
@@ -195,7 +195,7 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
     (low, high), size = bounds, int(mismatch.got)
     if low == RAISED_LOWER and size < low and mismatch.severity != "fatal":
         return mismatch  # export itself raises the bounds of Dim.DYNAMIC and Dim.AUTO to 2
-    sentence = without_doubt(mismatch.sentence)  # the program has the bound
+    sentence = without_doubt(mismatch.sentence)  # the program confirms the bound
     note = f"{sentence}; the exported program allows {low}..{high}"
     if (low is None or size >= low) and (high is None or size <= high):
         note = f"{note}, so this size is no fault"
@@ -207,7 +207,7 @@ _GUARD = re.compile(r"satisfy the generated guard (?P<guard>.+)")
 
 
 def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
-    """Return the mismatch. If an export with a wider range passed, its fix is that edit."""
+    """Return the mismatch. If an export with a wider range passed, that edit is its fix."""
     exports = [each for tried in case.captured.attempts if tried.stage == "range" for each in tried.attempts]
     place, narrowing = (mismatch.input_index, mismatch.dim), case.captured.narrowing
     if narrowing is not None:
@@ -231,7 +231,7 @@ def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 
 def _bound(mismatch: Mismatch) -> str:
-    """Return the bound that the size violates. Empty for another kind of mismatch."""
+    """Return the violated bound of the size. Empty for another kind of mismatch."""
     low, dots, _ = mismatch.expected.partition("..")
     return ("min" if int(mismatch.got) < int(low) else "max") if dots else ""
 

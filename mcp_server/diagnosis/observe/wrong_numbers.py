@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class CompareLaunches(Observation):
     """Find the launches that diverge, and distinguish errors from rounding, TF32, chance and unset memory.
 
-    Each launch that is wrong on correct inputs is then done in eager mode to test whether it matters.
+    Each launch that is wrong on correct inputs then runs in eager mode, to test whether it matters.
     """
 
     name = "compare_with_eager"
@@ -49,7 +49,7 @@ class CompareLaunches(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.call.request.get("library") or "plain" not in case.runs:
             return 0.0
-        # A difference that fails no check is not investigated.
+        # Differences that fail no check are not investigated.
         differs = case.plain_diverges
         if case.equals_eager is not None:
             minded = case.failed or case.judged_by_program
@@ -69,7 +69,7 @@ class CompareLaunches(Observation):
             case.trials |= await try_in_eager(context, call, every, program)
 
 
-MOST_BYTES = 8 << 20  # of a constant whose values are read
+MOST_BYTES = 8 << 20  # of a constant that is read
 MOST_IN_ALL = 64 << 20
 
 
@@ -98,9 +98,9 @@ class ReadConstants(Observation):
 class JudgeBySource(Observation):
     """Compare each launch with its own source, read as PyTorch: the only reference for a package alone.
 
-    The kernels of launches that differ are compiled again from that source, to see whether the call then
-    gives the outputs of the program. If none differs, a launch that is unlike the others of its kind is made
-    to compute what they compute.
+    Kernels of launches that differ are compiled again from their source, to see if the call then gives the
+    program's outputs. If none differs, a launch that is unlike the others of its kind is made to compute like
+    them.
     """
 
     name = "decompile"
@@ -131,18 +131,18 @@ class JudgeBySource(Observation):
         for name in list(kernels)[:MOST_TRIED]:
             try:
                 made = await compile_anew(context, call, name)
-            except ProblemError:  # an operator, or a kernel that cannot be compiled here
+            except ProblemError:  # an operator, or a kernel that does not compile here
                 continue
             case.trials[made.key] = await try_intervention(context, call, made)
         for odd in found.odd[:MOST_TRIED] if case.symptom.judges and not found.different else ():
             try:
                 usual, made = await as_usual(context, call, case.package_call, written, odd)
-            except ProblemError:  # the package takes no probes, or the program does not fail
+            except ProblemError:  # the package takes no probes, or the program passes
                 continue
             case.trials[made.key] = await try_intervention(context, usual, made)
 
 
-SHARE = 0.7  # of the remaining budget; the workaround on the whole program comes after it
+SHARE = 0.7  # of the remaining budget; trying the workaround on the whole program follows
 # Public reports took 100 to 580 s (benchmarks/results.json). A default budget leaves less: then
 # the verdict gives `bisect` as the next step.
 
@@ -150,11 +150,11 @@ SHARE = 0.7  # of the remaining budget; the workaround on the whole program come
 async def compiled_with(
     case: DiagnosisState, context: Context, options: Mapping[str, object] | None = None
 ) -> Bisected:
-    """Return the program compiled unchanged, and with options: all careful ones by default.
+    """Compile the program unchanged, and with options: all careful ones by default.
 
-    The compiles are those of a search, so a failure that is not the compiler's is rejected first.
+    Before the search for options, reject failures that are not the compiler's.
     """
-    # Both have heavy imports that few need.
+    # Heavy imports that are rarely needed.
     from mcp_server.tools.bisect import refuse_others_faults
     from mcp_server.tools.failing import failing_program
     from mcp_server.tools.switches import TIMED, switches_of, try_options
@@ -214,7 +214,7 @@ class TrySwitches(Observation):
 
 
 def keep(case: DiagnosisState, suspect: Suspect, found: Bisected) -> None:
-    """Keep the result of a search among the compiler passes, with the trial of the workaround."""
+    """Keep the result of a search in the compiler's passes, and the trial of its workaround."""
     case.bisected = suspect, found
     case.notes += found.notes if found.decisions else [*found.notes, found.summary]
     case.artifacts += [*found.reproduction, *([found.report] if found.report is not None else [])]
@@ -239,7 +239,7 @@ class BisectCompiler(Observation):
         return self.best if possible and suspected and not known else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        from mcp_server.tools.bisect import bisect  # has heavy imports that few need
+        from mcp_server.tools.bisect import bisect  # heavy imports that are rarely needed
 
         suspect, workload = generated_suspect(case.suspects, case), case.workload
         assert suspect is not None and isinstance(workload, ScriptWorkload | ExportedWorkload)

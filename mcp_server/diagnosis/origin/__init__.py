@@ -1,4 +1,4 @@
-"""From a bad value to where it was computed: expression, input elements, and when the expression goes wrong.
+"""Finds where a bad value was computed: expression, input elements, and when the expression goes wrong.
 
 `find.find_origin` works on the values saved by a run with launch probes (`ProbedValues`). It returns an
 `Origin`.
@@ -43,7 +43,7 @@ class Condition(Record):
 
     `variable` is the operand's letter, `label` its tensor. `low` and `high` bound the bad values of the
     element (inclusive, None: no bound). `good` is the good value nearest to the offending one, and `usual`
-    the median of the values beside it, if there are some.
+    the median of the other values, if known.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Operation(Record):
 
     `family` names its domain, `value` is the operand outside that domain. `code` is the operation as a model
     has it, and `guarded_code` the same with its operand kept in the domain. `action` is the change in words.
-    `shipped` is the code to write in the model if that is not the guard.
+    `shipped` is the code for the model if it is not the guard.
     """
 
     launch_index: int
@@ -87,7 +87,7 @@ class Overflow(Record):
 
 
 class Correction(Record):
-    """An edit that makes the expression `text`; `lines` of the kernel's source (1-based) compute it.
+    """An edit that turns the expression into `text`. `lines` of the kernel's source (1-based) compute it.
 
     The value is kept at `low` or above, or at `high` or below.
     """
@@ -98,7 +98,7 @@ class Correction(Record):
     high: int | None = None
 
 
-WRITTEN = "the model itself writes"  # how an explanation starts if no arithmetic made the bad value
+WRITTEN = "the model itself writes"  # beginning of an explanation without bad arithmetic
 
 
 class Origin(Record):
@@ -106,10 +106,10 @@ class Origin(Record):
 
     `launch_index` is None and `kernel` "" if an input had the value. `bad_value` is the expression's value at
     the offending element. `carriers` are the launches between it and the fault, the last one first.
-    `elements` are at most 16 of `element_count`. `of_model` says why the expression is at fault, not the
-    elements; `correction` would make it correct, if the kernel's source shows how. `operator` computed a
-    non-finite value from finite ones, or a result that does not fit in the type `narrow`. `advice` is what to
-    write instead of the expression.
+    `elements` are at most 16 of `element_count`. `of_model` says why the expression, not the elements, is at
+    fault; `correction` would correct it, if the kernel's source shows how. `operator` computed a non-finite
+    value from finite ones, or a result that does not fit in the type `narrow`. `advice` says what to write
+    instead.
     """
 
     launch_index: int | None
@@ -136,5 +136,5 @@ class Origin(Record):
 
     @property
     def written(self) -> bool:
-        """Whether the model itself writes the bad value: no arithmetic made it."""
+        """Whether the model itself writes the bad value, without arithmetic."""
         return self.explanation.startswith(WRITTEN)

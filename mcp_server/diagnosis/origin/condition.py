@@ -1,7 +1,7 @@
-"""What is wrong with a value, and for which values of one input element its expression goes wrong.
+"""Finds what is wrong with a value, and for which values of one input element its expression goes wrong.
 
 The domain of the element is split until the expression rises or falls on each piece, where bisection finds
-the ends of the good values. What a condition says was evaluated on both sides. Integers are examined up to
+the ends of the good values. A condition is verified by evaluation on both sides. Integers are examined up to
 2^48: beyond, nearly every sum overflows.
 """
 
@@ -171,7 +171,7 @@ class _Points:
 
 
 def condition(questions: Sequence[Question], name: str, bad: Scalar) -> Condition | None:
-    """Return when the expression is bad around the offending value, if verified.
+    """Return when the expression is bad near the offending value. None if that fails its verification.
 
     `questions` has one for each loop point that reads the element, the faulty point first.
     """
@@ -184,7 +184,7 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar) -> Conditio
     above = min((start for start, _ in good if start > rank), default=None)
     first = ends[0] if below is None else below + 1
     last = ends[1] if above is None else above - 1
-    # Verified: good just outside, and bad at points throughout the inside.
+    # Verify: good just outside, and bad at sampled points inside.
     outside = [each for each in (below, above) if each is not None]
     step = max(1, (last - first) // _SAMPLES)
     inside = {first, rank, last, *range(first, last, step)}
@@ -222,13 +222,13 @@ def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
 
 
 def is_next_to_0(low: Scalar | None, high: Scalar | None) -> bool:
-    """Whether a range has 0, and otherwise only numbers that are too small for a type's full precision."""
+    """Whether a range has only 0 and numbers that are too small for full precision."""
     return low is not None and high is not None and -TINY_32 < low < 0 < high < TINY_32
 
 
 def _where(name: str, low: Scalar | None, high: Scalar | None, good: Scalar) -> str:
     if isinstance(good, float) and good == 0 and (low is None) != (high is None):
-        return f"{name} {'<' if low is None else '>'} 0"  # the number next to 0 says little
+        return f"{name} {'<' if low is None else '>'} 0"  # 0 is clearer than its neighbour
     if is_next_to_0(low, high):
         return f"{name} = 0"
     if low is None:
@@ -243,13 +243,13 @@ def condition_of(
 ) -> Condition | None:
     """Return when the first expression is bad, as one element of an input varies and the others stay.
 
-    At other loop points, the other elements stay too. `blamed` counts the failing points by element.
+    This includes the elements at other loop points. `blamed` counts the failing points by element.
     """
     main = expressions[0]
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
         return None
     evaluator = main.evaluator()
-    culprit = culprit_at(main.term, evaluator)  # with another evaluator if it is inside a reduction
+    culprit = culprit_at(main.term, evaluator)  # comes with another evaluator if inside a reduction
     term = culprit[0] if culprit is not None and culprit[1] is evaluator else main.term
     if term is not main.term:
         expressions, allowed = [main], between(None, None, term.dtype)
@@ -279,7 +279,7 @@ def condition_at(
     name: str,
     bad: Scalar | None,
 ) -> Condition | None:
-    """Return the condition on an element from the expressions at all points that read it, `term` first."""
+    """Return the condition on an element from the expressions at all points that read it, first `term`."""
     questions = []
     for number, expression in enumerate(expressions):
         own = next((name for name, other in expression.leaves.items() if other.key == leaf.key), None)
@@ -304,7 +304,7 @@ def condition_at(
 
 
 def _chosen(term: Term, evaluator: Evaluator) -> Term:
-    """Return a term without the branches that a `where` does not choose."""
+    """Return a term without the branches that its `where` rejects."""
 
     def change(each: Term) -> Term | None:
         if not isinstance(each, Apply) or each.op != "where":
@@ -315,14 +315,14 @@ def _chosen(term: Term, evaluator: Evaluator) -> Term:
     return rebuilt(term, change)
 
 
-_QUIET = frozenset({"where", "cast"})  # pass on values that other operations made
+_QUIET = frozenset({"where", "cast"})  # these pass on values that other operations made
 
 
 def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | None:
     """Return the innermost operation that turned finite values into NaN or infinity, or infinities into NaN.
 
-    NaN is preferred, because an infinity may be a mask. Of a reduction, the first point with a bad value is
-    looked at, and the evaluator of that point is returned.
+    NaN is preferred, because an infinity may be a mask. In a reduction, the first point with a bad value
+    counts, and the result has its evaluator.
     """
     found: tuple[Apply, Evaluator] | None = None
     for each in parts(_chosen(term, evaluator)):
@@ -386,7 +386,7 @@ def explained(expression: Expression) -> str:
     found, evaluator = made
     given = [value_of(argument, evaluator) for argument in found.args]
     text = f"{applied_text(found, evaluator)} is {shown(evaluator.value(found))}"
-    # An infinite operand behind the NaN, and the operation that made it infinite.
+    # Find an infinite operand behind the NaN, and the operation that made it infinite.
     operands = zip(found.args, given, strict=True)
     infinite = next((term for term, v in operands if v is not None and math.isinf(v)), None)
     source = culprit_at(infinite, evaluator) if infinite is not None else None
@@ -410,7 +410,7 @@ def applied_text(term: Apply, evaluator: Evaluator) -> str:
 
 
 def exactly(value: Scalar, dtype: str) -> str:
-    """Format a value with enough digits to distinguish it from its neighbours, and no sign before 0."""
+    """Format a value with enough digits to tell it from its neighbours, and without the sign of -0."""
     if not isinstance(value, float) or not math.isfinite(value):
         return shown(value)
     short = (f"{value + 0.0:.{digits}g}" for digits in range(7, 18))

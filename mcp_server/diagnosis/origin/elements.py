@@ -1,8 +1,8 @@
 """The elements of inputs and constants behind a value, even if an operator computed it from them.
 
-Operators outside the generated code have no expression. For some it is known which elements produce a result,
-and the launch probes have saved those. A sum that is too large for its type is computed again from them in
-double precision, to find its size and the allowed size of the elements.
+Operators outside the generated code have no expression. For some operators, the elements behind a result are
+known, and saved by launch probes. From these, a sum that overflowed its type is computed again in double
+precision, which gives its size and the allowed size of the elements.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import elements, parts, uncast
 from mcp_server.package.terms.term import Apply, Element, Fold
 
-# Operators that look up the element in the same place, with the places of values and boundaries among their
-# tensors; operators whose result depends on all elements up to it, or on a row and a column.
+# Operators that look up the element at the same place, with the places of values and boundaries among their
+# tensors; those whose result depends on all elements up to its place; products of a row and a column.
 POINTWISE = {"bucketize": (0, 1), "searchsorted": (1, 0)}
 RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -49,7 +49,7 @@ def offending(expression: Expression) -> Iterator[OffendingElement]:
     """Return the elements of inputs that an expression reads, or of constants if it reads nothing else."""
     inputs = {compiled.name: compiled.index for compiled in expression.walker.view.package.inputs}
     leaves = [each for leaf in expression.leaves.values() for each in _given(leaf, expression.walker)]
-    inside = any(":" in each.parameter for each in elements(expression.term))  # of a reduction
+    inside = any(":" in each.parameter for each in elements(expression.term))  # inside a reduction
     known = not inside and all(isinstance(leaf.source, Given) for leaf in expression.leaves.values())
     kinds: tuple[Literal["input", "constant"], ...] = ("input", "constant") if known else ("input",)
     for kind in kinds:
@@ -65,7 +65,7 @@ def offending(expression: Expression) -> Iterator[OffendingElement]:
 
 
 def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
-    """Return the leaf, or the elements from which an operator computed it, if they are known.
+    """Return the leaf or, if known, the elements from which an operator computed it.
 
     The largest elements of a sum come first.
     """
@@ -169,7 +169,7 @@ def product_at(walker: Walker, made: Produced) -> Product | None:
 
 
 def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
-    """Return the factors' elements behind an element of a product, those of the largest addends first."""
+    """Return the elements of the factors of a product's element, those of the largest addends first."""
     product = product_at(walker, made)
     if product is None:
         return
@@ -189,7 +189,7 @@ def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
             yield Leaf(source, matrix.value(index), known)
 
 
-_SHORT = ("float16", "bfloat16", "float32")  # the types for which a sum may be too large
+_SHORT = ("float16", "bfloat16", "float32")  # types for which a sum may be too large
 _MOST_ELEMENTS = 1 << 14
 _MOST_ROWS = 64
 
@@ -223,7 +223,7 @@ def _of_product(walker: Walker, made: Produced) -> Overflow | None:
 
 
 def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
-    """Return a conversion of a finite number, perhaps a sum, to a type in which it does not fit."""
+    """Return a conversion of a finite number, perhaps a sum, to a type too narrow for it."""
     for each in parts(computed.term):
         if not isinstance(each, Apply) or each.op != "cast" or each.dtype not in _SHORT:
             continue
@@ -254,7 +254,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
 def _kept(
     found: Overflow, sources: Sequence[Source], bound: float, rows: list[int], walker: Walker
 ) -> Overflow:
-    """Return `found` with a bound for the elements and the rows at fault, if one input has all elements."""
+    """Return `found` with a bound for the elements and the faulty rows, if one input has all elements."""
     names = {each.name for each in sources if isinstance(each, Given) and each.kind == "input"}
     inputs = {compiled.name: compiled.index for compiled in walker.view.package.inputs}
     given = all(isinstance(each, Given) for each in sources)

@@ -1,4 +1,4 @@
-"""The expression of a value over the model's own tensors, across launches that compute element by element."""
+"""The expression of a value over the model's tensors, across launches that compute element by element."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Expression:
         return Evaluator({}, {}, read)
 
     def value_with(self, term: Term, name: str, value: Scalar) -> Scalar:
-        """Return the value of a term if the leaf `name` has this value."""
+        """Return the value of a term for another value of the leaf `name`."""
         return self.evaluator({name: value}).value(term)
 
 
 class Closing:
-    """Expresses what a launch loads by what other launches computed, back to inputs and operators."""
+    """Replaces what a launch loads by the expressions of earlier launches, back to inputs and operators."""
 
     def __init__(self, walker: Walker) -> None:
         self.walker = walker
@@ -122,7 +122,7 @@ class Closing:
             return self._closed(inner, depth + 1)
         if inner is not None:
             return self._inside(launch, element, evaluator)
-        # The expression that computed it if it is short, else a leaf.
+        # Use the expression that computed the element if it is short, else a leaf.
         place = Place(launch, argument_of(launch, element.parameter), offset)
         value = self.walker.element(launch, element, offset)
         source = self.walker.back(place).source if value is not None else self.walker.source(place)
@@ -190,7 +190,7 @@ def _names(expression: Expression) -> dict[str, str]:
 
 
 def tensor_of(leaf: Leaf, walker: Walker) -> str:
-    """Return a readable name for the tensor that a leaf is an element of."""
+    """Return a readable name for the tensor of a leaf."""
     match leaf.source:
         case Given(name=name):
             return label_of(name, walker)
@@ -223,7 +223,7 @@ def operands(expression: Expression) -> list[Operand]:
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
         made_by = _made_by(launch, expression.walker.view) if launch is not None else ""
         called = expression.names[name].partition("[")[0]
-        if called.isidentifier():  # the call of an operator already names what it reads
+        if called.isidentifier():  # the call of an operator names its arguments
             found.append(Operand(name=called, label=label, made_by=made_by))
     return found
 
@@ -236,7 +236,7 @@ def _made_by(launch: Launch, view: PackageView) -> str:
 
 
 def shown(value: Scalar | None) -> str:
-    """Format a readable value; `?` if it was not seen."""
+    """Format a value; `?` if it was not seen."""
     if value is None:
         return "?"
     return f"{value:.7g}" if isinstance(value, float) else str(value)

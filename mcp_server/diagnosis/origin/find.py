@@ -1,4 +1,4 @@
-"""From a fault to its origin: the walk back, and the expression there."""
+"""Walks back from a fault to its origin, and describes the expression there."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Fault:
         return Fault(found.launch, "value", buffer=found.argument, element=element, when=when)
 
     def checks(self, program: Program) -> tuple[Check, ...]:
-        """Return what the kernel checks there, or would check."""
+        """Return the checks of the kernel at the fault, or those that it lacks."""
         if self.kind == "access":
             return index_checks(program, self.parameter, self.shape, self.stride)
         found = program.check_at(self.line) if self.kind == "check" else None
@@ -116,14 +116,14 @@ class Fault:
 def behind(view: PackageView, fault: Fault) -> list[int]:
     """Return the launch with the fault, and the launches that the walk back may go through.
 
-    The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it, or the
-    operator's elements are known (`POINTWISE`, `RUNNING`).
+    The walk ends at an operator that computes (a matrix product), unless it follows a NaN, or the operator's
+    elements are known (`POINTWISE`, `RUNNING`).
     """
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
     names = [fault.buffer] if through_all else []
     if fault.kind != "value":
-        # The variables that the checked index is computed from.
+        # The variables from which the checked index is computed.
         checks = fault.checks(read_program(view.wrapper.kernels[launch.kernel]))
         terms = (each for check in checks for each in parts(check.value, inside_indices=True))
         loaded = {each.parameter for each in terms if isinstance(each, Element)}
@@ -146,8 +146,8 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
 def find_origin(view: PackageView, fault: Fault, values: ProbedValues) -> Origin | None:
     """Find where the bad value of a fault was computed. None if unknown.
 
-    `values` are what launch probes saw of the failing call: `ProbedValues(launches)` with the launches of
-    `dump_kernel_io(..., save=True)`. Nothing runs.
+    `values` are those that launch probes saved of the failing call: `ProbedValues(launches)` with the
+    launches of `dump_kernel_io(..., save=True)`. Nothing runs.
     """
     if not 0 <= fault.launch < len(view.wrapper.launches):
         return None
@@ -183,12 +183,12 @@ class _Finder:
         self.view, self.fault = view, fault
         self.walker = Walker(view, values)
         self.launch = view.wrapper.launches[fault.launch]
-        self.recorded: Scalar | None = None  # as it was seen
+        self.recorded: Scalar | None = None  # the value that was seen
 
     def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):
             return None
-        # The loop points at which the check fails; the first point if nothing was seen.
+        # The loop points at which the check fails. Without values, the first point.
         every, _ = places(_relevant(check), self.walker.scalars(self.launch), _SCANNED)
         points = [self.walker.evaluator(self.launch, place) for place in every]
         failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
@@ -222,7 +222,7 @@ class _Finder:
         return _with_elements(origin, self._masks(argument, tensor), Counter())
 
     def _start(self, argument: Argument, offset: int) -> Computed | Place | Produced | None:
-        """Return the faulty value, either read or computed by the launch."""
+        """Return the faulty value, which the launch read or computed."""
         if self.fault.when == "before":
             return Place(self.launch, argument, offset)
         if self.walker.program(self.launch) is None:
@@ -230,7 +230,7 @@ class _Finder:
         return self.walker.stored(self.launch, argument.name, offset, None)
 
     def _masks(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
-        """Return, for each further value that is not finite, the mask elements behind it."""
+        """Return the mask elements behind each further non-finite value."""
         if self.fault.high is not None or tensor.count > _SCANNED:
             return []
         bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))
@@ -245,7 +245,7 @@ class _Finder:
         return self._behind(expressions[0], walked)
 
     def _behind(self, expression: Expression, walked: Walked) -> list[OffendingElement]:
-        """Return the elements behind a value; those that choose among constants if it has no others."""
+        """Return the elements behind a value. If there are none, return those that choose among constants."""
         found = list(offending(expression))
         if walked.chosen is not None and not any(each.kind == "input" for each in found):
             found += selecting(self.walker, walked.chosen)
@@ -265,7 +265,7 @@ class _Finder:
     def _expressed(
         self, source: Source, check: Check | None, point: Evaluator | None
     ) -> tuple[list[Expression], Scalar | None]:
-        """Return a value's expression, those at other points that read the same elements, and the value."""
+        """Return a value's expression, those of other points that read the same elements, and the value."""
         if not isinstance(source, Computed):
             expression, value = self._not_computed(source)
             return [expression], value
@@ -313,20 +313,20 @@ class _Finder:
         advice, table = "", label_of(bound.tables[0], self.walker) if bound.tables else ""
         produced = source if isinstance(source, Produced) and is_index else None
         looked = looked_up(self.walker, produced, allowed) if produced is not None else None
-        if looked is not None and looked[0] not in bound.tables:  # more rows would be more boundaries
+        if looked is not None and looked[0] not in bound.tables:  # else added rows are added boundaries
             advice = too_short(0, looked[1], allowed, table)
         elif of_model and not narrow and not self._made_here(bound):
             lowest, highest = (own_end(expression.term, above=above) for above in (False, True))
             advice = too_short(lowest, highest, allowed, table)
         if isinstance(source, Computed) and self.fault.high is None and check is None and finite(value):
-            # The kernel made something else of the same operands, in another order of rounding.
+            # Computed again, the value is finite: the kernel rounded in another order.
             by_rounding = undecided(self.walker, source)
             value = self.recorded if isinstance(start, Computed) else None
             if by_rounding is not None:
                 left, explanation, advice = by_rounding
         if left is not None and left.domain.nonzero and sums_nothing(self.walker, left):
             explanation += ": the divisor is a sum of no elements"
-        if left is not None:  # what the operand outside of its domain is computed from
+        if left is not None:  # elements behind the operand that left its domain
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
             found, read = list(offending(behind)) or found, read or operands(behind)
         if too_large is not None and not found and isinstance(source, Computed):
@@ -368,7 +368,7 @@ class _Finder:
         return bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
-        """Return expression and value of an element that no kernel computed: given, or by an operator."""
+        """Return expression and value of an element that was given, or made by an operator."""
         value = self.walker.value_at(source if isinstance(source, Produced) else source.place)
         closing = Closing(self.walker)
         leaf = closing.leaf(source, "float32" if isinstance(value, float) else "int64", value)
@@ -397,7 +397,7 @@ def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | N
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
-    """Return other points that read the same elements, varying only loops that no element uses."""
+    """Return other points that read the same elements, varying only loops that these do not use."""
     indices = [each.index for each in parts(check.value) if isinstance(each, Element)]
     fixed = {each.name for index in indices for each in used(index, check.ranges)}
     free = [each for each in _relevant(check) if each.name not in fixed]

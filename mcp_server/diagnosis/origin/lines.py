@@ -1,7 +1,7 @@
-"""A model line as a careful engineer would write it, if an operation in it left its domain.
+"""Writes a model line as a careful engineer would, after an operation in it left its domain.
 
-`guarded_line` keeps any operand in its domain. Some lines have a clearer idiom: `torch.xlogy(p, p)`
-for `p * p.log()`, `torch.log_softmax` for the logarithm of a softmax, a divisor with a name of its own.
+`guarded_line` keeps any operand in its domain. Some lines have a clearer idiom: `torch.xlogy(p, p)` for `p *
+p.log()`, `torch.log_softmax` for the logarithm of a softmax, a separate name for a divisor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Idiom:
 
 
 def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
-    """Return the idiom for a line of one statement whose operation `op` is at fault. None if none fits."""
+    """Return the idiom for a one-statement line whose operation `op` is at fault. None if none fits."""
     line = line.strip()
     tree = _parsed(line)
     if tree is None or len(tree.body) != 1:
@@ -105,7 +105,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
 
 OF_ROOT = ("a / v.sqrt()", "a / torch.where(v == 0, 1, v.sqrt())")
 BY_ROOT = "a / (v + 1e-5).sqrt()"
-_EPSILON = "1e-5"  # as layer_norm
+_EPSILON = "1e-5"  # as in layer_norm
 UNDER_ROOT = f"add a small number ({_EPSILON}) under the root"
 _TO_DEVIATION = f"add a small number ({_EPSILON}) to the deviation"
 
@@ -113,7 +113,7 @@ _TO_DEVIATION = f"add a small number ({_EPSILON}) to the deviation"
 def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
     """Return a divisor that is a root or a deviation with a small number added, and the change in words.
 
-    Both are empty for another divisor. A root of 0 comes from equal elements, as a variance does.
+    Both are empty for another divisor. A root of 0 comes from equal elements, like a variance of 0.
     """
     match divisor:
         case ast.Call(func=ast.Attribute(attr="sqrt", value=ast.Name(id="torch")), args=[inner]):
@@ -126,7 +126,7 @@ def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
 
 
 def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
-    """Return an operation of a model, the same with its operand in the domain, and the change in words."""
+    """Return a model's operation, the same with its operand kept in the domain, and the change in words."""
     domain = DOMAINS[op]
     x = operand or ("n" if domain.nonzero else "x")
     code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
@@ -175,14 +175,14 @@ def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
 
 
 def may_leave_domain(line: str, op: str) -> bool:
-    """Whether a model line has this operation on an operand that is not clamped in place."""
+    """Whether a model line has this operation on an operand that the line does not clamp."""
     operand = _only_operand(line.strip(), op)
     if operand is not None:
         return not _is_kept(operand, DOMAINS[op])
     return ("/" if op == "reciprocal" else SIGNS[op][0] if op in SIGNS else f"{op}(") in line
 
 
-# What a model calls where a kernel computes an operation of this name, beside the operation itself.
+# Functions that a model may call where a kernel computes the operation.
 _NORMS = ("normalize", "layer_norm", "batch_norm", "group_norm", "rms_norm", "cosine_similarity")
 _SOFTMAX = ("softmax", "log_softmax", "logsumexp", "cross_entropy")
 _DEVIATIONS = ("std", "var", "std_mean", "var_mean", "norm", *_NORMS)
@@ -242,7 +242,7 @@ _MOVES = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "transp
 
 
 def _is_kept(operand: ast.expr, domain: Domain) -> bool:
-    """Whether an operand is clamped to the domain in place: `count.clamp(min=1)[:, None]`."""
+    """Whether an operand is already clamped to the domain: `count.clamp(min=1)[:, None]`."""
     match operand:
         case ast.Subscript(value=inner):
             return _is_kept(inner, domain)
@@ -260,7 +260,7 @@ def _is_kept(operand: ast.expr, domain: Domain) -> bool:
 
 
 def _is_number(node: ast.expr) -> bool:
-    """Whether an expression has only numbers, as `24**0.5`."""
+    """Whether an expression consists of numbers, such as `24**0.5`."""
     return not any(isinstance(each, ast.Name | ast.Attribute | ast.Call) for each in ast.walk(node))
 
 

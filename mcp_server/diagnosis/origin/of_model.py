@@ -1,4 +1,4 @@
-"""What is at fault at an origin: layer, operation, the element that stands out, and what would correct it."""
+"""Describes the fault at an origin: layer, operation, the element that stands out, and its correction."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _NEAR = 3
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """Return the launch's layer: from the weights of `tables`, those it reads, or its neighbours."""
+    """Return the launch's layer: from the weights in `tables`, those that it reads, or its neighbours."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
     if own:
@@ -83,7 +83,7 @@ def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
 
 
 _HOPS = 8
-_LEAVES, _DEEPEST = 64, 3  # limits for the values from which an operand is computed
+_LEAVES, _DEEPEST = 64, 3  # limits of the search for values behind an operand
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Outside:
 
 
 def outside_of(walker: Walker, computed: Computed) -> Outside | None:
-    """Return the operation outside its domain that made NaN, or the infinity behind the NaN."""
+    """Return the operation outside its domain that made the NaN, or the infinity behind the NaN."""
     at = computed
     for _ in range(_HOPS):
         made = culprit_at(at.term, at.evaluator)
@@ -113,7 +113,7 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
             if domain is not None:
                 return Outside(at.launch, found, evaluator, domain)
             operands = [(term, evaluator) for term in found.args]
-        else:  # arithmetic with an infinity that was stored earlier
+        else:  # an operand is an infinity that was stored earlier
             operands = list(islice(leaves(at.term, at.evaluator), _LEAVES))
         stored = ((term, place) for term, place in operands if is_infinite(value_of(term, place)))
         infinite, evaluator = next(stored, (None, at.evaluator))
@@ -130,7 +130,7 @@ def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
     """Return the leaves from which a value is computed; `most` is the limit for elements of a reduction."""
     closing = Closing(walker)
     queue = [(start, 0)]
-    for computed, depth in queue:  # grows in the loop
+    for computed, depth in queue:  # the queue grows in the loop
         for element, at in islice(leaves(computed.term, computed.evaluator), most):
             source = walker.back(Computed(computed.launch, element, at)).source
             if isinstance(source, Computed) and depth < _DEEPEST and len(queue) < _LEAVES:
@@ -142,10 +142,10 @@ def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
 
 
 def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operation:
-    """Return the operation in the terms of a model: with its values, and with its operand in the domain."""
+    """Return the operation as a model has it: with its values, and with its operand kept in the domain."""
     term, domain, op = uncast(found.operand), found.domain, found.applied.op
     label = ""
-    if isinstance(term, Element):  # an element of an input or constant, which has a name
+    if isinstance(term, Element):  # an input's or constant's element has a name
         target = argument_of(found.launch, term.parameter).target or ""
         label = label_of(target, walker) if label_of(target, walker) != target else ""
     code, guarded, action = guarded_code(op, label)
@@ -166,21 +166,21 @@ def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operat
 
 
 _BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", "cos", "erf"})
-_LARGEST = 1 << 31  # a larger limit comes from the type, not the expression
+_LARGEST = 1 << 31  # a larger limit is that of the type, not of the expression
 
 
-OPEN_END = "it is one past the end, and nothing limits it"  # the end of a range of floats, as an integer
+OPEN_END = "it is one past the end, and nothing limits it"  # a float range's end, as an integer
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
-    """Return why the expression is at fault for an index out of bounds. Empty if its operands may be.
+    """Return why the expression is at fault for an index out of bounds. Empty if it may be right.
 
     `made_here` is the indexed tensor, if the model computes it.
     """
     above = value > allowed.high
     applied = [each for each in parts(unwrapped(term)) if isinstance(each, Apply)]
     if not any(each.op != "cast" for each in applied):
-        return ""  # an unchanged element of an input
+        return ""  # an unchanged element of an input is at fault
     end = own_end(term, above=above)
     if end is not None and (end > allowed.high if above else end < allowed.low):
         return f"it goes {'up' if above else 'down'} to {end} by its own limits"
@@ -195,7 +195,7 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
 
 
 def own_end(term: Term, *, above: bool) -> int | None:
-    """Return the highest or lowest value that the expression can have. None if its operands set no end."""
+    """Return the highest or lowest value that the expression can have. None if the operands decide it."""
     if not any(isinstance(each, Apply) and each.op in _BOUNDING for each in parts(unwrapped(term))):
         return None
     span = Bounds({}).of(term)
@@ -207,10 +207,7 @@ Lookup = tuple[str, int, Condition | None]
 
 
 def looked_up(walker: Walker, source: Produced, allowed: Interval) -> Lookup | None:
-    """Return the boundaries of a lookup, its highest index, and which values give one that is too high.
-
-    None for operators other than `bucketize` and `searchsorted`, and for boundaries in several rows.
-    """
+    """Return the boundaries of a lookup, its highest index, and the values that make the index too high."""
     places, launch = POINTWISE.get(operator_name(source.launch)), source.launch
     if places is None or len(launch.arguments) < 4:
         return None
@@ -285,16 +282,16 @@ def correction_of(
     return Correction(text=f"({expression.text()}).clamp(min={low})", lines=lines, low=low)
 
 
-# To find the one element that makes a value infinite, usual values are put in place of the largest elements,
-# and everything that the launches compute from them is computed again.
-_ELEMENTS = 4096  # the most elements of one tensor that are looked at
-_FEWEST = 3  # in a smaller tensor, no element stands out
-_READS = 1 << 17  # the most elements that are read for all these computations
+# Finds the one element that makes a value infinite: replaces the largest elements by usual values, and
+# computes again all that launches made from them.
+_ELEMENTS = 4096  # most elements of a searched tensor
+_FEWEST = 3  # no element of a smaller tensor stands out
+_READS = 1 << 17  # most elements read by all computations
 
 
 @dataclass(frozen=True)
 class Outlier:
-    """One input element that alone makes a reduction not finite, and the values for which it does."""
+    """One input element that alone makes a reduction non-finite, and the values that do so."""
 
     element: OffendingElement
     condition: Condition
@@ -350,7 +347,7 @@ def outlier_of(walker: Walker, source: Computed) -> Outlier | None:
 
 
 def _standing_out(leaves: Sequence[Leaf]) -> tuple[Leaf | None, float]:
-    """Return the largest element by magnitude, and the median of all. None if there are few or no numbers."""
+    """Return the largest element by magnitude, and the median of all. None for few or no numbers."""
     known = [leaf for leaf in leaves if isinstance(leaf.value, float) and finite(leaf.value)]
     if len(known) < _FEWEST:
         return None, 0.0
@@ -360,7 +357,7 @@ def _standing_out(leaves: Sequence[Leaf]) -> tuple[Leaf | None, float]:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A non-finite value that is computed again while one input element is varied."""
+    """A non-finite value that is recomputed while one input element varies."""
 
     walker: Walker
     source: Computed
@@ -374,7 +371,7 @@ class _Tried:
         return finite(value_of(self.source.term, at))
 
     def condition(self, name: str, bad: Scalar, usual: float) -> Condition | None:
-        """Return from which value of the element the value is bad, found by bisection from the usual one."""
+        """Return the bad values of the element, found by bisection from the usual one."""
         if usual == bad or self.good(bad) or not self.good(usual):
             return None
         inside, outside = ordinal(usual, self.dtype), ordinal(bad, self.dtype)
@@ -405,7 +402,7 @@ UNCANCELLED = (
 
 
 def sums_nothing(walker: Walker, found: Outside) -> bool:
-    """Whether the operand outside its domain is a sum of no elements, because none was selected, say."""
+    """Whether the operand outside its domain is a sum of no elements, for example because of a mask."""
     try:
         source = walker.back(Computed(found.launch, found.operand, found.evaluator)).source
         term = uncast(source.term) if isinstance(source, Computed) else None
@@ -419,11 +416,11 @@ def sums_nothing(walker: Walker, found: Outside) -> bool:
         return False
 
 
-_STEPS = 256  # of rounding, in sums and products before the difference
+_STEPS = 256  # rounding steps in sums and products before the difference
 
 
 def undecided(walker: Walker, computed: Computed) -> tuple[Outside, str, str] | None:
-    """Return an operation whose domain its operand leaves by rounding, also in words, and advice if known.
+    """Return an operation whose operand leaves the domain by rounding, the reason in words, and any advice.
 
     The operand is at an end of the domain, or a difference whose sign rounding decides.
     """

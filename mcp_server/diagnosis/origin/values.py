@@ -42,7 +42,7 @@ _LARGEST_HEADER = 1 << 20
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor whose elements can be looked up. `at` takes a place in row-major order."""
+    """A tensor with saved elements. `at` takes a place in row-major order."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -112,7 +112,7 @@ class ProbedValues:
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
         """Return the argument of a launch just before or after it. None if no probe saved it."""
-        names = filter(None, (argument.name, argument.target))  # arguments of operators have no name
+        names = filter(None, (argument.name, argument.target))  # operators' arguments have no name
         seen = next(filter(None, (self._seen.get((launch, name, when)) for name in names)), None)
         if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
             return None

@@ -1,9 +1,9 @@
-"""Traces a value back through the launches that only carry it, to the launch that computed it or an input.
+"""Traces a value back through launches that only carry it, to an input or the launch that computed it.
 
 A kernel carries a value if its term chooses one of the loaded elements: a copy, a cast that keeps the value,
-`where`, a minimum, a gather. A NaN is followed through arithmetic as well, and an infinity through sums and
-products, until no operand is like it. In an operator outside the generated code, the element is found by its
-value, which is exact.
+`where`, a minimum, a gather. A NaN is also followed through arithmetic, and an infinity through sums and
+products, until no operand has it. In an operator outside the generated code, the exact value identifies the
+element.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def operator_name(launch: Launch) -> str:
 
 
 def operator_label(launch: Launch, view: PackageView) -> str:
-    """A readable operator name: `pricing::tier` if the proxy executor calls it."""
+    """A readable operator name: `pricing::tier` for a call by the proxy executor."""
     return view.package.proxy_target(launch.proxy_index) or operator_name(launch)
 
 
@@ -56,7 +56,7 @@ def is_carrier(launch: Launch) -> bool:
 
 
 class AddedUpError(UnknownValue):
-    """The value at a place is a sum that atomic additions made from finite values."""
+    """The value is a sum of finite values that atomic additions made."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ Source = Computed | Produced | Given
 class Walked:
     """Where a value comes from, and the launches that carried it, the last one first.
 
-    `chosen` is the last term on the way whose element is chosen by an element of another tensor.
+    `chosen` is the last term on the way that chose its element by an element of another tensor.
     """
 
     source: Source
@@ -112,7 +112,7 @@ class Walked:
 
 
 class Walker:
-    """Walks in one package, with the values of one failing call."""
+    """Walks through one package with the values of one failing call."""
 
     def __init__(self, view: PackageView, values: ProbedValues) -> None:
         self.view, self.values = view, values
@@ -137,7 +137,7 @@ class Walker:
         """Return the element that a launch loads, from memory or from its own store. None if unknown."""
         key = (launch.index, element.parameter, offset, element.line)
         if key not in self._elements:
-            self._elements[key] = None  # a store that depends on itself is unknown
+            self._elements[key] = None  # stays unknown for a store that depends on itself
             place = Place(launch, argument_of(launch, element.parameter), offset)
             try:
                 inner = self.stored(launch, element.parameter, offset, element.line)
@@ -147,7 +147,7 @@ class Walker:
         return self._elements[key]
 
     def _sum_at(self, place: Place, line: int) -> Scalar | None:
-        """Return what a launch added up before a line: what it left there, if nothing is stored below it."""
+        """Return the sum that a launch had added up before a line, if it stores nothing after that line."""
         program, parameter = self.program(place.launch), place.argument.name
         if program is None or program.stores_to(parameter) != program.stores_to(parameter, line):
             return None
@@ -162,7 +162,7 @@ class Walker:
         return tensor.value_at(place.offset) if tensor else None
 
     def stored(self, launch: Launch, parameter: str, offset: int, before: int | None) -> Computed | None:
-        """Return what a launch stores at an offset, above a line if given. May raise `UnknownValue`."""
+        """Return the value stored at an offset, above a line if given. May raise `UnknownValue`."""
         program = self.program(launch)
         read, scalars = partial(self.element, launch), self.scalars(launch)
         for store in program.stores_to(parameter, before) if program else ():
@@ -178,10 +178,7 @@ class Walker:
         return None
 
     def _added(self, launch: Launch, store: Store, offset: int) -> Computed | None:
-        """Return the first non-finite value that is added up at an offset. None if nothing is added.
-
-        Raise `AddedUpError` if all added values are finite.
-        """
+        """Return the first non-finite value that a launch adds at an offset. None if it adds nothing."""
         every, complete = places(used(store.index, store.ranges), self.scalars(launch))
         points = (self.evaluator(launch, place) for place in every)
         here = [at for at in points if at.value(store.index) == offset]
@@ -230,8 +227,8 @@ class Walker:
     def through(self, produced: Produced) -> Place | None:
         """Return the element that an operator read and that may have become its result.
 
-        For an operator that computes, only NaN and infinities are followed, NaN first. If several elements
-        are equal, the one whose index has most in common with the result's is taken.
+        For an operator that computes, only NaN and infinities are followed, NaN first. Of equal elements, the
+        one whose index has most in common with the result's is taken.
         """
         launch, value = produced.launch, self.value_at(produced)
         carrier = is_carrier(launch) and produced.argument.name not in ("ret1", "indices")
@@ -248,7 +245,7 @@ class Walker:
             if places:
                 best = min(places, key=lambda place: _distance(read, place, value, index))
                 if not carrier and math.isinf(value) and not _distance(read, best, value, index)[1]:
-                    continue  # in another row and column: this one may have grown too large
+                    continue  # in another row and column, it may only have overflowed
                 return Place(launch, argument, read.offset(read.unraveled(best)))
         return None
 
@@ -270,8 +267,8 @@ class Walker:
                 offset = value_of(element.index, place)
                 if offset is None or not wanted(value_of(element, place)):
                     continue
-                # What an infinity that the model made comes to is told where it is used: `0 * log(0)`. A sum
-                # of infinities of both signs says less than what made the positive one.
+                # An infinity that the model made is explained where it is used: `0 * log(0)`. If infinities
+                # of both signs are added, the positive one is followed.
                 added = adds and value_of(element, place) == math.inf
                 followed = wanted is _is_nan or not _is_nan(value) or added
                 if followed or self._as_given(at.launch, element, int(offset)):
@@ -372,7 +369,7 @@ _LINEAR = frozenset({"add", "sub", "mul", "neg", "cast", "where"})
 
 
 def _is_linear(term: Term) -> bool:
-    """Whether a term is infinite for an infinite element: it only adds and multiplies."""
+    """Whether a term only adds and multiplies, so that an infinite element makes it infinite."""
     made = [each for each in parts(term) if isinstance(each, Apply | Fold)]
     return all(
         each.op in _LINEAR if isinstance(each, Apply) else each.kind in ("sum", "mean") for each in made
@@ -392,7 +389,7 @@ def _matches(seen: Scalar | None, value: Scalar, *, exactly: bool) -> bool:
     if _is_nan(value):
         return isinstance(seen, float) and (math.isnan(seen) or (not exactly and math.isinf(seen)))
     if not exactly and isinstance(value, float) and math.isinf(value):
-        return isinstance(seen, float) and math.isinf(seen)  # a factor below 0 turns the sign
+        return isinstance(seen, float) and math.isinf(seen)  # a negative factor changes the sign
     return seen == value
 
 
