@@ -27,7 +27,7 @@ from mcp_server.operations.table import CORE, command_line, command_name, in_she
 from mcp_server.plurals import capitalized, counted, ended_again
 
 MOST_TEXT = 500  # characters in one line
-MOST_REMOVED, MOST_ADDED = 3, 24  # lines of code before and after a fix: what is added must be complete
+MOST_REMOVED, MOST_ADDED = 3, 24  # lines of code before and after a fix
 MOST_KNOWN = 4  # facts shown for an inconclusive verdict
 MOST_CLEARED = 2
 LABEL = 11  # width of the label column in characters
@@ -134,7 +134,7 @@ def title_of(verdict: Verdict) -> str:
 
 
 def _bounded(text: str) -> str:
-    """Put a text on one line, with long kernel names cut: `cpp_fused__softmax…unsqueeze_view_1`."""
+    """Return one line, with long kernel names cut: `cpp_fused__softmax…unsqueeze_view_1`."""
     text = _KERNEL.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", clean(text)).replace(
         "\n", " "
     )
@@ -175,13 +175,13 @@ def _where(verdict: Verdict) -> Iterator[Line]:
 
 
 def placed_party(verdict: Verdict) -> Component | None:
-    """Return the party whose first line is the line that failed: the root cause, or the crash site."""
+    """Return the party whose first line is the line that failed: root cause or crash site."""
     parties = (verdict.guilty, verdict.crashing)
     return next((party for party in parties if party is not None and party.model_locations), None)
 
 
 def _place(party: Component) -> str:
-    """Describe the first line; for a kernel, add other lines that it computes and that may be meant."""
+    """Describe the first line; for a kernel, add its other lines that may be meant."""
     first, *others = party.model_locations
     shown = f"{Path(first.file).name}:{first.line}  {first.code}".rstrip()
     numbers = [str(at.line) for at in others if at.file == first.file and at.line != first.line]
@@ -193,7 +193,7 @@ def _place(party: Component) -> str:
 def _fix(fix: Fix) -> Iterator[Line]:
     text = _bounded(fix.text)
     yield Line("label", capitalized(text), "Fix")
-    before = fix.before if fix.after else None  # the line itself is shown before, as the location
+    before = fix.before if fix.after else None  # the replaced line is already shown as the location
     lines = (before or "").splitlines()
     for line in [*lines[:MOST_REMOVED], *(["..."] if len(lines) > MOST_REMOVED else [])]:
         yield Line("removed", _bounded(line))
@@ -204,12 +204,12 @@ def _fix(fix: Fix) -> Iterator[Line]:
 
 
 def note_on_arguments(fix: Fix) -> str:
-    """Return what `args[N]` means, for a fix whose code names an argument so. Empty for others."""
+    """Return what `args[N]` means if the fix's code contains it. Empty otherwise."""
     return OF_CALL if "args[" in (fix.after or "") else ""
 
 
 def confirmation(run: Confirmed) -> list[str]:
-    """Describe the experiment: the three calls and what else they show, and why it is not for shipping."""
+    """Describe the experiment: its three calls, their side effects, and why not to ship the change."""
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
     counted_runs = run.again.startswith("failed ")  # `failed 3 of 10 times (died with SIGABRT)`
     again = f"Without this change, it {run.again if counted_runs else ended_again(run.again)}."
@@ -219,7 +219,7 @@ def confirmation(run: Confirmed) -> list[str]:
 
 
 def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
-    """Yield each step as a shell command, or as a tool call unless an agent may not see the tool."""
+    """Yield each step as a tool call, or as a shell command if the reader cannot call the tool."""
     for number, step in enumerate(verdict.next_steps):
         as_command = not proven if in_shell else step.tool not in CORE
         name = command_name(step.tool) if in_shell else step.tool
@@ -243,6 +243,6 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
 
 
 def cost_in_words(cost: Cost) -> str:
-    """Format runs and seconds. Compiles are not told: those of the user's script are not counted."""
+    """Format runs and seconds. Compiles are left out, because those of the user's script are not counted."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
     return f"{counted(cost.runs, 'run')} and {cost.wall_s:.1f} s{waited}"

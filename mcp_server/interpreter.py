@@ -1,7 +1,7 @@
 """Finds the Python that has the user's torch if a call names none. torch is never imported here.
 
-The server lives in its own environment, so the user's must be searched for: the active environment, the
-folder's, whatever `python3` is. The first one with torch is used.
+The server lives in its own environment, so the user's must be found: the active environment, the folder's, or
+that of `python3`. The first one with torch is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOCAL = (".venv", "venv", ".pixi/envs/default")
 """Where uv, venv, poetry and pixi put the environment of a folder."""
 NAMES = ("python3", "python")
 MOST_ON_PATH = 6
-ASKING_S = 5.0  # an interpreter starts in 20 ms, on a network disk in a second or two
+ASKING_S = 5.0  # an interpreter starts in 20 ms; from a network disk, in a second or two
 _ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 
@@ -76,12 +76,12 @@ def has_torch(python: Path) -> bool:
         done = subprocess.run(
             [str(python), "-c", _ASK],
             cwd="/",
-            env=child_environment({}),  # the environment of a workload
+            env=child_environment({}),  # the environment variables of a workload
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=ASKING_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):  # not a Python
+    except (OSError, subprocess.TimeoutExpired):  # no working Python
         return False
     return done.returncode == 0

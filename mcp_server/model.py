@@ -137,7 +137,7 @@ Workload = Annotated[
 
 
 class Attached(Record):
-    """A running process to look at, and the package that it has loaded. None for the one it has unpacked."""
+    """A running process to look at, and its loaded package. Without one, the package that it has unpacked."""
 
     pid: int
     package: Path | None = None
@@ -179,7 +179,7 @@ class Evidence(Record):
     command: str = ""
 
 
-PROOF_FILE = "proof.py"  # of a proven verdict: its experiment in a few lines
+PROOF_FILE = "proof.py"  # of a proven verdict: a script of a few lines with its experiment
 SUBJECT_FILE = "subject.json"  # of a job: what was diagnosed, for its report and bundle
 
 
@@ -210,7 +210,7 @@ class Fix(Record):
     ran: FixRun | None = None
 
 
-CHECK = "if "  # how the code of a fix begins that only rejects bad values
+CHECK = "if "  # beginning of a fix that only rejects bad values
 
 
 def rejecting(when: str, rule: str) -> str:
@@ -304,9 +304,9 @@ class Verdict(Record):
 
     `proven` rests on a run that aoti-debug made: the failure disappeared when the cause was removed and
     returned with it (`intervention`), or the system rejected a part by name. `causes` lists all that were
-    found, the first to fix first; `bystanders` are defects too, but a run cleared them. `headline` names the
-    failure in words that need no table. `eager` says whether the model fails in the same way without the
-    compiler. `remarks` are facts besides the cause; `program` is the launch at fault as PyTorch.
+    found, the first to fix first; `bystanders` are also defects, but a run cleared them. `headline` names the
+    failure in common words. `eager` says whether the model fails in the same way without the compiler.
+    `remarks` are facts besides the cause; `program` is the launch at fault as PyTorch.
     """
 
     format_version: int = FORMAT_VERSION

@@ -38,7 +38,7 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 
 
 def ended_again(ending: str) -> str:
-    """Return `raised the error again: text` for `raised: text`, and `died with SIGABRT again` for others."""
+    """Return `raised the error again: text` for `raised: text`; for others, `died with SIGABRT again`."""
     how, colon, said = ending.rstrip(".").partition(": ")
     if how == "raised":
         return f"raised the error again{colon}{said}"

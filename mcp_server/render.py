@@ -65,7 +65,7 @@ def party_title(party: Component) -> str:
         "launch": party.launch_index,
     }
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
-    made = party.kind in ("kernel", "op")  # a kernel or op computes its value but is not the value
+    made = party.kind in ("kernel", "op")  # a kernel or op is not a value: it gives one
     value = f" {'gives' if made else '='} {party.value}" if party.value else ""
     kind = "" if party.name.startswith(party.kind) else f"{party.kind} "
     return f"{kind}{party.name}{value}" + (f" ({where})" if where else "")
@@ -75,7 +75,7 @@ LONGEST_CELL = 80
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether the value fits on one line; among lists, only those of numbers or words, such as a shape."""
+    """Whether the value fits on one line; of lists, only those of numbers or words, such as a shape."""
     if isinstance(value, list | tuple):
         return all(isinstance(i, int | float) or (isinstance(i, str) and " " not in i) for i in value)
     return value is None or isinstance(value, _ON_ONE_LINE)
@@ -362,7 +362,7 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
 
 
 def check_name(decision: str) -> str:
-    """Describe a planner decision in words, without its figures: `look at indices`."""
+    """Describe a planner decision without its numbers: `look at indices`."""
     name = PLANNED.sub("", decision)
     if name == decision and " " in name:
         return decision
@@ -370,7 +370,7 @@ def check_name(decision: str) -> str:
 
 
 PIPE_WIDTH = 10_000
-"""Columns in a pipe: nothing is folded there, so that commands can be copied and lines searched."""
+"""Width in a pipe: nothing is folded there, so that commands can be copied and lines searched."""
 
 
 def rendered(result: Record, verbose: bool = False) -> Iterator[RenderableType]:

@@ -103,7 +103,7 @@ def read_plan(path: Path) -> tuple[SweepCase, ...]:
 def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
     """Count the values in a node after alias expansion. Raise `ValueError` beyond `MAX_VALUES`.
 
-    A few lines of nested YAML aliases can expand to billions of values ("billion laughs").
+    Nested YAML aliases expand a few lines to billions of values ("billion laughs").
     """
     if not isinstance(node, yaml.CollectionNode):
         return 1
@@ -258,7 +258,7 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
     return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
 
 
-SLACK_S = 120.0  # in addition to the budget: time to end the running step and write the verdict
+SLACK_S = 120.0  # added to the budget: time to end the running step and write the verdict
 QUEUE_S = 3600.0  # waiting for a GPU lease does not spend the case's budget
 REFUSED = 2
 WAIT_S = 30.0

@@ -50,8 +50,8 @@ def exit_code(result: Record) -> Exit:
     code = OF_OUTCOME.get(getattr(result, "outcome", ""))
     if code in (Exit.OK, Exit.FAULT):
         return code
-    # A fault is: a failed run, or a checker's finding in a run that did not fail; repeats that do not all
-    # pass; certain problems of the machine or package; inputs outside what was compiled.
+    # A fault: a failed run, or a checker's finding in a run that did not fail; repeats that do not all pass;
+    # certain problems of the machine or package; inputs outside what was compiled.
     saw_fault = (
         any(getattr(result, name, None) is not None for name in ("failure", "fault", "first_bad"))
         or getattr(result, "pattern", "clean") != "clean"
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line and return its exit code. A tool's name as the server spells it works, too."""
+    """Run a command line and return its exit code. Tool names as the server spells them also work."""
     from mcp_server.cli.app import app
     from mcp_server.cli.parameters import ClickException, corrected, explained
     from mcp_server.jobs.store import cause
@@ -122,7 +122,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _check_words(words: list[str]) -> None:
-    """Reject arguments that are not UTF-8: results are JSON and text in UTF-8, which cannot contain them."""
+    """Reject arguments that are not UTF-8: results are JSON and text in UTF-8, which cannot have them."""
     odd = next((word for word in words if any("\ud800" <= letter <= "\udfff" for letter in word)), "")
     if odd:
         what = "an argument is not UTF-8"

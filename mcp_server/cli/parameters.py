@@ -33,7 +33,7 @@ from mcp_server.operations.table import command_name, in_shell_words
 from mcp_server.operations.workload import is_exported_program
 from mcp_server.plurals import capitalized, listed
 
-# The command waits for the end, so these arguments do not apply to it.
+# The command waits for the end, so this argument does not apply.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
 
 # The kinds of positional target, by the argument that each one fills.
@@ -49,7 +49,7 @@ TENSOR_FILES = (".pt", ".pth")
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
 
 
-# Arguments whose text for agents mentions what only agents have. All others use the same text for both.
+# Arguments whose texts for agents mention things that only agents have. All others use one text.
 OPTIONS = {
     "flags": "A flag, such as TORCHINDUCTOR_NAN_ASSERTS=1. Repeat it for more.",
     "inputs": "Inputs of the call: a file of torch.save, or JSON such as "
@@ -71,7 +71,7 @@ SECTIONS = {
     "Where and how to run it": ("python", "cwd", "env", "extra_imports", "device_index", "in_place"),
 }
 LONG = 10  # options
-# What the value of an option is, if not a text in general.
+# What the value of an option is, if not any text.
 FILES = ("package", "exported", "inputs", "log", "python", "expect", "edit", "constants", "core")
 METAVARS = {
     **dict.fromkeys(FILES, "FILE"),
@@ -254,7 +254,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 ClickException: type[Exception] = UsageError.__bases__[0]
 _NO_NUMBER = re.compile(r"Invalid value for '(--[\w-]+)'.*valid (number|float|integer).*")
 _MEANT = re.compile(r"[Dd]id you mean '?(?P<meant>[^'?]+)")
-LIKE = 0.75  # difflib ratio: --symptm is like --symptom, --batch is like no option of ours
+LIKE = 0.75  # difflib ratio: --symptm is similar to --symptom, --batch to no option of ours
 
 
 def explained(error: Any, words: Sequence[str]) -> ProblemError:
@@ -284,7 +284,7 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
 
 
 def corrected(what: str, words: Sequence[str]) -> str:
-    """Return the command line with the spelling that a `did you mean` suggests. Empty if unsure."""
+    """Return the command line with the spelling of a `did you mean` suggestion. Empty if unsure."""
     meant = _MEANT.search(what)
     names = [word.rpartition("/")[2] for word in words]  # a suggested file is in the same folder
     close = difflib.get_close_matches(meant["meant"], names, 1) if meant else []

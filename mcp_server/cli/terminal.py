@@ -126,7 +126,7 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
         seen = len(known) - known[::-1].index(step) if step in known else 0
         for line in known[seen:]:
             told = _SO_FAR.sub(lambda found: found[1] or ", still running", line)  # the time is shown once
-            limit = "" if step else most  # once, too
+            limit = "" if step else most  # shown only once
             console.print(plain(f"[{state.wall_s:.1f} s{limit}] {told}"), soft_wrap=True)
             step = line
 

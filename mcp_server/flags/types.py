@@ -56,8 +56,8 @@ class Flag:
     """One switch of torch: an environment variable, a `torch._inductor.config` entry, or both.
 
     `since` is the first release in which the flag affects AOTInductor code; torch may know the name earlier.
-    `before` says what older releases do with it. `cpu_since` replaces `since` for CPU models. `inert` says
-    why a well-known flag never has an effect.
+    `before` says what older releases do with the flag. `cpu_since` replaces `since` for CPU models. `inert`
+    says why a well-known flag never has an effect.
     """
 
     shows: str

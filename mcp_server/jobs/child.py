@@ -36,7 +36,7 @@ class Command:
     device indices that the child may use. None if it uses no GPU. They are leased, so that two jobs never
     share a GPU; children of one job may. `stalled` is called every few seconds. It returns the id of a
     process that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the
-    child is stopped as at its time limit. `tell` gets the seconds since the start, again and again.
+    child is stopped as at its time limit. `tell` is called regularly with the seconds since the start.
     """
 
     argv: tuple[str, ...]
@@ -53,10 +53,10 @@ class Command:
 class Finished:
     """How a child ended, after running for `wall_s` seconds and waiting `waited_s` seconds for a GPU.
 
-    `output` is stdout and stderr in order of arrival. If a child prints more than the cap, the middle is left
-    out, and a line there says how much. `returncode` is None if a signal or a limit ended the child. `signal`
-    is a name such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why output was
-    lost. `reused` marks a result of an earlier run of the job.
+    `output` is stdout and stderr in order of arrival. If a child prints more than the cap, a line replaces
+    the middle, and says how much is missing. `returncode` is None if a signal or a limit ended the child.
+    `signal` is a name such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why
+    output was lost. `reused` marks a result of an earlier run of the job.
     """
 
     ending: Ending
@@ -246,7 +246,7 @@ REAP_STEP_S = 0.001
 
 
 class ProcessHandle(Protocol):
-    """The part of `Popen`'s interface that a supervisor process needs."""
+    """The part of `Popen`'s interface that callers of a supervisor process need."""
 
     def poll(self) -> int | None: ...
 

@@ -43,7 +43,7 @@ def lease_root() -> Path:
 class Waits:
     """A job that wants a GPU: its name for other jobs (`holder`), and what to call while it waits.
 
-    `shared` has the leases that the job has already, by GPU: its processes may use one GPU together.
+    `shared` has the job's leases, by GPU: its processes may use one GPU together.
     """
 
     holder: str
@@ -66,7 +66,7 @@ class Lease:
             self.fd = open_lock(self._path)
 
     async def acquire(self, waits: Waits) -> None:
-        """Lock the GPU. A lock that another child of the same job has taken counts for this child, too."""
+        """Lock the GPU. A lock taken by another child of the same job also counts for this child."""
         if not self._try_lock():
             with waits.blocked():
                 await self._wait(waits)
@@ -150,8 +150,8 @@ class Gpu:
 def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] = ()) -> tuple[str, ...]:
     """Return machine-wide names for the child's device indices: index i is entry i of CUDA_VISIBLE_DEVICES.
 
-    An index beyond the entries, or an entry that is not in `known`, is its own name. The workload then fails,
-    which is a result. A variable that is set and empty hides every GPU, so no name is returned. Raise
+    An index beyond the entries, or an entry that is not in `known`, serves as its own name. The workload then
+    fails, which is a result. A variable that is set and empty hides every GPU, so no name is returned. Raise
     ProblemError for a negative index.
     """
     entries = [entry.strip() for entry in (visible or "").split(",") if entry.strip()]

@@ -230,7 +230,7 @@ class Manager:
     def _from_disk(self, job_id: str) -> JobState:
         directory = self.store.find(job_id)
         state = JobState(job_id=job_id, kind=directory.kind, state="running", wall_s=0.0)
-        if self.store.is_running(directory):  # perhaps a second run, with the result of the previous one
+        if self.store.is_running(directory):  # perhaps a second run; its result is that of the first
             return state
         lost = Problem(what="the server ended before the job did", next_call="run it again")
         return load(directory.path) or state.model_copy(update={"state": "stopped", "problem": lost})

@@ -182,7 +182,7 @@ async def _wait_for_end_or_stall(child: Child, command: Command) -> None:
 
 READY = b"ready "  # followed by the process id
 READY_BYTES = 64
-PYTHON_WORDS = 2  # `PYTHON -u`: the fork already runs Python, and takes only what follows
+PYTHON_WORDS = 2  # `PYTHON -u`: the fork already runs Python, and needs only the words after it
 
 
 class ForkServer:

@@ -1,10 +1,9 @@
-"""Processes that have imported torch and fork a worker for each request; they also last between a server's
-calls.
+"""Processes that have imported torch and fork a worker for each request. They may outlive a server's call.
 
 A request is forked only if a fresh process would find the same conditions: the same interpreter, no wrapper
 around it, and an environment that differs at most in variables that nothing reads before the request does. A
-tool that knows which requests will come says so early, and the import runs alongside the program's own run,
-which uses one core for most of its compile.
+tool announces its requests early, so that the import runs beside the program, which uses one core for most of
+its compile.
 
 The processes create no tensor and touch no device (worker/fork_server.py). They end with the server, however
 it ends, as any supervised child does. A server ends one earlier that has been idle for long, has served many
@@ -141,7 +140,7 @@ class Imported:
         return alive and bool(self.seen) and all(_state(path) == state for path, state in self.seen.items())
 
     def worn(self, limits: Limits) -> bool:
-        """Whether it has idled too long, served too many requests, grown too large, or died."""
+        """Whether it has idled too long, served too many requests, grown too large, or ended."""
         if self.server is None or self.server.lost or self.requests >= limits.requests:
             return True
         idle = time.monotonic() - self.used_at >= limits.idle_s
@@ -192,7 +191,7 @@ class WarmImports:
         ]
         found = next((one for one in fitting if one.usable), None)
         if found is None:
-            cwd = asked[3] or directory  # keeps no user's directory busy
+            cwd = asked[3] or directory  # keeps no user's directory in use
             loaded = directory / LOADED if self._later_jobs else None
             found = Imported(replace(command, cwd=cwd), modules, loaded)
             self.kept.append(found)

@@ -190,7 +190,7 @@ class Store:
             try:
                 lock = try_lock(path / "running.lock")
                 (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
-            except OSError:  # on a full disk: half a job would look as if it were running
+            except OSError:  # full disk: half a job would look as if it were running
                 shutil.rmtree(path, ignore_errors=True)
                 if lock is not None:
                     os.close(lock)

@@ -94,7 +94,7 @@ class BlameRules:
     def _open_mask(self) -> Blame | None:
         """The mask of a user's access bounds a loaded index, but not on the side on which the access missed.
 
-        A kernel that masks an index expects any value in it, so it must supply the other bound too.
+        A kernel that masks an index expects any value in it, so it must also mask the other side.
         """
         missed = self.missed
         if not self.user or missed is None or missed.side not in ("before", "after"):
@@ -141,7 +141,7 @@ class BlameRules:
         return self._kernel([reason], sure=False)
 
     def _mismatch(self) -> Blame | None:
-        """An input that this launch depends on differs from what the package was compiled for."""
+        """An input that this launch depends on differs from the inputs of the compile."""
         if not self.situation.evidence.inputs:
             return None
         reached: set[str] = set()
@@ -224,7 +224,7 @@ class BlameRules:
         reasons = [f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits" for p in fitting]
         strides = (missed.stride if missed else None) or []
         into = f"goes into the address of a tensor with strides {strides or None}"
-        # A number that is one of the strides is used as it should be.
+        # An argument that equals a stride is used as intended.
         odd = [p for p in unseen if p.maximum is not None and p.maximum not in strides]
         reasons += [f"{p.parameter} = {p.maximum} {into}" for p in odd]
         tensor = self.situation.tensor(missed.parameter) if missed else None

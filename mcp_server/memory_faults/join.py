@@ -40,7 +40,7 @@ def bare_fault(access: Access) -> Fault:
         block=list(access.block) if access.block else None,
         count=access.count,
         kernel=access.kernel,
-        # The C++ source is a member of the package, so the path of its build directory is noise.
+        # The C++ source is a member of the package, so its build directory is noise.
         generated_file=access.file.rpartition("/")[2] if access.file.endswith(".cpp") else access.file,
         generated_line=access.line,
         nearest=near,

@@ -106,7 +106,7 @@ class Situation:
 
     @cached_property
     def accesses(self) -> tuple[SourceAccess, ...]:
-        """The candidate source accesses: those on the reported line with the reported direction."""
+        """The source accesses that may be meant: those on the reported line with the reported direction."""
         if self.kernel is None:
             return ()
         program, line = read_program(self.kernel), self.access.line
@@ -122,7 +122,7 @@ class Situation:
             above = generated_line(self.kernel, 0)
             found = [e for e in found if e.line <= line - above <= e.line + e.code.count("\n")]
         elif self.kernel.kind == "cpp":
-            # Without a line, only an index from memory can leave a tensor of the compiled size.
+            # Without a line, only an index that was loaded can leave a tensor of the compiled size.
             made = [SourceAccess(each, address_of(each.place, {})) for each in found]
             found = [each.access for each in made if each.address.elements]
         values = {**constants_of(self.kernel.source), **self.scalars}
@@ -137,7 +137,7 @@ class Situation:
 
     @cached_property
     def indirect(self) -> SourceAccess | None:
-        """The access if its address was itself loaded from memory, not computed from an argument; or None."""
+        """The access if its address was loaded from memory, not computed from an argument; None otherwise."""
         loaded = [a for a in self.accesses if a.address.elements and not a.parameters]
         return loaded[0] if loaded and len(loaded) == len(self.accesses) else None
 
@@ -229,7 +229,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
     used = options[chosen]
     missed = describe_missed(situation, chosen, certain=len(options) == 1 and used is not None)
     if address is None and missed.side not in ("empty", "host"):
-        # The argument whose index or scalar values lie outside it.
+        # Find the argument with index or scalar values outside it.
         for access in situation.accesses:
             for parameter in access.parameters:
                 tensor = situation.tensor(parameter)

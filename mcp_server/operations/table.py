@@ -294,7 +294,7 @@ async def locate_fault(context: args.Context, given: args.LocateArguments) -> Re
     from mcp_server.tools.locate_fault import locate_in_program
 
     package = None
-    if given.command and given.package:  # the package is the one that the command, its host, loads
+    if given.command and given.package:  # `package` is the one that the host `command` loads
         package = await in_thread(checked.package_file, given.package, checked.folder_of(given))
         given = given.model_copy(update={"package": ""})
     workload = await in_thread(checked.workload_of, given)
@@ -392,7 +392,7 @@ async def compile_with_flags(context: args.Context, given: args.CompileArguments
 async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
     from mcp_server.tools.reduce import reduce as step
 
-    if given.exported:  # the program, not the package, has the graph
+    if given.exported:  # only the program has the graph
         given = given.model_copy(update={"package": ""})
     workload = await in_thread(checked.paired_model, given)
     return await step(context, workload, budget_s=given.budget_s)

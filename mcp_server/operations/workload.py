@@ -60,7 +60,7 @@ def workload_of(given: args.ProgramArguments) -> Workload:
     """Return the one workload that the arguments name; relative paths start at `cwd`."""
     kinds = chosen_kinds(given)
     if isinstance(given, args.DiagnoseArguments) and kinds == ["package", "exported"]:
-        kinds = ["package"]  # the program is only the reference: see `symptom_of`
+        kinds = ["package"]  # the program is only the reference (see `symptom_of`)
     if kinds == ["package", "command"]:
         allowed = (
             "the program with the package among its arguments, or package with inputs of the failing call"
@@ -190,7 +190,7 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
 
     if (given.rtol or given.atol) and not given.expect:
         raise ProblemError("tolerances are given without correct outputs", allowed="with `expect`")
-    if given.expect or given.check:  # the outputs of a package with inputs, or of a program's last call
+    if given.expect or given.check:  # expected outputs of a package with inputs, or of a program's last call
         name = "expect" if given.expect else "check"
         if not isinstance(workload, PackageWorkload | ScriptWorkload | CommandWorkload):
             what = "an exported program" if workload is not None else "a log"
@@ -284,7 +284,7 @@ def _existing(text: str, base: Path) -> str:
 
 
 def _said(name: str) -> str:
-    """Name the kind of file or, if only its argument says what it is for, the file of this argument."""
+    """Name the kind of file or, if only its argument tells the kind, the argument's file."""
     kind = "folder" if name == "cwd" else "file"
     return _FILES[name][0] if name in _FILES else f"{kind} for {argument(name)}"
 
@@ -331,7 +331,7 @@ def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
 
 
 def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
-    """Reject only a mix-up of arguments: a damaged package is a finding, not a wrong call."""
+    """Find the package file. Reject only mixed-up arguments: a damaged package is a finding."""
     path = file("package", text, base)
     if is_exported_program(path, model_name):
         raise ProblemError(
@@ -430,7 +430,7 @@ def _check_spec(where: str, spec: TensorSpec) -> None:
         raise ProblemError(f"{where}: low is greater than high", value=value, allowed=allowed)
     plain = spec.dtype.removeprefix("torch.")
     whole = _WHOLE.fullmatch(_OTHER_NAMES.get(plain, plain))
-    if whole is None:  # any value is rounded to one that the dtype can represent
+    if whole is None:  # the dtype rounds any value to one that it represents
         return
     bits = int(whole["bits"])
     first, last = (0.0, 2.0**bits - 1) if whole["sign"] else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)

@@ -55,7 +55,7 @@ class Skipped(Record):
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The existing directories of the headers of an interpreter's torch and of CUDA."""
+    """The existing header directories of CUDA and of an interpreter's torch."""
 
     torch_version: str
     include: tuple[str, ...]
@@ -89,7 +89,7 @@ _NO_COLLECTION = ("--param=ggc-min-heapsize=600000",)  # KiB
 _COMPILE = re.compile(r"^// Compile cmd\n// (.*)$", re.M)
 _COMPILER = re.compile(r"(?:g\+\+|c\+\+|clang\+\+)(?:-\d+)?")
 _DEFINE = re.compile(r"[A-Za-z_]\w*(?:=[\w.:+\-]*)?")
-# The alternatives: language, code generation (by name), machine, disabled warnings, standard.
+# The alternatives in order: language, code generation (by name), machine, disabled warnings, standard.
 _FLAG = re.compile(
     r"-std=(?:c|gnu)\+\+\w+|-O[0-3s]|-fopenmp|-pedantic|-pthread|-w|-Wall|-Wno-[\w\-]+|-m[\w.\-]+(?:=[\w.\-]+)?"
     r"|-f(?:no-)?(?:PIC|pic|exceptions|rtti|omit-frame-pointer|trapping-math|finite-math-only|signed-zeros"

@@ -88,11 +88,11 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
             continue
         places = {id(part): (start, end) for part, start, end in spans}
         base = match.start("value")
-        parts = {id(part): part for part, _, _ in spans}  # each part once
-        # If two operations share an operand, the outer one decides: in `1 / std::sqrt(x)`, the division.
+        parts = {id(part): part for part, _, _ in spans}  # without repeated parts
+        # If two operations share an operand, the outer one decides: the division in `1 / std::sqrt(x)`.
         guarded = {id(operand): (domain, operand) for domain, operand in _guarded(parts.values(), family)}
         for domain, first in guarded.values():
-            # A remainder is `a - div_floor_floating_vec(a, b) * b`: every occurrence of its divisor counts.
+            # A remainder is `a - div_floor_floating_vec(a, b) * b`: guard every occurrence of its divisor.
             same = [part for part in parts.values() if part == first] if "_floating" in match[0] else [first]
             before, after = "aoti_debug_nonzero(", ")"
             if not domain.nonzero:
@@ -123,7 +123,7 @@ def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
     tree = parsed(kernel.source)
     if tree is None:
         return
-    starts, place = [], 0  # the starts of the lines, after the indentation that all lines share
+    starts, place = [], 0  # starts of lines, after the indentation that all lines share
     dedented = textwrap.dedent(kernel.source).split("\n")
     for line, short in zip(kernel.source.split("\n"), dedented, strict=True):
         starts.append(place + len(line) - len(short))

@@ -27,7 +27,7 @@ from mcp_server.probes.domain_guard import GUARDED, HELPERS
 ROLE_BITS: dict[Role, int] = {"read": 1, "written": 2, "read_write": 3, "unknown": 0}
 
 _CONSTANT = re.compile(r"(?P<declared>auto& (?P<name>\w+) = (?P<value>constants_->at\(\d+\)));")
-# A temporary that frees its tensor at the end of the statement, before the probe after the launch.
+# A temporary that frees its tensor at the end of the statement, before the second probe.
 _OWNER = re.compile(r"RAIIAtenTensorHandle\(")
 _HOISTED = re.compile(rf"wrap_with_raii_handle_if_needed\(|{_OWNER.pattern}")
 # Expressions that can be evaluated twice: no quotes, assignments, increments or moves.
@@ -196,7 +196,7 @@ def quoted(name: str) -> str:
     return '"' + _PLAIN.sub("?", name)[:200] + '"'
 
 
-# Pure functions that a C++ replacement may call, in addition to those that the kernel itself calls.
+# Pure functions that a C++ replacement may call, besides those that the kernel calls.
 _CPP_FUNCTIONS = re.compile(
     r"abs|acos|asin|atan2?|bool|ceil|clamp(?:_max|_min)?|convert|copysign|cosh?|decltype|double|erfc?|exp2?|expm1"
     r"|fabs|float|floor|fma|fmax|fmin|fmod|hypot|infinity|int(?:32_t|64_t)?|isfinite|isinf|isnan|log(?:10|1p|2)?"
@@ -229,7 +229,7 @@ _LIMITS = {"aoti_debug_at_most": (">", "minimum"), "aoti_debug_at_least": ("<", 
 
 
 def compiled_form(source: str) -> str:
-    """Put the definitions of the helpers that a kernel may call before it, on its first line."""
+    """Put the definitions of helper functions before the kernel that may call them, on its first line."""
     helpers = ""
     for name, (sign, function) in _LIMITS.items():
         if f"{name}(" in source:

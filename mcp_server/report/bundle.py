@@ -52,7 +52,7 @@ SHOWS = {
 BACKTICKS = re.compile(r"`+")
 PAGE_FILE = "report.html"
 HERE = Path(__file__).parent
-SHOWN_ELEMENTS = 3  # in one box
+SHOWN_ELEMENTS = 3  # elements shown in one box
 
 
 TEMPLATES = Environment(
@@ -298,7 +298,7 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
 
 
 def _step_files(source: Source) -> Iterator[Path]:
-    """Yield the request, the reports and the output of each step, except files that are too large."""
+    """Yield each step's request, reports and output, except files that are too large."""
     if source.directory is None:
         return
     for directory in sorted(path for path in source.directory.glob("[0-9][0-9]*-*") if path.is_dir()):

@@ -24,7 +24,7 @@ _NAME = (
 SECRET_NAME = re.compile(rf"{_NAME}(?:[_-]?id)?$", re.IGNORECASE)
 """The end of the name of a variable whose value is a secret."""
 
-# Beginnings that issuers of tokens chose so that scanners find them; the rest of the token follows.
+# Token beginnings that issuers chose for scanners; the rest of the token follows.
 _BEGINNINGS = (
     r"hf_",  # Hugging Face
     r"api_org_",
@@ -51,7 +51,7 @@ _REST = r"[\w.=~+/-]*"
 _BEGUN = "|".join(_BEGINNINGS)
 
 WHOLE = re.compile(
-    # Followed by a long rest in one word: `hf_hub_download` and `sk-learn` are not tokens.
+    # A long rest must follow in the same word: `hf_hub_download` and `sk-learn` are not tokens.
     rf"(?<![A-Za-z0-9])(?:{_BEGUN})(?=[\w.=~+/-]{{12,}})(?=[^\s]*[0-9A-Z]){_REST}|"
     r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[0-9A-Z]{16}|"
     r"eyJ[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+(?:\.[\w.+/=-]*)?|"
@@ -131,8 +131,8 @@ ADDRESS = re.compile(
     r"::ffff:\d{1,3}(?:\.\d{1,3}){3})(?:%[\w.-]+)?(?![\w:])|"
     r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])"
 )
-# Where srun, slurmstepd and torchrun name a machine, names in variables, messages and a shell's prompt, and
-# names of machines in clouds and companies. `self.model.net` is code: there a digit or a dash decides.
+# Places where srun, slurmstepd and torchrun name a machine; names in variables, messages and shell prompts;
+# and names of machines in clouds and companies. `self.model.net` is code: there a digit or a dash decides.
 _LABELS = r"[A-Za-z0-9][\w-]*(?:\.[\w-]+)+"
 HOST = re.compile(
     r"(?<=srun: error: )[\w.-]+(?=: tasks? \d)|(?<=slurmstepd-)[\w.-]+(?=: )|"
@@ -243,7 +243,7 @@ def _hide(mark: str, seen: set[str], group: int = 0) -> Callable[[re.Match[str]]
 
 
 def _named(match: re.Match[str], seen: set[str]) -> str:
-    """Replace the value after the name of a host or user, except words that stand for nobody."""
+    """Replace the value after the name of a host or user, except words that name nobody."""
     if match["value"].lower() in NOBODY:
         return match[0]
     seen.add(match["value"])
@@ -269,7 +269,7 @@ def _address(match: re.Match[str]) -> str:
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# Control characters, which HTML forbids, and those that change the direction of the text around them.
+# Control characters, which HTML forbids, and characters that change the direction of text around them.
 UNWANTED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )

@@ -44,7 +44,7 @@ def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] 
     """Return the GPU to lease. None for a CPU package, or if `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
 
     A workload of unknown device (None) leases GPU `device_index`, or the first, if the machine has a GPU. Any
-    /dev/nvidiaN shows that there is one: a container may see only /dev/nvidia2.
+    /dev/nvidiaN counts: a container may see only /dev/nvidia2.
     """
     if os.environ.get(SHARE_VARIABLE) == "1" or device_type == "cpu":
         return None
@@ -248,7 +248,7 @@ class Context:
     ) -> Finished:
         """Run a child in a directory from `fresh`, or reuse its cached result.
 
-        `start` returns the starter of the child; `runs` counts the runs of the workload in it.
+        `start` returns the function that starts the child; `runs` is how often the child runs the workload.
         """
         key = key_of(command, directory)
         kept = self.kept.take(key, command, directory)
@@ -281,7 +281,7 @@ class Context:
         return self.step
 
     def _still(self, step: str, directory: Path, seconds: float) -> None:
-        """Report that a step still runs, and what its process does if a journal says so."""
+        """Report that a step still runs, and what its process does according to a journal."""
         journals = [(path.stat().st_mtime, path) for path in directory.glob("*.jsonl")]
         now = doing(max(journals)[1]) if journals else ""
         self.progress(f"{step}: {seconds:.0f} s so far{f', {now}' if now else ''}")
@@ -315,11 +315,11 @@ class Context:
 
         If `workload` is given, it determines environment (with `env`), directory, interpreter and time limit.
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, from `fresh`, is for
-        requests that name files in it. `events` omits the reports named in `streamed`. `gpus` are leased
-        (default: the request's GPU, or the first; () for none). `alone` shares no import of torch, because
-        forks of one process inherit its memory layout and contents. Raise `ProblemError` if the worker
-        rejects the request or the interpreter cannot run it, and `PackageError` for an unsafe archive, before
-        a worker starts.
+        requests that name files in it. `events` of the result omits the kinds in `streamed`. `gpus` are
+        leased (default: the request's GPU, or the first; () for none). `alone` shares no import of torch,
+        because forks of one process inherit its memory layout and contents. Raise `ProblemError` if the
+        worker rejects the request or the interpreter cannot run it, and `PackageError` for an unsafe archive,
+        before a worker starts.
         """
         directory = directory or self.fresh(name or operation)
         if workload is not None:
@@ -334,7 +334,7 @@ class Context:
             device = await anyio.to_thread.run_sync(device_of, request)
             gpus = gpus_of(device, int(str(request.get("device_index", -1))))
         own = {}
-        # A compile keeps the cache of earlier compiles in the user's temporary folder.
+        # A compile keeps its cache in the user's temporary folder, which later compiles share.
         if "package" in request and traits.loads and "TMPDIR" not in (env or {}):
             own["temporary"] = str(self.temporary())
         asked = directory / "request.json"

@@ -3,8 +3,8 @@
 A large log is read in a separate process, so that the event loop continues and the server can exit.
 Cancelling the read kills that process.
 
-For launchers such as torchrun and srun, the rank that failed first is found. Sources: torch.distributed.run
-of torch 2.8-2.15 (torch/distributed/elastic/multiprocessing/api.py), srun of Slurm 22.05
+Under launchers such as torchrun and srun, finds the rank that failed first. Sources: torch.distributed.run of
+torch 2.8-2.15 (torch/distributed/elastic/multiprocessing/api.py), srun of Slurm 22.05
 (src/plugins/launch/slurm). The launcher's own lines have no rank before them.
 """
 
@@ -156,7 +156,7 @@ _ENDED = re.compile(
     r"failed \((?P<torchrun>[^()]+)\) local_rank: (?P<local>\d+) |"
     r"srun: error: \S+: tasks? (?P<task>\d+)[\d,-]*: (?P<srun>.+)"
 )
-# Exit statuses of ranks that the launcher stopped because another rank failed.
+# Exit statuses of ranks that the launcher stopped because another rank had failed.
 _STOPPED = re.compile(r"Terminated|Killed|Exited with exit code 1(?:37|43)\b|exitcode: -(?:9|15)\b")
 _WAITING = re.compile(r"srun: job \d+ queued and waiting for resources")
 _GRANTED = re.compile(r"srun: job \d+ has been allocated resources")
@@ -213,7 +213,7 @@ LAUNCHERS: dict[str, dict[tuple[str, ...], set[str]]] = {
 }
 
 
-# Under any launcher, a child that does not run the workload runs only in the first rank.
+# Under any launcher, a child without a run of the workload runs only in the first rank.
 ONLY_FIRST = (
     "sh",
     "-c",
@@ -238,7 +238,7 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
 
 
 def _options_of(prefix: Sequence[str]) -> dict[tuple[str, ...], set[str]]:
-    """Return the entry of the launcher in the prefix, even after `env` or `nice`. Empty for others."""
+    """Return the launcher's entry for the prefix, even after `env` or `nice`. Empty for others."""
     return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), {})
 
 

@@ -126,7 +126,7 @@ class StepCache:
         found = defaultdict(list)
         numbered = sorted(path for path in job.glob("[0-9][0-9]*-*") if path.is_dir())
         for path in numbered:
-            # Without a card the step has not ended; half a card was cut off while it was written.
+            # Without a card, the step has not ended. A partial card was cut off while it was written.
             with suppress(OSError, ValueError, TypeError, KeyError):
                 card = read_json((path / CARD).read_bytes())
                 card["finished"].update((name, path / f"{name}.log") for name in STREAMS)

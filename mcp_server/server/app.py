@@ -79,8 +79,8 @@ def exit_on_signals() -> None:
 def end_with_uv() -> None:
     """End this process when the `uv run` that started it is gone: a killed uv does not end its child.
 
-    This applies only to uv, whose only task is to wait for us. A client may well start a server through a
-    process that ends.
+    This applies only to uv, whose only task is to wait for us: a client may start a server through a process
+    that ends.
     """
     parent = os.getppid()
     with suppress(OSError):
@@ -115,7 +115,7 @@ def make_server(
     """Create a server of `operations` whose jobs keep their files in `store` and end with it.
 
     Clients on HTTP see their own jobs, or all jobs with `share_jobs`. `tools` says which tools are listed
-    (`core`, `all`); calls of unlisted tools are answered too. Raise ProblemError for an invalid setting.
+    (`core`, `all`); calls of unlisted tools are also answered. Raise ProblemError for an invalid setting.
     """
     hidden = {each.name for each in operations} - CORE if listed_tools(tools) == "core" else set()
     ownership, at_once = Ownership(shared=share_jobs), most_at_once()
@@ -170,7 +170,7 @@ class Guide:
 
     @property
     def place(self) -> str:
-        """The path within the skill's folder. Agents look for two of the guides at its top."""
+        """The path within the skill's folder. Agents look for two of the guides at its root."""
         return self.file if self.file in AT_THE_TOP else f"guides/{self.file}"
 
     @property
@@ -305,7 +305,7 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
 
 
 def _number(name: str, text: str, default: int) -> int:
-    """Parse a number given as text: for a wrong type, the SDK would say that the server failed."""
+    """Parse a number given as text: the SDK would call a wrong type a failure of the server."""
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):

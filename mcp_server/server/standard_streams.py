@@ -30,7 +30,7 @@ Writer = Callable[[bytes], int]
 """Writes some of the bytes and returns how many; raises OSError if it cannot."""
 
 DESCRIPTORS = Path("/proc/self/fd")
-FEWEST_DESCRIPTORS = 64  # pipes of a few children, the files of a job, and what Python imports
+FEWEST_DESCRIPTORS = 64  # for pipes of a few children, files of a job, and imports of Python
 
 
 class LossyStream(io.TextIOBase):
@@ -132,13 +132,13 @@ def _writer_that_never_waits(fd: int) -> Writer:
 
 
 LONGEST_MESSAGE = 2_000  # characters
-FRAMES = 4  # the innermost frames of an exception, which are named
+FRAMES = 4  # innermost frames of an exception that are named
 
 ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class BriefFormatter(logging.Formatter):
-    """One line per event and one per frame: a client that keeps every server's log has room for that."""
+    """One line per event and one per frame: a client that keeps every server's log can store that."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return clean(super().formatMessage(record)).replace("\n", " ")[:LONGEST_MESSAGE]

@@ -49,7 +49,7 @@ def text_of(result: Result) -> str:
         return compact(result)
     try:
         return brief.text(Verdict.model_validate(fields))
-    except ValidationError:  # shortened at a place that makes it invalid
+    except ValidationError:  # made invalid by a cut
         return compact(result)
 
 
@@ -122,7 +122,7 @@ def _halve_largest(value: Any, path: Path, cuts: Cuts) -> bool:
 
 
 def _is_many(items: dict[str, Any] | list[Any]) -> bool:
-    """Whether to drop items. If one item holds most of the text, cutting that item helps more."""
+    """Whether to drop items. If one item has most of the text, cutting that item gains more."""
     if len(items) < (WIDEST_MAPPING if isinstance(items, dict) else 2):
         return False
     sizes = [len(compact(item)) for item in (items.values() if isinstance(items, dict) else items)]
@@ -228,7 +228,7 @@ async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResul
 
 
 def input_schema(model: type[Arguments]) -> dict[str, Any]:
-    """Return the model's JSON schema, short: every byte of it is in the context of every session."""
+    """Return the model's JSON schema, kept short because it is in the context of every session."""
     schema: dict[str, Any] = _terse(model.model_json_schema())
     schema.pop("description", None)
     schema["properties"] = {name: schema["properties"][name] for name, _ in fields_of(model)}
@@ -240,8 +240,8 @@ SAID = frozenset({"default", "minimum", "maximum", "exclusiveMinimum"})
 
 
 def _terse(schema: Any) -> Any:
-    """Drop titles (a property named title is a mapping and stays), what the description says anyway, and what
-    JSON schema allows by default.
+    """Drop titles (a property named title is a mapping and stays), keywords that the description repeats, and
+    what JSON schema allows by default.
     """
     if isinstance(schema, dict):
         return {
