@@ -43,13 +43,8 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         return suspect
     guilty = _with_lines_of_operation(_guilty(suspect.guilty, origin, case), origin, case)
     fix, change = case.origin_fix, _change(case)
-    own = suspect.intervention
-    if (
-        own is not None
-        and own.kind is Kind.INPUT
-        and origin.launch_index is None
-        and origin.result == "index"
-    ):
+    own = suspect.intervention if origin.launch_index is None and origin.result == "index" else None
+    if own is not None and own.kind is Kind.INPUT:
         # Change all indices out of range, also those that were not seen. Others follow if this fails.
         change = own if own.key not in case.trials or case.trials[own.key].proves else change
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
@@ -355,6 +350,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         text += "; if other values are valid, limit the index in the model"
     elif table := _table(case) if origin.result == "index" else "":
         text += f"; if such ids are real, {table} has too few rows: compare with the ids of the data"
+    if beside := [f"{each.name}, {each.made_by}," for each in origin.operands if each.made_by]:
+        return Fix(text=f"{text}. Another {beside[0]} has another limit: check the {origin.result} itself")
     if not passes or places or "[" not in condition.label:
         return Fix(text=text)
     check = f"not ({condition.label} {passes}).all()"

@@ -365,8 +365,8 @@ class Division:
         return tuple(dict.fromkeys(label for source in self.sources for label in source.inputs))
 
 
-def divisions(tracer: Tracer) -> tuple[Division, ...]:
-    """List every integer division whose divisor may be zero, in launch order, without duplicates."""
+def divisions(tracer: Tracer, *, floats: bool = False) -> tuple[Division, ...]:
+    """List every division of integers (or of floats) whose divisor may be zero, without duplicates."""
     found: dict[tuple[object, ...], Division] = {}
     for launch in tracer.view.wrapper.launches:
         kernel = tracer.view.wrapper.kernels.get(launch.kernel) if launch.kind == "cpp" else None
@@ -374,11 +374,11 @@ def divisions(tracer: Tracer) -> tuple[Division, ...]:
             continue
         lines = kernel.source.split("\n")
         for defined in read_program(kernel).definitions:
-            for divisor in _divisors(defined.value):
+            for divisor in _divisors(defined.value, floats=floats):
                 loads = elements(divisor)
-                form = read_form(divisor, loads)
+                form = None if floats else read_form(divisor, loads)
                 sources = tuple(tracer.source(load, launch) for load in loads)
-                plain = len(sources) == 1 and form is not None and form.is_plain
+                plain = _is_multiple(divisor) or (len(sources) == 1 and form is not None and form.is_plain)
                 place, code = source_location(kernel, defined.line), lines[defined.line - 1].strip()
                 division = Division(launch, place, code, sources, plain)
                 # A loop's scalar tail repeats its vector part, and a later value repeats its own operands.
@@ -387,17 +387,24 @@ def divisions(tracer: Tracer) -> tuple[Division, ...]:
     return tuple(found.values())
 
 
-def _divisors(value: Term) -> Iterator[Term]:
-    """Yield the divisors of integer divisions in a term that are loaded, or computed with a literal zero."""
+def _is_multiple(term: Term) -> bool:
+    """Whether a float is an element times a number: it is 0 exactly if the element is."""
+    match term:
+        case Apply(op="mul", args=(Number(value=value), inner) | (inner, Number(value=value))) if value:
+            return _is_multiple(inner)
+        case Apply(op="div", args=(inner, Number(value=value))) if value:
+            return _is_multiple(inner)
+    return isinstance(term, Element) and is_float(term.dtype)
+
+
+def _divisors(value: Term, *, floats: bool) -> Iterator[Term]:
+    """Yield the divisors in a term that are loaded or, among integers, computed with a literal zero."""
     for term in parts(value):
-        if (
-            isinstance(term, Apply)
-            and term.op in _DIVIDES
-            and not is_float(term.dtype)
-            and len(term.args) == 2
-        ):
-            divisor = term.args[1]
-            read = [each for each in parts(divisor) if not isinstance(each, Unread)]
-            zero = any(isinstance(each, Number) and each.value == 0 for each in read)
-            if not any(is_float(each.dtype) for each in read) and (elements(divisor) or zero):
-                yield divisor
+        if not isinstance(term, Apply) or term.op not in _DIVIDES or len(term.args) != 2:
+            continue
+        divisor = term.args[1]
+        read = [each for each in parts(divisor) if not isinstance(each, Unread)]
+        zero = any(isinstance(each, Number) and each.value == 0 for each in read)
+        whole = not any(is_float(each.dtype) for each in (term, *read))
+        if _is_multiple(divisor) if floats else whole and (elements(divisor) or zero):
+            yield divisor

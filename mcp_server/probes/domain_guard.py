@@ -96,7 +96,7 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
             same = [part for part in parts.values() if part == first] if "_floating" in match[0] else [first]
             before, after = "aoti_debug_nonzero(", ")"
             if not domain.nonzero:
-                ends = f"{_cpp_number(domain.low)}, {_cpp_number(domain.high)}"
+                ends = f"{domain.low}, {domain.high}".replace("inf", "INFINITY")
                 before, after = "aoti_debug_within(", f", {ends}, {str(domain.is_open).lower()})"
             for start, end in (places[id(each)] for each in same):
                 yield base + start, before
@@ -110,12 +110,6 @@ def _guarded(parts: Iterable[Syntax], family: str) -> Iterator[tuple[Domain, Syn
         domain = DOMAINS.get(op)
         if domain is not None and domain.family == family and domain.operand < len(operands):
             yield domain, operands[domain.operand]
-
-
-def _cpp_number(value: float) -> str:
-    if math.isinf(value):
-        return f"{'-' if value < 0 else ''}std::numeric_limits<double>::infinity()"
-    return repr(value)
 
 
 def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:

@@ -201,6 +201,9 @@ def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pyte
     told = (found.category, found.guilty.name, found.guilty.value)
     assert told == ("input_mismatch", "args[1]", "0 at [2]") and confidence(found, case) == "likely"
     assert found.crashing is not None and found.crashing.generated_location == "kernel.cpp:9"
+    monkeypatch.setattr("mcp_server.diagnosis.causes.value_constraints.may_hide_infinity", lambda _case: True)
+    (found,) = by("value_constraints.detect_division", case)
+    assert (found.category, confidence(found, case)) == ("nan_or_inf", "possible")
     case.index_values[PART] = IndexValues(PART, 4)
     assert not by("value_constraints.detect_division", case), "all were seen to be other numbers"
 

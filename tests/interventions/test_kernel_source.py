@@ -191,7 +191,7 @@ OPERATIONS_TRITON = """\
         tmp4 = tl_math.log(tmp3)
         tl.store(out_ptr0 + (x0), tmp4, xmask)
 """
-INFINITE = "std::numeric_limits<double>::infinity()"
+INFINITE = "INFINITY"
 
 
 def changed(source: str, family: str, kind: Any = "cpp") -> list[str]:
@@ -223,13 +223,9 @@ SMALLEST = "1.1754943508222875e-38"
             ],
         ),
         (OPERATIONS_CPP, "sqrt", [f"auto tmp3 = 1 / std::sqrt({within('tmp1', '0.0', INFINITE, 'true')});"]),
-        (
-            OPERATIONS_CPP,
-            "acos",
-            [f"auto tmp4 = std::acos({ACOS});"],
-        ),
+        (OPERATIONS_CPP, "acos", [f"auto tmp4 = std::acos({ACOS});"]),
         (OPERATIONS_CPP, "log", [f"auto tmp5 = {within(f'{LOG}.log()', '-1.0', INFINITE, 'true')}.log1p();"]),
-        (OPERATIONS_CPP, "pow", [f"auto tmp6 = {within('tmp5', '0.0', INFINITE, 'false')}.pow(tmp0);"]),
+        (OPERATIONS_CPP, "pow", [f"auto tmp6 = {within('tmp5', '0.0', INFINITE, 'true')}.pow(tmp0);"]),
         # Vector code divides by it and multiplies with it: both are guarded, so that it is that of 1.
         (REMAINDER, "div", [REMAINDER.replace("tmp3", "aoti_debug_nonzero(tmp3)")]),
         # `tl.where` keeps a NaN as it is; the text stays a program.

@@ -110,18 +110,25 @@ _BY_ZERO = ("ZeroDivision", "by zero")
 def division_failure(case: DiagnosisState) -> Evidence | None:
     """Evidence that a division by zero ended the call: the text of the run, or its signal."""
     plain = case.plain_run
+    if may_hide_infinity(case):
+        return seen("run", "the outputs are finite, and not as expected")
     if plain is not None and plain.finished.signal == "SIGFPE":
         return Evidence(step="run", fact="the process died with SIGFPE: a division was impossible")
     found = ((source, root) for source, root in case.roots if root.family.id == "kernel_division")
     return next((reported(root, source) for source, root in found), None)
 
 
+def may_hide_infinity(case: DiagnosisState) -> bool:
+    """Whether numbers are finite and wrong: a clamp, for example, may hide a division by zero."""
+    return case.plain_diverges and not case.outputs_nonfinite
+
+
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
-    """Return the divisions of the package if one failed; only those of eager mode's failing line, if any."""
+    """Return the divisions that may have failed (eager mode's, if known): of floats if numbers are wrong."""
     view = case.view
     if view is None or division_failure(case) is None:
         return ()
-    found = divisions(view.tracer)
+    found = divisions(view.tracer, floats=may_hide_infinity(case))
     event = raised(case)
     lines = {(frame.file, frame.line) for frame in event.stack} if event is not None else set()
     own = [
@@ -146,22 +153,18 @@ def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
 
 
 def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
-    """An integer divided by zero: each input with a zero used as a divisor, or each such division."""
+    """A division by zero: each input with a zero used as a divisor, or each such division of integers."""
     error = division_failure(case)
     found = failed_divisions(case)
     divisors = [(division, divisor_parts(division, case)) for division in found]
     looked_at = case.call is None or case.given is None or "look_at_indices" in case.done
     if error is None or (any(parts for _, parts in divisors) and not looked_at):
         return
-    zeros = [
-        (d, p)
-        for d, parts in divisors
-        for p in parts
-        if p in case.index_values and case.index_values[p].outside
-    ]
+    pairs = [(division, part) for division, parts in divisors for part in parts]
+    zeros = [(d, p) for d, p in pairs if p in case.index_values and case.index_values[p].outside]
     for division, part in zeros:
         yield _by_input(division, part, error, case)
-    for division, parts in divisors if not zeros else ():
+    for division, parts in divisors if not zeros and not may_hide_infinity(case) else ():
         if not parts or any(part not in case.index_values for part in parts):
             yield _computed(division, len(found) == 1, error, case)
 
@@ -178,16 +181,20 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
     item, facts, party = case.compiled_inputs[part.input], case.index_values[part], _party(division, case)
     at, lines = f"element {facts.index}", party.model_locations
     fact = f"{at} of {item.label} is 0; {facts.outside} of {facts.elements} are"
-    where = f"launch {division.launch.index} ({division.launch.kernel})"
+    hidden, without = may_hide_infinity(case), replace_where(leaf_of(item), WITHOUT_ZEROS, 1)
+    if hidden:
+        lines = [line for line in lines if DIVIDES.search(line.code)] or lines
     return Suspect(
-        category="input_mismatch",
+        category="nan_or_inf" if hidden else "input_mismatch",
         guilty=input_component(item, lines, f"0 at {facts.index}"),
-        summary=f"{capitalized(at)} of {item.label} is 0, and {where} divides by it.",
-        level=CausalLevel.CALL,
+        summary=f"{capitalized(at)} of {item.label} is 0, and launch {division.launch.index} divides by it."
+        f"{' The outputs are finite: what follows hides the infinity.' if hidden else ''}",
+        level=CausalLevel.FAULT_SITE if hidden else CausalLevel.CALL,
         evidence=(error, seen("look_at_indices", fact), *_shown(division, case)),
         crashing=party,
         fix=Fix(text=f"keep zeros out of {name_of(item)}, or {ANOTHER_NUMBER}", before=_code(lines)),
-        intervention=replace_where(leaf_of(item), WITHOUT_ZEROS, 1),
+        intervention=confirming(without, case) if hidden else without,
+        observed=not hidden,
     )
 
 

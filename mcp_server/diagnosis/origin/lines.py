@@ -129,22 +129,15 @@ def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
     """Return a model's operation, the same with its operand kept in the domain, and the change in words."""
     domain = DOMAINS[op]
     x = operand or ("n" if domain.nonzero else "x")
-    code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
+    at = "" if domain.is_open else "at " if math.isinf(domain.high) else "within "
+    code, action = f"torch.{op}({x})", f"keep the argument of {op} {at}{domain.words()}"
     if domain.nonzero:
         code = f"1 / {x}" if op == "reciprocal" else f"a {SIGNS[op][0]} {x}"
         action = "divide by 1 where the divisor is 0"
     elif op == "pow":
-        code, action = f"torch.pow({x}, y)", "keep the base of the power at 0 or above"
+        code, action = f"torch.pow({x}, y)", f"keep the base of the power {domain.words()}"
     before, _, after = code.rpartition(x)
     return code, f"{before}{_kept(x, domain)}{after}", action
-
-
-def _in_domain(domain: Domain) -> str:
-    """Describe the domain: `above 0`, `at 0 or above`, `within -1..1`."""
-    words = domain.words()
-    if math.isinf(domain.high):
-        return words if domain.is_open else f"at {words}"
-    return words if domain.is_open else f"within {words}"
 
 
 def _kept(x: str, domain: Domain) -> str:
@@ -271,6 +264,8 @@ def _operand(node: ast.AST | None, op: str) -> ast.expr | None:
             return None if _is_number(right) else right
         case ast.BinOp(op=ast.Mod() | ast.FloorDiv(), right=right) if op in ("floordiv", "mod", "remainder"):
             return None if _is_number(right) else right
+        case ast.BinOp(op=ast.Pow(), left=left, right=right) if op == "pow":
+            return None if _is_number(left) or ast.unparse(right).lstrip("-").isdigit() else left
         case ast.Call(func=ast.Attribute(attr=name, value=receiver), args=args) if name == op:
             module = isinstance(receiver, ast.Name) and receiver.id in ("torch", "math", "F")
             operands = args if module else [receiver, *args]

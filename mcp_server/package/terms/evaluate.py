@@ -292,7 +292,7 @@ DOMAINS = {
     "asin": Domain("acos", low=-1.0, high=1.0),
     "acosh": Domain("acos", low=1.0),
     "atanh": Domain("acos", low=-1.0, high=1.0, is_open=True),
-    "pow": Domain("pow", low=0.0),
+    "pow": Domain("pow", low=0.0, is_open=True),  # 0 only if the exponent is below 0
 }
 """Domains by the operator of a term."""
 
@@ -302,6 +302,6 @@ def outside(op: str, values: Sequence[Scalar]) -> Domain | None:
     domain = DOMAINS.get(op)
     if domain is None or len(values) <= domain.operand or domain.holds(values[domain.operand]):
         return None
-    if op == "pow" and (len(values) < 2 or values[1] == math.floor(values[1])):
+    if op == "pow" and (len(values) < 2 or values[1] >= 0 if values[0] == 0 else values[1] % 1 == 0):
         return None  # an integer power of a negative number is defined
     return domain

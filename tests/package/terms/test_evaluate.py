@@ -221,3 +221,4 @@ def test_a_result_is_finite_exactly_where_the_operand_lies_in_the_domain(op: str
         assert math.isfinite(result) == (outside(op, values) is None), (op, values, result)
     assert outside("sqrt", [math.nan]) is None and outside("exp", [1000.0]) is None
     assert outside("pow", [-2.0, 3.0]) is None and outside("pow", [-2.0, 0.5]) is DOMAINS["pow"]
+    assert outside("pow", [0.0, 0.0]) is None and outside("pow", [0.0, -0.5]) is DOMAINS["pow"]
