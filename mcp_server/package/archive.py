@@ -261,7 +261,7 @@ class Package:
             return Weights("unknown")
         if library.mapped_weights_bytes is not None:
             return Weights("appended", library.mapped_weights_bytes)
-        # The last argument of the model's base constructor.
+        # The last argument of the base constructor says whether the weights are included.
         included = _INCLUDED.search(text, max(text.find("AOTInductorModelBase(") - 200, 0))
         if library.constants_bytes and (included is None or included[1] == "true"):
             return Weights("in_library", library.constants_bytes)

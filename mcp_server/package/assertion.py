@@ -5,7 +5,7 @@ launches, each is a candidate; nothing is guessed.
 
 For a division: the integer divisions in C++ kernels whose divisor may be zero, and the divisor's origin. The
 CPU raises SIGFPE for a zero divisor. From torch 2.13 on most forms raise `ZeroDivisionError` instead, which
-names no kernel. Source of the forms: torch/_inductor/codegen/cpp.py, 2.8 to 2.15.
+names no kernel. The forms are from torch/_inductor/codegen/cpp.py, 2.8 to 2.15.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Candidate:
 
     `location` is `wrapper.cpp:LINE` for Triton (its source is embedded there) and `kernel.cpp:LINE` for C++.
     `value` is the index. `indexed` are the tensors that it addresses. `form` is the index as a linear sum of
-    loaded elements, or None. `position` is set if the index is a loop position, which runs from 0 to below
-    this size. In `provenance`, lines that index come first.
+    loaded elements, if it is one. `position` is set if the index is a loop position, which runs from 0 to
+    below this size. In `provenance`, lines that index come first.
     """
 
     launch: Launch
@@ -249,7 +249,7 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
             "the kernel uses more than sums to compute the index: which values it may read is not known"
         )
     elif not form.is_plain:
-        # `2*x + 1, x being a value of input 0 (ids)`
+        # such as `2*x + 1, x being a value of input 0 (ids)`
         letters = dict(zip(form.loads, "xyzuvw", strict=False))
         labels = {source.load: source.label for source in candidate.sources}
         formula = form.linear.text("*", lambda name: letters.get(name) or _size_in_words(name, candidate))
@@ -264,7 +264,7 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
     elif candidate.position is None:
         facts.append("negative indices are refused: the kernel does not wrap them")
     if bound and bound.value is None:
-        # A tensor that is only empty or shorter can also fail the check.
+        # An empty or shorter tensor can also fail the check.
         sizes = " or ".join(dict.fromkeys(size.label or size.tensor for size in bound.sizes))
         shorter = f"a shorter {sizes or bound.expression} with the same indices fails the check"
         least = bound.smallest
@@ -291,7 +291,7 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
 
 
 def propose(candidate: Candidate) -> Fix:
-    """Propose a fix: a check before the call if an input is the index, otherwise of what makes the index."""
+    """Propose a fix: a check before the call if an input is the index, else correct what makes the index."""
     position, bound = candidate.position, candidate.bound
     if position is not None and bound is not None:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
@@ -381,7 +381,7 @@ def divisions(tracer: Tracer, *, floats: bool = False) -> tuple[Division, ...]:
                 plain = _is_multiple(divisor) or (len(sources) == 1 and form is not None and form.is_plain)
                 place, code = source_location(kernel, defined.line), lines[defined.line - 1].strip()
                 division = Division(launch, place, code, sources, plain)
-                # A loop's scalar tail repeats its vector part, and a later value repeats its own operands.
+                # A loop's scalar tail repeats its vector part, and a later value repeats its operands.
                 loaded = tuple((source.tensor, name_of(source.load)) for source in sources)
                 found.setdefault((launch.index, loaded), division)
     return tuple(found.values())

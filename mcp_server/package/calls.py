@@ -38,7 +38,7 @@ _BUFFER_KINDS: dict[str, ArgumentKind] = {"input": "input", "constant": "constan
 _CONTEXT = frozenset({"stream", "kernels", "proxy_executor", "this->device_idx_", "this->cubin_dir_"})
 
 
-# These expressions always create a tensor, so an unknown name in one is a problem, not a scalar.
+# These expressions create a tensor. An unknown name in one is a problem, not a scalar.
 _TENSOR_MADE = re.compile(r"reinterpret_tensor_wrapper\(|RAIIAtenTensorHandle\(|\.data_ptr\(|_handle\b")
 
 
@@ -74,7 +74,7 @@ class Body:
 
 
 class Scope(Body):
-    """A function being read, with further state: arrays, scalars, pointers, and notes above launches."""
+    """Scope of a function being read: its body, arrays, scalars, pointers, and notes above launches."""
 
     def __init__(self, text: str, kernels: Mapping[str, Kernel], name: str, start: int, line: int) -> None:
         super().__init__(name, start, start, line)

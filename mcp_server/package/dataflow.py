@@ -1,8 +1,8 @@
 """Dataflow over a wrapper's launches: last writers, backward and forward slices.
 
 The analysis tracks storages, not names, since views, moves and reused buffers share memory. A write replaces
-the earlier value only if it covers the storage and certainly runs (it is not in a branch or loop that
-excludes the reader). Otherwise earlier writers still reach the reader.
+the earlier value only if it covers the storage and certainly runs (it is not in a branch or loop without the
+reader). Otherwise earlier writers still reach the reader.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _extent(shape: Buffer | View, offset: str | None) -> tuple[int, int] | None:
 
 
 class Dataflow:
-    """The dataflow of one function body. Building it takes time linear in the number of arguments."""
+    """The dataflow of one function body. Building it takes linear time."""
 
     def __init__(self, body: Body) -> None:
         self.body = body
@@ -130,7 +130,7 @@ class Dataflow:
         return [step.launch for step in self.last_writers(name, launch) if step.launch is not None]
 
     def backward(self, name: str, launch: int | None = None) -> Slice:
-        """Return everything from which `name` was computed, as of `launch` (default: at the end)."""
+        """Return everything from which `name` was computed before `launch` (default: the end)."""
         first = self.last_writers(name, launch)
         return self._collect(first, self.body.buffers.get(name) if not first else None)
 
@@ -148,7 +148,7 @@ class Dataflow:
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
         """Return everything that the values of `names` after `launch` can reach; -1 is the start."""
         start = self.order_of[launch] + 1 if launch >= 0 else 0
-        # The storages that contain such a value.
+        # Storages that contain such a value.
         tainted = {each.storage for name in names if (each := self.body.buffers.get(name))}
         steps: dict[int, Step] = {}
         for step in self._steps_from(start):
@@ -220,7 +220,7 @@ class Dataflow:
         return buffer
 
     def _reaching(self, use: Use, order: int, path: tuple[Block, ...]) -> Iterator[Step]:
-        """Yield writers that a reader at `order` may see, newest first; in a common loop, later ones, too."""
+        """Yield writers that a reader at `order` may see, newest first; in a shared loop also later ones."""
         writers = self._writers.get(use.storage, [])
         position = bisect_left(writers, order)
         killed = False
@@ -281,5 +281,5 @@ class Dataflow:
 
 
 def _covers(buffer: Buffer) -> bool:
-    """Whether a write through this variable covers its storage: it owns or reuses the whole of it."""
+    """Whether a write through this variable covers its storage, because it owns or reuses the whole."""
     return buffer.kind not in ("view", "alias") or (buffer.reused and buffer.offset in ("0", "0L"))

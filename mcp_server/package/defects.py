@@ -98,7 +98,7 @@ def _elf_library(stream: BinaryIO) -> Library:
 
 
 def _address(elf: Any, name: str) -> int | None:
-    """Return a symbol's address, trying the hash table first: a symbol table may have 100,000 rows."""
+    """Return a symbol's address. Try the hash table first: a symbol table may have 100,000 rows."""
     table = elf.get_section_by_name(".gnu.hash")
     symbol = table.get_symbol(name) if table is not None else None
     if symbol is None:

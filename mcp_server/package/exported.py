@@ -1,4 +1,4 @@
-"""The exported program: facts read from its file without loading it, and its lines that a launch comes from.
+"""Reads facts from the file of an exported program without loading it, and the model lines of a launch.
 
 `torch.export` records only frames named `forward` (torch 2.13), so for an operator in a helper it records the
 line that calls the helper. If the program runs under the capture hook, the helper's own line is recorded.
@@ -21,7 +21,7 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.members import ZipContainer, read_bytes
 from mcp_server.package.problems import PackageError
 
-# models/<name>.json from torch 2.8 on; a tensor's device is {"type": "cuda", "index": 0}.
+# models/<name>.json from torch 2.8 on. A device is {"type": "cuda", "index": 0}.
 _GRAPH = re.compile(r"(?:^|/)models/[^/]+\.json$")
 _METADATA = re.compile(r"_metadata\.json$")
 # Operators that mutate an argument end in "_". The listed namespaces are those of torch and of Python.
@@ -99,7 +99,7 @@ def read_exported(path: Path) -> ExportedFacts:
         if "user_input" not in spec and "constant_input" not in spec:
             continue
         argument = spec.get("user_input", {}).get("arg") or {}
-        # either a value such as `{"as_int": 7}`, or a `constant_input`
+        # a value such as `{"as_int": 7}`, or one in a `constant_input`
         values = argument or spec.get("constant_input", {}).get("value") or {}
         kind, value = next(iter(values.items()), ("", None))
         if kind in ("as_int", "as_float", "as_bool", "as_string", "as_none"):
@@ -226,7 +226,7 @@ _PARAMETERS = frozenset({"weight", "bias"})
 def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenance:
     """Return the stacks that name the indexed constant's module; without any, those that index come first.
 
-    `indexed` lists constants of the model, such as `encoder.tokens.weight`, which code calls `tokens`.
+    `indexed` lists constants such as `encoder.tokens.weight`, whose module is `tokens` in code.
     """
     modules = []
     for constant in indexed:

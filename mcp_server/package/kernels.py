@@ -143,7 +143,7 @@ def _cpp_parameter(declared: str, source: str) -> Parameter:
 
 
 def _body_end(text: str, start: int) -> int:
-    """Return the end offset of a function at the left margin; `start` is inside its braces."""
+    """Return the end offset of a function that begins at the left margin; `start` is inside its braces."""
     end = text.find("\n}", start)
     return len(text) if end < 0 else end + 2
 
@@ -260,7 +260,7 @@ _NUMBER = r"(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 _CPP = re.compile(rf"auto tmp\d+ = static_cast<[\w:]+>\({_NUMBER}[LfU]*\);")
 _TRITON = re.compile(rf"tmp\d+ = (?:tl\.full\(\[[^\]]*\], )?{_NUMBER}(?=$|, tl\.|\s)", re.M)
 PLAIN = frozenset({0.0, 1.0, -1.0})  # these numbers are in every kernel
-CLOSE = 1e-6  # relative; a number may have been rounded to float32
+CLOSE = 1e-6  # relative difference; rounding to float32 may cause it
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ Role = Literal["read", "written", "read_write", "unknown"]
 PREFIX = "aoti_torch_"
 PROXY = "aoti_torch_proxy_executor_call_function"
 
-# Calls that move or set bytes but are no kernel of the graph: the argument written, and the one read.
+# Calls that copy or set bytes without a kernel: number of the argument written, and of the one read.
 TRANSFERS: dict[str, tuple[int, int | None]] = {
     PREFIX + "copy_": (0, 1),
     PREFIX + "tensor_copy_": (1, 0),
@@ -78,9 +78,9 @@ def shim_operator(shim: str) -> str:
 def shim_parameters(shim: str, count: int) -> list[tuple[str, Role]]:
     """Return name and role of each of a shim's `count` parameters; no names if it is not in the table.
 
-    `*_out` shims write their first tensor. Scatter and index_put also read it, as they are called with `out`
-    equal to `self`. A trailing underscore (or an in-place overload such as `fill__Scalar`) mutates the first.
-    All other tensors are read.
+    `*_out` shims write their first tensor. Scatter and index_put also read it, as `out` is their `self`. A
+    trailing underscore (or an in-place overload such as `fill__Scalar`) mutates the first tensor. All other
+    tensors are read.
     """
     name = shim_operator(shim)
     first: Role = "read"
@@ -220,7 +220,7 @@ class Buffer:
     Buffers of equal `storage` share memory. `sizes`, `strides` and `offset` are C++ expressions in elements;
     None if unknown. `base` is the buffer from which this one is derived, `position` the index of an input or
     constant. `line` is 1-based in wrapper.cpp. `assumed`: an operator chose sizes and strides, and the
-    compiler expected these.
+    compiler expected the given ones.
     """
 
     name: str

@@ -62,7 +62,7 @@ DOUBTS = {
 
 
 def without_doubt(sentence: str) -> str:
-    """Return the sentence about a bound without what may be wrong with it."""
+    """Return the sentence about a bound without the doubt about it."""
     return reduce(lambda text, doubt: text.replace(doubt, ""), DOUBTS.values(), sentence)
 
 
@@ -311,7 +311,7 @@ def order_of(item: CompiledInput, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _misread(given: str, compiled: str) -> str:
-    """Return `8-byte floats as 4-byte integers`, or the names of the dtypes if that says nothing."""
+    """Return `8-byte floats as 4-byte integers`, or the dtypes if both are of one kind and size."""
     found, meant = (
         f"{itemsize_of(dtype)}-byte "
         + ("floats" if "float" in dtype else "integers" if "int" in dtype else "values")
@@ -366,7 +366,7 @@ def _device_indices(
 
 
 def _reshaped(item: CompiledInput, tensor: GivenTensor) -> str:
-    """Say what to do about another rank. A tensor with more or fewer elements is another tensor."""
+    """Describe the fix for another rank. A tensor with another number of elements cannot be reshaped."""
     known, elements = prod(dim.size for dim in item.dims if dim.size is not None), prod(tensor.shape)
     fits = elements % known == 0 if any(dim.size is None for dim in item.dims) else elements == known
     if known and fits:
@@ -412,7 +412,7 @@ BRANCH = (
 
 
 def _within(dim: CompiledDim, below: bool) -> str:
-    """Say what brings a size into the range."""
+    """Describe how to bring a size into the range."""
     if below:
         apart = "otherwise handle smaller inputs separately"
         padded = f"pad dimension {dim.index} to {dim.lower}"
@@ -497,14 +497,14 @@ def _defined(definition: SymbolDefinition, tensor: GivenTensor | None) -> Fracti
 
 
 def _of_size(definition: SymbolDefinition, value: int) -> Fraction | None:
-    """Return the symbol of a dimension of that size."""
+    """Return the symbol's value for a dimension of that size."""
     if definition.solution is None:
         return Fraction(value)
     return evaluate(definition.solution, {f"{definition.name}_{definition.what}_{definition.dim}": value})
 
 
 def _whole_sizes(definition: SymbolDefinition, found: Fraction) -> str:
-    """Return sizes for which a symbol, linear in them, is an integer; `found` is a value that is not."""
+    """Describe the sizes for which a symbol, linear in them, is an integer; `found` is not one."""
     first, second = (_of_size(definition, size) for size in (0, 1))
     if first is None or second is None:
         return f"a multiple of {found.denominator}"
@@ -519,7 +519,7 @@ def _relations(
 ) -> Iterator[Mismatch]:
     """Yield dimensions with inconsistent sizes that share a symbol, or are an expression of one (`2*s0`).
 
-    Wrappers record all of these dimensions from torch 2.13 on, before only where a symbol is first read.
+    Wrappers of torch 2.13 and later record all such dimensions; older ones only the first for each symbol.
     """
     # A size that makes its symbol a fraction, such as an odd size for `n = size/2`.
     for definition in signature.symbols:

@@ -1,4 +1,4 @@
-"""Whether a file can be read as a package, and in one way only; each error names the actual kind of file."""
+"""Checks that a file can be read as a package, and in only one way. Errors name the actual kind of file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _STARTS = (
     (b"<", "a web page or XML, perhaps the error page of a download"),
     (b"\x08", "a protocol buffer, perhaps an ONNX model"),
 )
-"""Patterns of first bytes, and names of file formats that are commonly mistaken for a package."""
+"""First bytes of files that are often mistaken for a package, and the names of their formats."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # "see the 64-bit record"
 
 
 class AmbiguousError(ValueError):
-    """Two readers may see different members; the text says where."""
+    """Two readers may see different members. The text says where they differ."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Directory:
 
 
 def end_of(path: Path) -> int | None:
-    """Return the offset of the last end record. None if no reader finds one."""
+    """Return the offset of the last end record. None if there is none."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - _END.size - _LONGEST_COMMENT)

@@ -57,9 +57,9 @@ FindingKind = Literal[
     "raced",
 ]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, for every CUDA architecture
-# The constants for which a launcher was tuned, by grid (triton_heuristics.py, torch 2.8-2.15).
+# Constants that the launcher of a grid was tuned for (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
-_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # hostile text may cause these too
+_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # hostile text may also cause these
 _MOST_LANES = 1 << 14
 _FIRST_PROGRAMS = 2  # in each direction of a grid
 _POINTERS = re.compile(r"(?P<name>\w+)\.to\(tl\.pointer_type\((?P<dtype>[\w.]+)\)")
@@ -96,7 +96,7 @@ def find_kernel_defects(view: PackageView, given: Mapping[str, int]) -> list[Fin
 def narrow_arithmetic(view: PackageView) -> list[Finding]:
     """Find integer arithmetic on loaded values in fewer than 64 bits: the first in each kernel.
 
-    It may overflow, or be meant to wrap; only a call in 64 bits can tell.
+    It may overflow, or may be meant to wrap; only a call in 64 bits can tell.
     """
     found: dict[str, Finding] = {}
     for launch in view.wrapper.launches:
@@ -104,7 +104,7 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
         if kernel is None or kernel.name in found:
             continue
         program = read_program(kernel)
-        # Checks come first: their value is only an index, without what a Triton address adds to it.
+        # Checks first: their value is the index alone, without the rest of an address in Triton.
         terms = [each.value for each in program.checks]
         terms += [term for each in program.stores for term in (each.value, each.index)]
         narrow = next(filter(None, map(_narrow, terms)), None)
@@ -180,7 +180,7 @@ class _Launched:
         if self.kernel.kind == "user_triton" and 0 not in self.grid:
             yield from self._of_user()
         accesses = [] if 0 in self.grid else list(read_accesses(self.kernel))
-        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # a store tells more than a load
+        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # stores first: they tell more
         for access in accesses:
             try:
                 spans = Spans(access, self.sizes)
@@ -214,7 +214,7 @@ class _Launched:
                 yield self._found("never_stored", argument.name, 1, what)
 
     def _is_read_later(self, argument: Argument) -> bool:
-        """Whether anything reads the result. Inductor drops an unread store, but not its parameter."""
+        """Whether anything reads the result. Inductor drops an unread store but keeps its parameter."""
         after = self.view.flow_of(self.launch).forward([argument.target or ""], self.launch.index)
         return bool(after.steps or after.outputs)
 
@@ -225,7 +225,7 @@ class _Launched:
     # What only a user's kernel may do wrong.
 
     def far_lines(self) -> Iterator[int]:
-        """The lines that compute an address of a tensor of over 2**31 elements in fewer than 64 bits."""
+        """Lines that compute an address in a tensor of over 2**31 elements in fewer than 64 bits."""
         package, known = self.view.package, self.known
         shapes = {each.name: list(each.shape) for each in package.constants}
         for item in package.inputs:
@@ -338,7 +338,7 @@ class _Launched:
         return None
 
     def _by_program(self, access: Access) -> dict[int, tuple[int, ...]]:
-        """Return the offsets that the first programs of the grid access, with the program's numbers."""
+        """Return each offset that the first programs of the grid access, with that program's numbers."""
         spans = {each.name: Lane({}, self.sizes).span(each) for each in access.ranges}
         own = [name for name in spans if name.startswith("tl.program_id")]
         spans |= {name: spans[name][:_FIRST_PROGRAMS] for name in own}
@@ -367,7 +367,7 @@ class _Launched:
         return self._found("unset", argument.name, first.line, f"{what}nothing has filled it before")
 
     def _uncovered(self, argument: Argument, program: Program) -> Finding | None:
-        """Find new memory with more elements than the kernel stores."""
+        """Find a new tensor that has more elements than the kernel stores."""
         stores = program.stores_to(argument.name)
         layout = self._layout(argument)
         if not stores or layout is None or program.unread or not self._is_fresh(argument):
@@ -383,7 +383,7 @@ class _Launched:
         return self._found("uncovered", argument.name, stores[-1].line, what)
 
     def _alone(self, argument: Argument) -> bool:
-        """Whether something reads the result, and only this launch has written what the first reader gets."""
+        """Whether the result is read, and its first reader gets only values that this launch has written."""
         flow, name = self.view.flow_of(self.launch), argument.target or ""
         after = flow.forward([name], self.launch.index)
         reader = next((each.launch for each in after.steps if each.launch is not None), None)
@@ -398,7 +398,7 @@ class _Launched:
         return allocated and not flow.last_writers(argument.target or "", self.launch.index)
 
     def _most(self, store: Store) -> int:
-        """Return how many elements a store writes at most."""
+        """Return an upper bound of the number of elements that a store writes."""
         plain = Lane({}, self.sizes)
         names = {each.name for part, _ in store.place.parts for each in used(part, store.ranges)}
         spans = {each.name: plain.span(each) for each in store.ranges if each.name in names}
@@ -495,7 +495,7 @@ class _Launched:
 
 
 def _root(buffers: Mapping[str, Buffer], argument: Argument, *, through_pools: bool = False) -> Buffer | None:
-    """Return the buffer that an argument is a view of at last; by default, stop at a part of a pool."""
+    """Return the buffer behind an argument's views. By default, stop at a part of a pool."""
     root = buffers.get(argument.target or "")
     for _ in range(_MOST_BASES):
         if root is not None and (through_pools or root.kind != "pool"):
@@ -504,7 +504,7 @@ def _root(buffers: Mapping[str, Buffer], argument: Argument, *, through_pools: b
 
 
 def _is_element(at: int, sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether an offset is an element of a tensor with these sizes and strides, none of which overlap."""
+    """Whether an offset is that of an element of a tensor with these sizes and non-overlapping strides."""
     for stride, size in sorted(zip(strides, sizes, strict=True), reverse=True):
         if stride > 0 and size > 1:
             turns = min(at // stride, size - 1)
@@ -523,7 +523,7 @@ def _index(access: Access) -> list[str]:
 
 
 def _with(values: Mapping[str, int], text: str) -> str:
-    """List the values of the names that occur in a text."""
+    """List the values of those names that occur in a text."""
     named = [name for name in values if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
     return f", with {', '.join(f'{name} = {values[name]:,}' for name in named)}" if named else ""
 
@@ -534,14 +534,10 @@ def never_stored(kernel: Kernel, name: str) -> bool:
     return bool(kernel.source) and outputs and not read_program(kernel).stores_to(name)
 
 
-# Reductions of a user's Triton kernel that its source shows to be wrong.
-#
-# Masked lanes: `tl.load(p, mask=m, other=0.0)` fills the lanes that `m` masks off. Zeros are neutral in a
-# sum. In a maximum they are wrong if all values are negative, and `tl.exp` turns them into ones.
-#
-# Sums in 16 bits: the largest float16 is 65504, and a running 16-bit sum loses its addends to rounding long
-# before that. The result can be finite and wrong.
-#
+# Reductions of a user's Triton kernel that its source shows to be wrong.  Masked lanes: `tl.load(p, mask=m,
+# other=0.0)` fills the lanes that `m` masks off. Zeros are neutral in a sum. In a maximum, zeros are wrong if
+# all values are negative; `tl.exp` turns zeros into ones.  Sums in 16 bits: the largest float16 is 65504, and
+# a running 16-bit sum loses its addends to rounding long before that. The result can be finite and wrong.
 # Code that is not understood counts as correct.
 
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
@@ -551,7 +547,7 @@ _HALF = frozenset({"float16", "bfloat16"})
 
 @dataclass(frozen=True)
 class Padding:
-    """A reduction whose result masked-out lanes change; with the 1-based lines of load and reduction.
+    """A reduction whose result masked-out lanes change, with the 1-based lines of load and reduction.
 
     The masked-out lanes contain `filler` (NaN if unknown), but the reduction needs `needed`.
     """
@@ -619,7 +615,7 @@ def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
 
 
 class _MaskedLane(Evaluator):
-    """Computes a lane that the mask switches off; numbers from `first` on stand for shared values."""
+    """Computes a lane that the mask switches off. Numbers from `first` on represent shared values."""
 
     def __init__(self, mask: str, first: float) -> None:
         super().__init__({}, {})
@@ -630,7 +626,7 @@ class _MaskedLane(Evaluator):
             case Apply(op="where", args=(test, _, other)) if say(test) == self.mask:
                 return self.value(other)
             case Fold(body=body, ranges=ranges) if not _over_lanes(ranges):
-                return self.value(body)  # the body of a loop is the same in each iteration
+                return self.value(body)  # each iteration has the same value
             case Size() | Fold():
                 return next(self.shared)
             case Position() | Element() if not any(map(_is_lane, free_positions(term))):
@@ -643,7 +639,7 @@ class _MaskedLane(Evaluator):
 def _filler(body: Term, mask: str) -> float | None:
     """Return the value of a masked-off lane; NaN if unknown. None if the code is not understood.
 
-    A value is known if it does not depend on the unknown numbers, which are taken to be positive.
+    It is known if it does not depend on unknown numbers, which count as positive.
     """
     try:
         first, second = (float(_MaskedLane(mask, number).value(body)) for number in (2.0, 5.0))

@@ -20,13 +20,13 @@ from mcp_server.package.view import PackageView
 Fact = dict[str, Any]
 """One launch, kernel, tensor, size, input, constant or assertion, as `kind_of_fact` says.
 
-The fields are those of the record in `package/`, and what the rest of the package says of it. Expressions are
-without suffixes, tensors have a reader's names. A field without a value is left out.
+The fields are those of the record in `package/`, and related facts of the package. Expressions have no
+suffixes, tensors have readable names. A field without a value is left out.
 """
 
 
 def _fact(kind: str, record: object, names: str, **more: object) -> Fact:
-    """Return the fields `names` of a record, and more."""
+    """Return the fields `names` of a record, and those in `more`."""
     fields = {name: getattr(record, name) for name in names.split()} | more
     return {"kind_of_fact": kind} | {name: each for name, each in fields.items() if each not in (None, "")}
 
@@ -178,7 +178,7 @@ def buffer_fact(view: PackageView, name: str) -> Fact:
     if buffer is None:
         known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
         raise ProblemError("the wrapper has no tensor of this name", value=name, allowed=f"{known}, …")
-    # As of the last launch that reads the variable by this name; at the end, if it lives to it.
+    # The state at the last launch that reads the variable by this name, or at the end if it is live there.
     reads, writes = view.readers_of_name.get(name, []), view.writers_of_name.get(name, [])
     last = reads[-1] if reads else None
     if writes and (last is None or last <= writes[-1]):

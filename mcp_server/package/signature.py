@@ -112,7 +112,7 @@ class CompiledInput:
 
     @property
     def code_name(self) -> str:
-        """The caller's expression for this input, as far as known."""
+        """The caller's expression for this input, or its name in the wrapper."""
         return self.path or f"inputs[{self.index}]"
 
     @property
@@ -247,7 +247,7 @@ def read_signature(wrapper: str) -> Signature:
 
 
 def _between(text: str, start: int, end: str) -> str:
-    """Return the text from an offset to the next `end`, or to the end of the text."""
+    """Return the text between an offset and the next `end`, or the end of the text."""
     at = text.find(end, start)
     return text[start : at if at > 0 else None]
 

@@ -1,6 +1,6 @@
 """Symbolic sizes of a wrapper, and kernel bounds resolved to them.
 
-A bound is resolved as `ks0` → the launch's argument → symbol → input dimension → allowed range.
+A bound such as `ks0` is resolved to the launch's argument, its symbol, input dimension and allowed range.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
 
 
 def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict[str, int]:
-    """Compute the wrapper's symbols that follow from those given."""
+    """Compute all symbols of the wrapper that follow from the given ones."""
     found = dict(given)
     for symbol in symbols.values():
         value = evaluate_whole(symbol.expression, found) if symbol.kind == "computed" else None

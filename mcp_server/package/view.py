@@ -43,7 +43,7 @@ class PackageView:
         return self.flow if launch.function == self.wrapper.run.name else self.folding_flow or self.flow
 
     def folding_launches(self, constant: str | None = None) -> tuple[Launch, ...]:
-        """List launches that fold constants before the first call, optionally only those for one constant."""
+        """List launches that fold constants before the first call, or only those for the given constant."""
         flow = self.folding_flow
         if flow is None or constant is None:
             return flow.body.launches if flow else ()
@@ -143,7 +143,7 @@ class PackageView:
         return [self.label(name) for name in self.flow.backward_from(launch).inputs]
 
     def kernels_of_file(self, file: str) -> Collection[str]:
-        """List kernels whose cubin contains the name of the generated Python file, as a plain string."""
+        """List kernels whose cubin contains the name of the generated Python file as plain text."""
         needle = Path(file).name.encode()
         binaries = {PurePosixPath(m.name).name: m.name for m in self.package.files.kernel_binaries}
         names: set[str] = set()

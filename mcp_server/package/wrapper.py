@@ -64,7 +64,7 @@ _SYMBOL = re.compile(r"(?:(?:z?uf?|s|ps)\d+(?:_\w+)?|\w*(?:numel|_size_\d+|_stri
 _TYPES = re.compile(
     r"u?int(?:8|16|32|64)_t|int|bool|float|double|half|bfloat16|long|size_t|at::Half|at::BFloat16|c10::complex"
 )
-# Statements without a tensor or number that a launch uses.
+# Statements that have no tensor or number for a launch.
 _QUIET = re.compile(
     r"AOTI(?:Cuda|Xpu)StreamGuard|AOTICudaGuard|(?:torch::aot_inductor::)?RAIIAtenRecordFunctionHandle"
     r"|(?:RAII)?C10IValueHandle|AtenTensorHandle|cudaStream_t|std::(?:unordered_map|vector)"
@@ -245,7 +245,7 @@ class _Reader:
         if old is None or new is None:
             return old is not None and "_aligned" in value
         if (view := scope.view(reference)) is not None:
-            seen = f"{name} as {new.name}"  # a moved view has no name of its own
+            seen = f"{name} as {new.name}"  # a moved view has no separate name
             scope.buffers.derive(seen, new.name, "view", statement.line, view)
             new = scope.buffers[seen]
         if old.sizes is None:

@@ -1,9 +1,9 @@
-"""What a generated kernel computes, as terms: read from C++ or Triton, evaluated, bounded, put in words.
+"""What a generated kernel computes, as terms read from C++ or Triton: their values, bounds and text.
 
 Nothing here knows packages, wrappers or diagnoses. A kernel is any object with `kind`, `source`, `parameters`
 and `grid` (`program.Source`).
 
-    program = read_program(kernel)
+program = read_program(kernel)
     for store in program.stores:      # parameter[index] = value, for all of ranges, where test holds
         print(store.parameter, say(store.index), say(store.value), [each.name for each in store.ranges])
 
@@ -11,7 +11,7 @@ and `grid` (`program.Source`).
 - `term`, `parts`: the kinds of `Term`, their parts and elements; `say` puts one in words.
 - `evaluate`: `Evaluator` for given loop variables, sizes and elements; `DOMAINS` of operators.
 - `accesses`: the lanes in which an access has its extremes, in the types that the code computes in.
-- `interval`: `Bounds`, the values that a term may have, and whether it rises with an element.
+- `interval`: `Bounds`, the values that a term may have, and the direction in which it changes.
 - `linear`: an index as a sum of elements and sizes, and the `Limit` that its elements must keep.
 - `sizes`: the sizes that a wrapper writes, evaluated and in words, and the index checks that a kernel prints.
 - `blocks`, `syntax`: statements, blocks and expressions of generated code, with their offsets.

@@ -1,4 +1,4 @@
-"""What is accessed where: the elements of a check, the checks of an access, and the lanes of an access.
+"""Relates accesses and checks: the elements of a check, the checks of an access, and its lanes.
 
 A package compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and a user's
 kernel has none either: `index_checks` derives them from accesses at a loaded index.
@@ -37,16 +37,16 @@ from mcp_server.package.terms.term import (
 )
 
 _MOST = 1 << 17
-_MOST_ACCESSES = 16  # of one tensor
-_NEAR = 40  # lines below a check in which its index is used
+_MOST_ACCESSES = 16  # of one tensor that are kept
+_NEAR = 40  # lines after a check in which its index is used
 _MOST_LANES = 4096
 _MOST_MASKED = 64
-_MOST_ENDS = 256  # of one loop variable
+_MOST_ENDS = 256  # iterations of one loop variable that are tried
 _WHOLE = frozenset({"add", "sub", "mul", "neg", "shl"})
 
 
 def read_accesses(kernel: Source) -> tuple[Access, ...]:
-    """List the accesses of a kernel in source order, as far as they are understood."""
+    """List the accesses of a kernel in source order, if they are understood."""
     return tuple(each for each in read_program(kernel).accesses if each.is_understood)
 
 
@@ -79,7 +79,7 @@ class Lane(Evaluator):
             case Apply(op=op, args=args) if op in _WHOLE and not is_float(term.dtype):
                 exact = FUNCTIONS[op](*map(self.value, args))
                 if not any(isinstance(each, Position | Size) for each in parts(term)):
-                    return exact  # Triton computes with constants as Python does
+                    return exact  # Triton computes exactly with constants, as Python does
             case Apply(op="cast", args=(inner,)) if not (is_float(inner.dtype) or is_float(term.dtype)):
                 exact = self.value(inner)
             case Position(dtype=dtype) | Size(dtype=dtype):
@@ -99,7 +99,7 @@ class Lane(Evaluator):
 
 
 def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
-    """Yield the lanes at the extremes, the last ones first; all lanes if few. May raise `UnknownValue`."""
+    """Yield the lanes at the extremes, last first, or all lanes if few. May raise `UnknownValue`."""
     plain = Lane({}, sizes)
     spans = {each.name: plain.span(each) for each in access.ranges}
     if prod(map(len, spans.values())) <= _MOST_LANES:
@@ -115,7 +115,7 @@ def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
             masked.append(place)
     for place in masked:
         for name, span in spans.items():
-            # The last iteration that a mask leaves on, if it leaves the first iterations on.
+            # The last unmasked iteration, if the first iterations are unmasked.
             left = bisect_left(span, True, key=lambda turn: not _made(access, {**place, name: turn}, sizes))
             if left:
                 yield Lane({**place, name: span[left - 1]}, sizes)
@@ -126,7 +126,7 @@ def _made(access: Access, place: Mapping[str, int], sizes: Mapping[str, int]) ->
 
 
 def _ends(turns: int, digits: list[int]) -> list[int]:
-    """List the iterations in which each digit is 0 or as large as the others allow, last first."""
+    """List the iterations in which each digit is 0 or as large as possible, the last first."""
     found, below = {0, turns - 1}, {0}
     for low, high in pairwise([1, *digits, turns]):
         last = (turns - 1) // low
@@ -137,7 +137,7 @@ def _ends(turns: int, digits: list[int]) -> list[int]:
 
 
 def _digits(access: Access, plain: Lane) -> list[int]:
-    """List the iteration counts after which a digit of the index, made with `//` and `%`, repeats."""
+    """List the numbers of iterations after which digits of the index, made by `//` and `%`, repeat."""
 
     def number(term: Term) -> int:
         try:
@@ -159,7 +159,7 @@ def _digits(access: Access, plain: Lane) -> list[int]:
 
 
 class Spans:
-    """Judges an access by intervals alone: fast, and enough for most. May raise `UnknownValue`."""
+    """Judges an access by intervals, which is fast and usually enough. May raise `UnknownValue`."""
 
     def __init__(self, access: Access, sizes: Mapping[str, int]) -> None:
         plain, self.access = Lane({}, sizes), access
@@ -237,8 +237,8 @@ def position_of(
 
 
 def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list[tuple[int, str]]:
-    """List line and tensor of each access after an index check whose position the checked value decides."""
-    value = uncast(check.value)  # the check may be on a converted copy
+    """List line and tensor of each access after an index check that uses the checked value as an index."""
+    value = uncast(check.value)  # the check may use a converted copy
     position = value.name if isinstance(value, Position) else None
     found = (
         (access.line, access.parameter)
@@ -260,7 +260,7 @@ def index_checks(
     """For each access to `parameter` at a loaded index, check that the index lies within its dimension.
 
     `shape` and `stride` are those of the tensor, in elements. If the index does not belong to one dimension,
-    the whole offset is checked against everything that the tensor reaches.
+    the whole offset is checked against the tensor's extent.
     """
     found: dict[tuple[Term, tuple[str, ...]], Check] = {}
     for access in program.accesses:
@@ -307,8 +307,8 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
 def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
     """Return the index that an offset contains, and the size of its dimension.
 
-    If the offset contains no single such index, return the offset and the number of elements it may reach.
-    A sum under a factor stays whole (`axes.summands` takes it apart): it is the index of one dimension.
+    If the offset contains no single such index, return the offset and the number of elements it may reach. A
+    sum with a factor is not split, unlike in `axes.summands`: it is the index of one dimension.
     """
     indices = [each for each in _summands(place) if elements(each)]
     if len(indices) == 1:

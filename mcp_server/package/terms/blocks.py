@@ -159,7 +159,7 @@ class _Splitter:
 
 
 def _block_kind(head: str, depth: int) -> BlockKind | None:
-    """Return the kind of block that `{` opens. None for an initialiser or, in parentheses, a non-lambda."""
+    """Return the kind of block that `{` opens. None for an initialiser or a non-lambda in parentheses."""
     control = _CONTROL.match(head)
     if head.endswith((")", "]", "mutable")) and _LAMBDA.search(head) and not control:
         return "lambda" if not head.endswith("[]") else None

@@ -2,7 +2,7 @@
 
 Vector code is read element by element: a loop that steps by a vector's width counts as one that steps by 1,
 and a loop over the lanes of a vector (`x0_inner`) counts as its first lane. If a statement cannot be read,
-each name that it mentions has an unknown value from there on.
+all names in it have unknown values from there on.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ def read_cpp_program(kernel: Source) -> Program:
 
 
 def _most_bits(limit: re.Match[str]) -> str:
-    """Return the number of bits by which a shift moves at most."""
+    """Return the largest number of bits by which a shift moves."""
     dtype = dtype_of(limit["type"]) or "int64"
     return str(8 * itemsize_of(dtype) - bool(limit["signed"] and dtype != "uint8"))
 
 
 @dataclass
 class _Accumulator:
-    """A reduction. Its declaration is inside `depth` loops; `fold` has the kind of its update."""
+    """A reduction, declared inside `depth` loops. `fold` has the kind of its update."""
 
     depth: int
     fold: Fold | Unread | None = None
@@ -118,7 +118,7 @@ class _Accumulator:
 
 @dataclass
 class _Scope:
-    """The names that a block declares. The block is inside `depth` loops; `ends` narrow them."""
+    """Names that a block declares inside `depth` loops. `ends` narrow these loops."""
 
     depth: int
     names: dict[str, Term | Node] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class _Reader(Reader):
         return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
 
     def _of_current_loops(self, term: Term) -> Term:
-        """Rename the loops of a term to those around this point: vectors and remainder count as one loop."""
+        """Rename a term's loops to those around this point; vector and remainder parts are the same loop."""
         names = {each.name.removesuffix("_tail"): each.name for each in self.loops}
         bound = {each.name for fold in parts(term) if isinstance(fold, Fold) for each in fold.ranges}
 
@@ -263,7 +263,7 @@ class _Reader(Reader):
             self.settle((name,), first)
 
     def _if(self, node: Node) -> Term | None:
-        """Read a branch. Return its test if an `else` may follow, otherwise None."""
+        """Read a branch. Return its test if an `else` may follow, else None."""
         header = node.block.header
         with self._scope() as scope:
             if part := _PART.match(header):
@@ -273,7 +273,7 @@ class _Reader(Reader):
                 self.run(node)
                 return None
             text = match["test"] if (match := _IF.match(header)) else header
-            if text.endswith(".all_zero()"):  # a shortcut: the `else` gives the same result
+            if text.endswith(".all_zero()"):  # a shortcut: the `else` branch gives the same result
                 return Number(False, "bool")
             test = self.read(text)
             with self.where(test):
@@ -283,7 +283,7 @@ class _Reader(Reader):
     def _lambda(self, node: Node, at_once: bool) -> None:
         match = _LAMBDA.match(node.block.header)
         if match is None and at_once and node.block.header.strip() == "[&]":
-            self._returned(node)  # it stores the lanes of a vector one by one
+            self._returned(node)  # the lambda stores the lanes of a vector one by one
         elif match is None:
             self._not_read(node.block.line, node.block.header)
         elif at_once:
@@ -294,7 +294,7 @@ class _Reader(Reader):
             self.scopes[-1].names[match["name"]] = node
 
     def _returned(self, node: Node) -> Term:
-        """Return the result of a lambda: its last returned value, or that of a branch if its test holds."""
+        """Return the result of a lambda: that of the last `return`, or of a branch whose test holds."""
         before, self.returned, self.outer = (self.returned, self.line, self.outer), [], len(self.tests)
         with self._scope():
             self.run(node)
@@ -327,7 +327,7 @@ class _Reader(Reader):
     # Statements
 
     def statement(self, statement: Statement) -> None:
-        """Read one statement. If it is not understood, whatever it may write is unknown from here on."""
+        """Read one statement. If it is not understood, all that it may write is unknown afterwards."""
         text, self.line = " ".join(statement.text.split()), statement.line
         if self.line in self.asserts:
             self._check(self.asserts[self.line], text)
@@ -350,7 +350,7 @@ class _Reader(Reader):
             self._not_read(self.line, text)
 
     def _return(self, text: str) -> None:
-        """Read a `return` of a lambda. It is reached if no test of an earlier `return` holds."""
+        """Read a `return` of a lambda. It is reached if the tests of earlier ones fail."""
         test = all_of(self.tests[self.outer :])
         earlier = (inverted(each) for each, _ in self.returned if each is not None)
         with self.where(all_of(earlier)):
@@ -437,7 +437,7 @@ class _Reader(Reader):
         if not type_:
             holder = next((scope for scope in reversed(self.scopes) if name in scope.names), holder)
             if holder.depth < len(self.loops) or self.tests:
-                read = Unread(name, read.dtype)  # the value may come from another iteration, or from none
+                read = Unread(name, read.dtype)  # the value may come from another iteration, or not exist
         self.define(name, read, self.line, holder)
 
     def define(self, name: str, value: Term, line: int, scope: _Scope | None = None) -> None:
@@ -481,7 +481,7 @@ class _Reader(Reader):
             found.fold = Unread(base)
             return
         if _is_of(syntax, base):
-            return  # this statement only combines its parts
+            return  # combines only the parts of the accumulator
         fold = self._update(syntax, base, found.depth)
         before = found.fold
         if isinstance(before, Fold) and not (isinstance(fold, Fold) and _alike(before, fold)):
@@ -522,7 +522,7 @@ def _part(fold: Fold | Unread | None, member: str, name: str) -> Term:
 
 
 def _alike(one: Fold, other: Fold) -> bool:
-    """Whether two updates belong to one reduction, over the vectors of a loop and over the remainder."""
+    """Whether two updates, for vectors and remainder of a loop, belong to one reduction."""
 
     def names(fold: Fold) -> list[str]:
         return [each.name.removesuffix("_tail") for each in fold.ranges]
@@ -537,7 +537,7 @@ def _kind(name: str) -> str:
 
 
 def _is_of(syntax: Syntax, base: str) -> bool:
-    """Whether an expression reads nothing but the accumulator `base`, whole or in parts."""
+    """Whether an expression reads only the accumulator `base`, whole or in parts."""
     match syntax:
         case Name(name=name):
             match = _OF_ACCUMULATOR.match(name)
@@ -553,7 +553,7 @@ def _is_of(syntax: Syntax, base: str) -> bool:
 def _added(parameter: str, index: Term, value: Term, mode: str) -> tuple[Term, str]:
     """Return value and mode of a store; `add` if it adds to its own element at a loaded index.
 
-    Several iterations may store to the same loaded index: the value is then what each of them adds.
+    As several iterations may store to one loaded index, the value is then what each of them adds.
     """
     if mode == "add" or not any(isinstance(each, Element) for each in parts(index)):
         return value, mode

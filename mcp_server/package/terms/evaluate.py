@@ -225,7 +225,7 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     **MATH,
     **{name: getattr(operator, name) for name in _SAME_OPERATOR.split()},
     "div": _divided,
-    # Dividing by a float 0 gives the quotient of a plain division (c10/util/generic_math.h).
+    # Dividing by a float 0 gives the same as `div` (c10/util/generic_math.h).
     "floordiv": lambda a, b: _divided(a, b) if b == 0 and isinstance(b, float) else a // b,
     "truncdiv": _cut,
     "remainder": lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _cut(a, b),
@@ -240,7 +240,7 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "bitor": lambda a, b: int(a) | int(b),
     "bitxor": lambda a, b: int(a) ^ int(b),
     "bitnot": operator.invert,
-    "shl": lambda a, b: int(a) << min(int(b), 128),  # no type has more bits
+    "shl": lambda a, b: int(a) << min(int(b), 128),  # no type has so many bits
     "shr": lambda a, b: int(a) >> int(b),
 }
 

@@ -37,7 +37,7 @@ _WRAPS = frozenset({"add", "sub", "mul", "neg", "abs", "square"})
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The values from `low` to `high`, inclusive. `nan` means that NaN is possible, too.
+    """The values from `low` to `high`, inclusive. `nan` means that NaN is also possible.
 
     If `low > high`, there is no value except, perhaps, NaN.
     """
@@ -58,13 +58,13 @@ _NO_NUMBER = Interval(INF, -INF, nan=True)
 
 
 def limits(dtype: str) -> Interval:
-    """Return every finite value of a type."""
+    """Return the interval of all finite values of a type."""
     low, high = _LIMITS.get(dtype, (-INF, INF))
     return Interval(low, high)
 
 
 def anything(dtype: str) -> Interval:
-    """Return every value of a type."""
+    """Return the interval of all values of a type."""
     return Interval(-INF, INF, nan=True) if is_float(dtype) else limits(dtype)
 
 
@@ -210,7 +210,7 @@ def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Int
         floats = isinstance(first.low, float) and isinstance(first.high, float)
         beyond = first.low > limit.high or first.high < limit.low
         if floats and beyond and not is_float(dtype) and limit.low < 0:
-            # Converted to a signed integer type, each of these floats, and NaN, becomes the minimum.
+            # A conversion to a signed integer type turns all of these floats, and NaN, into the minimum.
             least = rounded(first.low, dtype)
             return Interval(least, least)
         if not _fits(first, dtype):
@@ -238,7 +238,7 @@ def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Int
     pairs = [(a, b) for a in (first.low, first.high) for b in (last.low, last.high)]
     if is_float(dtype):
         return _hull([applied(op, pair, dtype) for pair in pairs], nan)
-    # Computed without wrapping at the type's limits, so that an overflow becomes visible.
+    # Compute without wrapping at the type's limits, so that an overflow becomes visible.
     exact = FUNCTIONS["truncdiv" if op == "div" else op]
     result = _hull([exact(int(a), int(b)) for a, b in pairs], nan)
     return result if _fits(result, dtype) else anything(dtype)
@@ -257,7 +257,7 @@ def _compared(op: str, a: Interval, b: Interval) -> bool | None:
         apart = a.high < b.low or b.high < a.low
         same = a.low == a.high == b.low == b.high
         return apart == (op == "ne") if apart or same else None
-    extremes = [(a.high, b.low), (a.low, b.high)]  # the worst and the best case of a < b
+    extremes = [(a.high, b.low), (a.low, b.high)]  # decide the least and the most favourable case of a < b
     worst, best = extremes if op in ("lt", "le") else extremes[::-1]
     return True if FUNCTIONS[op](*worst) else None if FUNCTIONS[op](*best) else False
 

@@ -1,4 +1,4 @@
-"""Linear sums of loaded elements and sizes: what a checked index is, and which elements pass the check.
+"""Linear sums of loaded elements and sizes: the form of a checked index, and the elements that pass.
 
 A check on `lengths - 1` bounds the index, not `lengths`. Inverting the arithmetic between load and check
 gives the bounds of the loaded element. This arithmetic may consist of sums, differences, products with a
@@ -94,7 +94,7 @@ def address_of(place: Place, sizes: Mapping[str, int]) -> Address:
     def straight(term: Term) -> Term | None:
         match term:
             case Apply(op="where", args=(_, Element() as loaded, Number())):
-                return loaded  # the value where its mask holds
+                return loaded  # the loaded value, as if its mask held
         index = unwrapped(term)
         if index is term:
             return None
@@ -111,7 +111,7 @@ def address_of(place: Place, sizes: Mapping[str, int]) -> Address:
     scalars = {each.name for each in inside if isinstance(each, Size) and each.name in sizes}
     known = factors.keys() <= loaded.keys() | scalars
     if len(loaded) > 1 and any(factors.get(name, 0) < 0 for name in loaded):
-        factors, known = {}, False  # the ends of a difference do not bound either element
+        factors, known = {}, False  # the limits of a difference bound neither of its elements
     return Address(
         {each: factors.get(name, 0 if known else None) for name, each in loaded.items()},
         {name: factors.get(name, 0 if known else None) for name in sorted(scalars)},
@@ -122,7 +122,7 @@ def address_of(place: Place, sizes: Mapping[str, int]) -> Address:
 
 @dataclass(frozen=True)
 class IndexForm:
-    """The checked value: `linear` over elements and kernel arguments, plus `wrap` if that is negative.
+    """The checked value: `linear` over elements and kernel arguments, plus `wrap` if the sum is negative.
 
     `loads` maps the names in `linear` that represent loaded elements to these elements.
     """

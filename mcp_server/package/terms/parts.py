@@ -145,7 +145,7 @@ def key(term: Term, most: int = _WORDS) -> tuple[str, tuple[Scalar, ...]]:
 _LEVELS: tuple[dict[str, str], ...] = (
     {"or": "or"},
     {"and": "and"},
-    {},  # not
+    {},  # the operator `not`
     {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="},
     {"bitor": "|"},
     {"bitxor": "^"},
@@ -159,7 +159,7 @@ SIGNS = {op: (sign, binding) for binding, signs in enumerate(_LEVELS, 1) for op,
 UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
 _WHOLE = frozenset({"floor", "ceil", "trunc", "round"})
 _LONGEST = 600  # longest text, in characters
-_MOST = 4000  # most parts written out
+_MOST = 4000  # largest number of parts that are written
 _ALIKE = 100  # words by which two operands are compared
 _NICE: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
     "log1p": (math.log1p, math.expm1),
@@ -183,7 +183,7 @@ class _Writer:
     def text(self, term: Term, outer: int = 0) -> str:
         """Write the term, in parentheses if it binds less than `outer`."""
         self.left -= 1
-        if self.left < 0:  # a shared subterm is written at every use, so the text may become huge
+        if self.left < 0:  # a shared subterm is written at each use, so the text may become huge
             return "..."
         match term:
             case Number(value=value, dtype=dtype):
@@ -205,7 +205,7 @@ class _Writer:
             return self.text(plain, outer)
         op, args = term.op, term.args
         if op == "cast":
-            # Only a cast from float to integer changes a value by more than rounding.
+            # Except for a cast from float to integer, casts only round.
             inner = args[0]
             cuts = is_float(inner.dtype) and not is_float(term.dtype)
             if not cuts or (isinstance(inner, Apply) and inner.op in _WHOLE):
@@ -283,7 +283,7 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _plainer(term: Apply) -> Term:
-    """Return the term without a choice by constants, a double negation, or a truth compared with 0."""
+    """Return the term without constant choices, double negations, and comparisons of a truth with 0."""
     match term:
         case Apply("where", (Apply(op, (first, second)), yes, no)) if op in _COMPARED:
             one, other = uncast(first), uncast(second)
@@ -305,7 +305,7 @@ def _plainer(term: Apply) -> Term:
 
 
 def _truth(term: Term) -> Term:
-    """Return what `_plainer` makes of a term, without casts of truth values."""
+    """Return `_plainer` of a term, without casts of truth values."""
     term = uncast(term) if uncast(term).dtype == "bool" else term
     return _plainer(term) if isinstance(term, Apply) else term
 

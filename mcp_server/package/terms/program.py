@@ -71,12 +71,12 @@ class Place:
             return Number(0, "int64")
         total = self.parts[0][0]
         for part, _ in self.parts[1:]:
-            total = operator("add", (cast(total, "int64"), cast(part, "int64")))  # as wide as an address
+            total = operator("add", (cast(total, "int64"), cast(part, "int64")))  # addresses are 64 bits wide
         return total
 
 
 def place_of(pointer: Term) -> Place:
-    """Find where an address points, through sums, choices and casts."""
+    """Find where an address points, following sums, choices and casts."""
     match pointer:
         case Size(name=name, dtype=dtype) if is_address(dtype):
             return Place(name, itemsize_of(dtype))
@@ -89,7 +89,7 @@ def place_of(pointer: Term) -> Place:
             return replace(place_of(inner), itemsize=itemsize_of(dtype))
         case Apply(op="cast", args=(inner,), dtype=dtype) if is_address(dtype):
             return Place("", itemsize_of(dtype), ((inner, 1),))
-    # A choice of several addresses, or the result of a function of an address.
+    # The pointer is a choice of addresses, or the result of a function of an address.
     inside = list(parts(pointer))
     bases = [each for each in inside if isinstance(each, Size) and is_address(each.dtype)]
     if not bases:
@@ -134,7 +134,7 @@ class Access:
 
     @property
     def is_understood(self) -> bool:
-        """Whether place, loops and test of the access, and the value it stores, were all understood."""
+        """Whether place, loops, test and stored value of the access were all understood."""
         terms = (*self.decided_by, *([self.value] if self.value is not None else []))
         return bool(self.parameter) and not self.place.others and all(map(understood, terms))
 
@@ -215,7 +215,7 @@ class Program:
 
 
 def all_of(tests: Iterable[Term]) -> Term | None:
-    """Return the test that holds if all of these hold. None if it always does."""
+    """Return the test that all of these hold. None if it is always true."""
     total: Term = TRUE
     for each in tests:
         total = operator("and", (total, each))
@@ -268,8 +268,7 @@ class Reader(Translator):
         """Mark the stores of a loop if an iteration may read what another iteration stored.
 
         `turning` are the positions that differ between iterations; `first` is the number of the loop's first
-        access. If an iteration loads and stores only at one place, which depends on the loop, it reads no
-        value of another iteration.
+        access. If each iteration loads and stores only at its own place, it reads no value of another one.
         """
         inside, moving = self.accesses[first:], {name.removesuffix("_tail") for name in turning}
         loads = [each for each in inside if each.kind == "load"]

@@ -1,4 +1,4 @@
-"""Expressions of sizes in a wrapper or kernel: as terms, in words, as exact numbers; also index checks.
+"""Expressions of sizes in wrappers and kernels as terms, words and exact numbers; also index checks.
 
 Sizes have the form that `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints: sums, products,
 rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.

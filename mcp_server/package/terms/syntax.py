@@ -107,7 +107,7 @@ def cpp_spans(text: str) -> list[tuple[Syntax, int, int]]:
 
 
 class _Cpp:
-    """A Pratt parser over the tokens of one expression."""
+    """A Pratt parser for the tokens of one expression."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.end = text, 0, 0

@@ -95,9 +95,9 @@ REMAINDERS = frozenset({"mod", "remainder"})
 
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-"""Ordered from narrowest to widest."""
+"""Types from narrowest to widest."""
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-"""From 1 to the next number: `torch.finfo(dtype).eps`. One rounding moves a number by half of it at most."""
+"""Distance from 1 to the next number: `torch.finfo(dtype).eps`. Rounding changes a number by at most half."""
 _TYPES = {
     **dict.fromkeys(("float", "fp32"), "float32"),
     **dict.fromkeys(("double", "fp64"), "float64"),
@@ -130,7 +130,7 @@ def type_of(text: str) -> str | None:
 def promoted(*dtypes: str) -> str:
     """Return the type in which C++ and Triton compute: the widest; float32 for mixed short floats.
 
-    An address stays an address, whatever is added.
+    An address remains an address after an addition.
     """
     if address := next(filter(is_address, dtypes), ""):
         return address

@@ -49,7 +49,7 @@ _DRAWN = {
     **dict.fromkeys(("rand", "randn", "rand_cpu", "randn_cpu"), "float32"),
     **dict.fromkeys(("randint64", "randint64_cpu"), "int64"),
 }
-"""Random numbers by seed and offset, which Triton draws differently from the same words; with their type."""
+"""Random numbers by seed and offset, with their types. Triton draws other numbers from the same seed."""
 _NAMED = {
     **{name: name for name in (*MATH, *_DRAWN)},
     **{name: op for op, names in _SPELLINGS.items() for name in names.split()},
@@ -104,11 +104,11 @@ class Translator:
         return value()
 
     def on_axis(self, value: Term, _axis: int, /) -> Term:
-        """Put the range of a value on an axis of a block."""
+        """Put the value's range on an axis of a block."""
         return value
 
     def term(self, syntax: Syntax) -> Term:
-        """Return what an expression computes."""
+        """Return the term of an expression."""
         match syntax:
             case Literal(value=value, dtype=dtype):
                 return Number(value, dtype)
@@ -119,7 +119,7 @@ class Translator:
             case Name(name=name):
                 return self.look(name)
             case Item(base=base, index=index):
-                pointer = self.term(base)  # otherwise one lane of a vector in an array
+                pointer = self.term(base)  # one lane of a vector in an array, unless it is an address
                 at = (pointer, self.term(index)) if is_address(pointer.dtype) else ()
                 return self.loaded(operator("add", at)) if at else pointer
             case Operation(op="deref", args=(pointer,)):
@@ -164,7 +164,7 @@ class Translator:
         if last in ("loadu", "from") and args and is_address((first := at(0)).dtype):
             return self.loaded(first)
         if last == "loadu" and args:
-            return at(0)  # from the kernel's own array, which counts as one element
+            return at(0)  # the kernel's local array counts as one element
         if (special := self._choice_or_cast(call, last, args, at)) is not None:
             return special
         if last == "arange" or (call.name == "()" and isinstance(args[0], Name | Call)):
@@ -199,7 +199,7 @@ class Translator:
         if last == "from" and "VecMask" in call.name and len(args) == 1:
             return cast(at(0), "bool")
         if last == "set" and len(args) == 3:
-            return at(1)  # the first lanes of a vector; the other lanes are not stored
+            return at(1)  # the first lanes of a vector; others are not stored
         if last in _PLAIN and args:
             value = at(0)
             broadcast = last.startswith("Vectorized") and isinstance(value, Number)
@@ -224,7 +224,7 @@ def cast(value: Term, dtype: str | None) -> Term:
     if dtype is None or value.dtype == dtype:
         return value
     if is_address(value.dtype) and not is_address(dtype):
-        return Unread(dtype, dtype, (value,))  # an address as a number: its value is not known
+        return Unread(dtype, dtype, (value,))  # the number of an address is unknown
     if isinstance(value, Number) and dtype != "bool" and (is_float(dtype) or not is_float(value.dtype)):
         return replace(value, dtype=dtype)
     return Apply("cast", (value,), dtype)
@@ -238,7 +238,7 @@ def inverted(test: Term) -> Term:
 
 
 def chosen(test: Term, first: Term, second: Term) -> Term:
-    """Choose by a test. If only masks of the iteration space decide, choose the first."""
+    """Choose by a test. If it only has masks of the iteration space, return the first value."""
     if isinstance(test, Number):
         return first if test.value else second
     if (operands := _rounded_down(test, first, second)) is not None:
@@ -289,9 +289,9 @@ def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term
 
 
 def _is_shift(test: Term, first: Term, second: Term) -> bool:
-    """Whether a choice is the shift `second`, written out for a number of bits that the type does not have.
+    """Whether a choice is the shift `second`, written out for shifts by too many bits.
 
-    `b < 0 || b >= limit ? (0 or a >> limit) : a << b` (cpp.py `bitwise_left_shift`); torch shifts like this.
+    `b < 0 || b >= limit ? (0 or a >> limit) : a << b` (cpp.py `bitwise_left_shift`); torch shifts so.
     """
     match test, uncast(first), uncast(second):
         case (

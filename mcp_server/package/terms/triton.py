@@ -2,8 +2,8 @@
 
 The statements are followed in order. A branch adds a test to everything inside it; a function of the same
 source is read where it is called. In a loop, a name is followed if it grows by the same step in each
-iteration or accumulates a reduction. Other names that an iteration takes over from the previous one are not
-understood, and neither are names assigned by a statement that is not read.
+iteration or accumulates a reduction. Other names whose values pass from one iteration to the next are not
+understood, and neither are names that an unread statement assigns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GATHERS = {
     "welford_mean": ("mean", None),
     "welford_m2": ("m2", None),
 }
-"""The reduction to which a step of a loop belongs, and its start value (None means any)."""
+"""The reduction for a step of a loop, and its start value (None: any)."""
 _WITHOUT_EFFECT = frozenset(
     {
         "tl.debug_barrier",
@@ -87,7 +87,7 @@ class _Reader(Functions):
             return any(self.statement(node) for node in body)
 
     def statement(self, node: ast.stmt) -> bool:
-        """Read one statement. Return whether the next statement is never reached."""
+        """Read one statement. Return whether the next one is never reached."""
         self.line = node.lineno
         match node:
             case ast.Assign(targets=[target], value=value):
@@ -171,7 +171,7 @@ class _Reader(Functions):
         if ended and other_ended:
             return True
         if ended or other_ended:
-            self.tests.append(inverted(test) if ended else test)  # until the end of the block
+            self.tests.append(inverted(test) if ended else test)  # holds until the end of the block
             self.names = self.names if ended else after
             return False
         for name in {**after, **self.names}:
@@ -196,7 +196,7 @@ class _Reader(Functions):
             for each in _stored(body)
             if each in before
         }
-        # This first reading only finds the names that grow by the same step in each iteration.
+        # A first reading finds only the names that grow by the same step in each iteration.
         records: list[list[Any]]
         records = [self.accesses, self.checks, self.definitions, self.unread]
         kept = [len(each) for each in records]
@@ -236,7 +236,7 @@ class _Reader(Functions):
     def _gathered(
         self, name: str, before: Value | None, marker: Unread | None, after: Value | None, loop: Range
     ) -> Term:
-        """Return what a loop accumulates in a name: a reduction of what each iteration adds."""
+        """Return the reduction that a loop accumulates in a name, from what each iteration adds."""
         test: Term | None = None
         match after:
             case Apply(op="where", args=(condition, inner, kept)) if kept is marker:

@@ -33,7 +33,7 @@ from mcp_server.package.terms.term import (
 )
 from mcp_server.package.terms.translate import cast, chosen, operator
 
-DEEPEST = 8  # most nested function calls, and nested loops
+DEEPEST = 8  # nesting of function calls, and of loops
 _REDUCTIONS = {
     "tl.sum": "sum",
     "tl.max": "max",
@@ -65,7 +65,7 @@ class Functions(Reader):
         self.names: dict[str, Value] = {**module_numbers(tree), **given_arguments(kernel, function)}
         self.spans: dict[str, Range] = {}
         self.depth = 0  # nested function calls
-        self.results: list[Value] = []  # of the function being read
+        self.results: list[Value] = []  # results of the function being read
         self.call: ast.Call | None = None  # the load being read
 
     def run(self, body: Sequence[ast.stmt]) -> bool:
@@ -261,7 +261,7 @@ class Functions(Reader):
         self.run(function.body)
         made = self.results
         self.names, self.line, self.results, self.depth = outside, line, results, self.depth - 1
-        return made[0] if len(made) == 1 else Unread(call.name)  # each of several results is for its own path
+        return made[0] if len(made) == 1 else Unread(call.name)  # several results are for different paths
 
     def _reduced(self, kind: str, value: Term, call: Call, position: int = 1) -> Term:
         """Build a reduction over the r axes of a generated kernel, or over an axis of a block."""
@@ -279,7 +279,7 @@ class Functions(Reader):
             return fold
 
         def alone(term: Term) -> Term | None:
-            """Rename the one axis that is left, which needs no position among others."""
+            """Rename the only remaining axis, which needs no axis number."""
             single = isinstance(term, Position) and term.name == left[0]
             return Position(left[0].partition("@")[0], term.dtype) if single else None
 
@@ -314,7 +314,7 @@ class Functions(Reader):
     def _range(self, name: str) -> Range:
         if name in self.spans:
             return self.spans[name]
-        # The number of programs along an axis, from the launcher's C++ code.
+        # The number of programs along an axis comes from the launcher's C++ code.
         axis = name.partition("(")[2].rstrip(")")
         blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(axis)
         return Range(name, Number(0, "int64"), blocks or Unread("grid"))

@@ -17,7 +17,7 @@ Product: TypeAlias = tuple[str, ...]
 
 _NAME = re.compile(r"[A-Za-z_@][\w@]*")
 _ATOM = re.compile(r"@?\w+|\(.*\)")
-_MOST = 400  # most products in a sum
+_MOST = 400  # products in a sum, at most
 
 
 class TooLarge(ValueError):
@@ -74,7 +74,7 @@ class Whole:
         return summed(products)
 
     def coefficient(self, name: str) -> Whole:
-        """Return what the name is multiplied by in the products that contain it exactly once."""
+        """Return the factor of the name in the products that contain it exactly once."""
         found = []
         for product, count in self.terms:
             if product.count(name) == 1:
@@ -165,7 +165,7 @@ def product(sizes: Iterable[Whole]) -> Whole:
 
 
 Bounds: TypeAlias = Callable[[Whole], "tuple[Whole, Whole] | None"]
-"""The smallest and the largest value of a sum. None if unknown."""
+"""Returns the smallest and the largest value of a sum. None if unknown."""
 
 
 def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
@@ -189,7 +189,7 @@ def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
 def whole_of(
     term: Term, atom: Callable[[Term], Whole | None], combined: Callable[[str, Whole, Whole], Whole | None]
 ) -> Whole | None:
-    """Write a term as a sum. None if it is not one.
+    """Write a term as a sum. None if impossible.
 
     `atom` returns the sum for a part that is not a sum of others; `combined` returns the sum for two operands
     of an operator other than addition and subtraction.
