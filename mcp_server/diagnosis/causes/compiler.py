@@ -1,8 +1,8 @@
 """The compile itself: an option that allows different numbers, or a compiler pass.
 
-The inputs must fit, and only generated code is suspected. Each option or pass is tested by compiling the
-program without it; `bisect`, which finds the pass, has already made this test. Numbers that differ from eager
-mode only by rounding are not a fault, whatever a failed check says.
+The inputs must fit, and only generated code is suspect. An option or pass is tested by compiling the program
+without it; `bisect`, which finds passes, makes this test itself. Numbers that differ from eager mode only by
+rounding are not a fault, whatever a failed check says.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, FixRun, Verdict
 from mcp_server.worker.events import ComparedExpected
 
-if TYPE_CHECKING:  # `bisect` has heavy imports that few need
+if TYPE_CHECKING:  # `bisect` has heavy imports that are rarely needed
     from mcp_server.tools.failing import FailureShown
     from mcp_server.tools.switches import Bisected
 
@@ -60,7 +60,7 @@ def may_be_decided(suspect: Suspect) -> bool:
 
 
 def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """Return a suspect that an option may explain: a wrong number, a failed compile or a bad access."""
+    """Return a suspect that an option may explain: wrong numbers, a failed compile or a bad access."""
     found = compiler_suspect(suspects, case)
     if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return found
@@ -90,7 +90,7 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
     lines = [decision.location for decision in found.decisions if decision.location is not None]
     facts = [seen("bisect", found.summary)]
     for each in found.decisions:
-        if each.rewrites or each.change:  # what the pass does to the graph, in one line
+        if each.rewrites or each.change:  # describe what the pass does to the graph in one line
             by = f" by {', '.join(each.rewrites)}" if each.rewrites else ""
             changed = "; ".join(line.strip() for line in each.change[:4])
             fact = f"{each.name} rewrites the graph{by}{f': {changed}' if changed else ''}"
@@ -153,12 +153,12 @@ def _fix(found: Bisected) -> Fix:
 CASTS = {"emulate_precision_casts": True}
 CODE = f"aoti_compile_and_package(..., inductor_configs={CASTS!r})"
 KEY = "compiler:precision"
-# Categories that say only that outputs are not as expected.
+# Categories of a failed expectation without another sign.
 OF_NUMBERS = ("wrong_output", "script_error")
 
 
 def is_rounding(case: DiagnosisState) -> bool:
-    """Whether rounding explains all failures: there are none, or only a check of the outputs failed.
+    """Whether rounding explains all failures: none occurred, or only a check of the outputs failed.
 
     Rounding must also explain the check's reference values. If it does not, they are not eager's outputs,
     and may themselves be wrong.
@@ -174,14 +174,14 @@ def is_rounding(case: DiagnosisState) -> bool:
     return set(failures.values()) <= {"differs"} and bool(case.rounding.reference)
 
 
-MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # of the largest value, in float32 and in half precision
+MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # most rounding, as a share of the largest value: float32, half
 LEAST = 1e-5  # torch.testing allows this much for float32
 
 
 def _far_off(case: DiagnosisState) -> bool:
-    """Whether the outputs differ so much from the user's that rounding is the fault, or not the cause.
+    """Whether the outputs differ too much from the user's for a verdict of mere rounding.
 
-    Where large numbers cancel, rounding moves a result by as much as its size.
+    Where large numbers cancel, rounding changes a result by as much as its size.
     """
     compared = case.plain_run.last(ComparedExpected) if case.plain_run is not None else None
     if compared is None or not compared.given or case.rounding is None:
@@ -191,7 +191,7 @@ def _far_off(case: DiagnosisState) -> bool:
 
 
 def without_rounding(found: list[Suspect], case: DiagnosisState) -> list[Suspect]:
-    """Return the suspects without those raised only by a rounding difference or by the text of the check."""
+    """Return the suspects without those that rest only on a rounding difference or the text of a check."""
     if not is_rounding(case):
         return found
     return [each for each in found if each.category not in OF_NUMBERS and not each.weak]
@@ -204,7 +204,7 @@ def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
 
 
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
-    """Return a verdict of no fault, with the errors of package and eager mode, and the compile behind it."""
+    """Return a verdict of no fault, with the errors of package and eager mode, and the proving compile."""
     assert case.rounding is not None
     error = max((float(each.error or 0.0) for each in case.rounding.outputs), default=0.0)
     eager = max((float(each.eager_error or 0.0) for each in case.rounding.outputs), default=0.0)

@@ -1,4 +1,4 @@
-"""Threads inside a model for one thread or waiting for each other, and inputs that the call itself writes."""
+"""Threads that share a model made for one thread or wait for each other, and inputs that a call writes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("call", "run_single_threaded=True, called from several threads", lines),
             summary=f"{capitalized(loaded)}, which disables its synchronisation, but {fact}.",
             evidence=tuple(seen("capture", each) for each in (fact, loaded)),
-            # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
-            # another one waits for its runner (torch 2.13). Only a lock is right for every model.
+            # Without run_single_threaded, a waiting Python operator can hold the GIL in one thread while
+            # another thread waits for its runner (torch 2.13). Only a lock is right for every model.
             fix=Fix(
                 text="hold one lock, shared by all threads (`lock = threading.Lock()`), around each call",
                 before="model(*inputs)",
@@ -83,7 +83,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
     if case.view is None or not changed or not checked or not case.equals_eager:
         return
     item = case.compiled_inputs[min(changed)]
-    # The model's lines that write in place if they are few, and the lines of the launch that writes it.
+    # The model's lines that write in place, if they are few, and the lines of the writing launch.
     own = case.lines_in_place
     buffer = case.view.wrapper.buffers.get(item.name)
     writers = case.view.writers.get(buffer.storage, []) if buffer is not None else []
@@ -106,7 +106,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
 def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
     """Map inputs that the package may copy, updating only the copy, to the alignment that avoids the copy.
 
-    For a captured call, only misaligned inputs. The addresses of a call from a file show only in the run.
+    For a captured call, only misaligned inputs. Addresses of a call from a file are unknown before it.
     """
     if case.view is None:
         return {}
@@ -121,7 +121,7 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
 
 
 def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each misaligned input that is left unchanged when the call is made again.
+    """One suspect for each misaligned input that the repeated call leaves unchanged.
 
     Only for calls that return. If the program failed, its own check must have failed.
     """
@@ -158,8 +158,8 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 _Stuck = partial(Suspect, category="hang", level=CausalLevel.STATE)
-OTHER_LOCK = "a read-write lock"  # of the host, as awaited() says
-UNUSUAL = 100  # times the usual duration of a call
+OTHER_LOCK = "a read-write lock"  # a lock of the host, as `awaited` names it
+UNUSUAL = 100  # a call that takes this many times its usual duration is unusual
 MOST_TOLD = 6
 _SAME_ORDER = "take the locks in the same order in all threads, or release one before waiting for the other"
 # The advice for threads that wait for each other, by what they wait for.
@@ -173,7 +173,7 @@ _CYCLES: dict[frozenset[str], tuple[str, str]] = {
 
 
 def detect_stuck_process(case: DiagnosisState) -> Iterator[Suspect]:
-    """Threads that wait for each other, or the thread that stayed in the package and keeps the others."""
+    """Threads that wait for each other, or the thread that stayed in the package and makes others wait."""
     process = case.process
     if process is None:
         return
@@ -190,7 +190,7 @@ def _deadlock(stuck: Sequence[ThreadSeen], process: ProcessSeen, case: Diagnosis
         frozenset(each.waits_for for each in stuck),
         ("Threads of the process wait for each other, and none can continue.", _SAME_ORDER),
     )
-    # Threads that others wait for form the circle.
+    # Threads for which others wait form the circle.
     needed = {holder for each in stuck for holder in each.held_by}
     circle = [each for each in stuck if each.thread in needed]
     shown = (circle or stuck)[:4]
@@ -245,7 +245,7 @@ def _place(thread: ThreadSeen, process: ProcessSeen) -> Component:
 
 
 def _waiters(thread: ThreadSeen, process: ProcessSeen) -> str:
-    """Say who waits for a thread, and for what; also who waits for these if they are outside the package."""
+    """Say who waits for a thread, and for what; also who waits for those outside the package."""
     waiting = [each for each in process.everyone if thread.thread in each.held_by]
     if not waiting:
         return ""
@@ -261,7 +261,7 @@ def _waiters(thread: ThreadSeen, process: ProcessSeen) -> str:
 
 
 def _moving(process: ProcessSeen) -> Suspect:
-    """No thread stayed in the package. Nothing is known to be wrong with it."""
+    """No thread stayed in the package, so nothing shows that it hangs."""
     served = f"{counted(process.served, 'call')} ended" if process.served else "its threads moved"
     summary = f"The process serves calls: {served} while the process was observed ({BETWEEN_S:g} s)."
     if not process.threads:
@@ -294,7 +294,7 @@ def _party(thread: ThreadSeen, case: DiagnosisState) -> Component | None:
 
 
 def _since(thread: ThreadSeen, process: ProcessSeen) -> str:
-    """For how long the thread has been there, as far as that is known."""
+    """How long the thread has been there, if known."""
     flight = process.flights.get(thread.thread)
     if flight is None:
         return f", as long as the process was observed ({BETWEEN_S:g} s)"

@@ -33,7 +33,7 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given in another form, with NaN, as views, under other names, or not at all."""
-    # The names of a refused update are known before the package is opened.
+    # A refused update gives names before the package is opened.
     looks = (_different, _unreached, _values, _partial, _misnamed, _viewed) if case.package else (_misnamed,)
     for update in case.updates:
         for look in looks:
@@ -105,7 +105,7 @@ def _exchanges_of_package(case: DiagnosisState) -> list[dict[str, object]]:
 
 
 def _exchanges(alike: Mapping[str, object]) -> list[dict[str, str]]:
-    """Likely exchanges of names that differ in one part: everywhere, in one layer, or once."""
+    """Exchanges of names that differ in one part, largest first: everywhere, in a layer, in a pair."""
     groups: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     for a, b in combinations(alike, 2):
         one, other = a.split("."), b.split(".")
@@ -125,7 +125,7 @@ def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
 
 
 def _of_host(taken: TakenCall) -> Suspect:
-    """Weights that a recorded host updated, if the recording does not have all of their values."""
+    """The updated weights of a recorded host, if the recording lacks some of their values."""
     times = counted(taken.updates, "time")
     return Suspect(
         category="constants",
@@ -146,11 +146,11 @@ def _of_host(taken: TakenCall) -> Suspect:
 def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
     """Weights of the package that are not finite, zero throughout, or far larger than all others.
 
-    A call with finite values or a smaller scale shows whether they are the cause.
+    A call with finite or scaled values shows whether they are the cause.
     """
     read = case.constants_read or ()
     typical = sorted(each.largest for each in read if each.bad is None and each.zeros < each.elements)
-    usual = min([*typical[(len(typical) - 1) // 2 :][:1], 1.0])  # trained weights are rarely larger
+    usual = min([*typical[(len(typical) - 1) // 2 :][:1], 1.0])  # few trained weights exceed 1
     for each in read:
         if each.bad is not None and case.outputs_nonfinite:
             yield _of_package(each, f"{each.bad_value} at {list(each.bad)}", [_changed(each, None)], case)
@@ -168,15 +168,15 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _odd_as_zero(zero: ConstantValues, read: Sequence[ConstantValues]) -> bool:
-    """Whether zeros are odd: in a matrix or a weight, or where none of the constants like it has them.
+    """Whether zeros are odd: in a matrix or weight, or if no similar constant has them.
 
-    Biases, running means and the like start as zeros. Like it are those of other layers, else of its name.
+    Biases, running means and the like start as zeros. Similar ones are in other layers, or share the name.
     """
     name, ranks = zero.constant.fqn, {each.constant.fqn: len(each.constant.shape) for each in read}
     layer, _, last = name.rpartition(".")
     if len(zero.constant.shape) > 1 or last == "weight":
         return True
-    # The bias of a norm starts as zeros, and the bias of a linear layer does not.
+    # The bias of a norm starts as zeros; that of a linear layer does not.
     norms = ranks.get(f"{layer}.weight")
     others = [
         each
@@ -266,7 +266,7 @@ _OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE, harm
 
 
 def _updated(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
-    """A constant, at the lines of the update that gave it or omitted it."""
+    """A constant, with the lines of the update that gave or omitted it."""
     return component("constant", name, update.stack[:2], value=value)
 
 
@@ -292,8 +292,8 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
             summary=f"{fact}. {consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),
-            # Part of the constant is then stale, or memory behind it is overwritten, whatever the program
-            # made of its outputs.
+            # Then part of the constant is stale, or memory behind it is overwritten, even if the program
+            # accepted its outputs.
             harmful=update.outcome == "ok" and _misread(aspect, *pairs[name]),
             # A shape cannot be changed without the user's values.
             intervention=_cast(name, wanted) if aspect == "dtype" else None,
@@ -310,7 +310,7 @@ def _difference(
 ) -> tuple[str, str, str] | None:
     """Return the difference as (aspect, given, compiled). `home` is the index of the package's CUDA device.
 
-    Another device type counts only if the update failed: nothing copies a user-managed constant.
+    Another device type counts only if the update failed, since user-managed constants are not copied.
     """
     device = given.device or ""
     kind = device.partition(":")[0]
@@ -360,7 +360,7 @@ def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
 
 
 def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """Parameters that the compile built into the code, so that no update of the weights changes them."""
+    """Parameters that the compile wrote into the code, which no update changes."""
     if case.exported is None or update.outcome != "ok":
         return
     for name in sorted(set(case.exported.state) - set(case.exported.idle) - set(_compiled(case))):
@@ -375,10 +375,7 @@ def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
 
 
 def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """Values of an update that are not finite, or with which the outputs are wrong.
-
-    The trial finds the fewest constants whose compiled values make the outputs right.
-    """
+    """Values of an update that are not finite, or that make the outputs wrong."""
     given = update.constants
     bad = [name for name, leaf in given.items() if leaf.not_finite]
     plain = case.failure_of("plain")
@@ -414,13 +411,13 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _oddity(leaf: Leaf) -> tuple[int, float]:
-    """How unusual the values of a constant are: not finite, then all zero, then large."""
+    """How odd the values of a constant are: not finite, then all zero, then large."""
     zero = leaf.zero is not None and leaf.shape is not None and leaf.zero == prod(leaf.shape)
     return 2 * int(leaf.not_finite) + int(zero), max(abs(leaf.min or 0), abs(leaf.max or 0))
 
 
 def _oddity_in_words(leaf: Leaf) -> str:
-    """What is unusual in the values of a constant. Empty if nothing is."""
+    """Describe what is odd in the values of a constant. Empty if nothing is."""
     level, largest = _oddity(leaf)
     if level == 1:
         return "only zeros"
@@ -436,7 +433,7 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     shown = ", ".join(update.missing[:4])
     parameters = {each.fqn for each in _compiled(case).values() if each.kind == "Parameter"}
     unset = [name for name in update.missing if name in parameters] if update.arguments[:1] == [True] else []
-    if unset:  # _is_tensor_constant_or_buffer_type in model_container.h, 2.8-2.15
+    if unset:  # see _is_tensor_constant_or_buffer_type in model_container.h, 2.8-2.15
         told = f"{update.how} gave {len(update.constants)} of {len(update.compiled)} constants to the buffer"
         yield _OfUpdate(
             guilty=_updated(unset[0], update, "not given"),
@@ -483,7 +480,7 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
 
 
 def _shown(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of others."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more
 
@@ -495,14 +492,14 @@ def _folded(names: Iterable[str], case: DiagnosisState) -> list[str]:
 
 
 def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
-    """The prefix that every unknown name has in excess, or that every one lacks. Empty if there is none."""
+    """The prefix that all unknown names have or lack compared with known ones. Empty if there is none."""
     state = case.exported.state if case.exported is not None else ()
     known = [*update.compiled, *state]
     for first in update.unknown:
         for other in known:
             extra = first.removesuffix(other) if first.endswith(f".{other}") else ""
             lacking = other.removesuffix(first) if other.endswith(f".{first}") else ""
-            # A small parameter may be folded into the code, so most names must be known, and not all.
+            # A small parameter may be folded into the code, so not all names need to be known, but most.
             if extra and all(n.startswith(extra) for n in update.unknown):
                 meant = [n.removeprefix(extra) in known for n in update.unknown]
                 return (extra, "") if 2 * sum(meant) > len(meant) else ("", "")
@@ -524,11 +521,11 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
         if folded:
             text += f"; {of_code}, so leave it out, or {KEEP_ALL}"
         return Fix(text=text, after=f"{{{key}: value for name, value in weights.items()}}")
-    # The compiled name with the same ending as the given name is the intended one.
+    # The compiled name with the ending of the given name is the intended one.
     same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
     if len(same) == 1:
         return Fix(text="give the constants under the names of the export", before=name, after=same[0])
-    lost = {each.rpartition(".")[2] for each in update.missing}  # one of these may be meant, misnamed
+    lost = {each.rpartition(".")[2] for each in update.missing}  # a given name may be one of these, misnamed
     rest = [each for each in update.unknown if each.rpartition(".")[2] not in lost]
     small = [each for each in rest if _is_small(update.constants.get(each))]
     inlined = bool(small) and len(small) == len(update.unknown)
@@ -560,7 +557,7 @@ COPIES = ("load_constants", "update_constant_buffer")
 
 
 def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """Views given as constants, in an update that did not return, or before the call.
+    """Views given as constants by an update that did not return, or that preceded the call.
 
     The update may concern another package in the process: a write beyond a constant can hit any memory.
     """
@@ -569,7 +566,7 @@ def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     call = case.suspect_call
     if update.outcome == "ok" and call is not None and (update.pid != call.pid or update.n > call.n):
         return
-    # A copy of another shape would be as wrong, so its trial would clear that shape.
+    # Only copies of the compiled shape are tried: another shape would also be wrong, and be cleared.
     wanted = {name: constant.shape for name, constant in _compiled(case).items()}
     shapes = {name: tuple(leaf.shape or ()) for name, leaf in update.constants.items()}
     views = [

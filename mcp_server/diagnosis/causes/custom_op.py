@@ -43,7 +43,7 @@ REPAIRED = Intervention(
     before_code="return result",
     after_code="return result.to(promised.dtype).reshape(promised.shape).contiguous()",
 )
-# The same change, for memory that an operator keeps and the package writes.
+# The same for memory that an operator keeps and the package overwrites.
 KEPT = replace(
     REPAIRED,
     what="the same call, made twice with copies of the operators' results",
@@ -68,7 +68,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
     failed = [load for load in case.captured.loads if load.outcome != "ok"]
     here = ""
     if isinstance(case.workload, PackageWorkload) and not case.workload.extra_imports:
-        # The operator may be missing only in this diagnosis, and the user saw another failure.
+        # The operator may be missing only here, while the user saw another failure.
         here = f". If your program does that, diagnose again and name the module: {argument('extra_imports')}"
     for label, root in case.roots:
         op = root.fields.get("operator") or root.fields.get("op") or ""
@@ -130,7 +130,7 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
             effect = "the data there is overwritten, and its next use fails"
         elif event.kept:
             if trial is None or not trial.proves:
-                continue  # the package may only read it
+                continue  # the package may only read the result
             effect = "the package takes it for a new tensor and writes into it, so later calls read that"
             lines = [*lines_of(event), *lines]
         yield _OfOperator(
@@ -214,7 +214,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
     for source, root in case.roots:
         if root.family.id != "operator_raised" or case.package is None:
             continue
-        # By the number of the node. Up to torch 2.12 no node is named: it is the package's only own operator.
+        # Found by node number. Up to torch 2.12, errors name no node: take the package's only operator.
         own = own_operators(case)
         op = own[0] if len(own) == 1 else ""
         if "node" in root.fields:
@@ -239,7 +239,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
 def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
     """The user's Triton kernels that sum in 16 bits, or whose masked lanes reach a reduction or a store.
 
-    Only if the numbers of a call are in doubt.
+    Yielded only if the numbers of a call are in doubt.
     """
     plain = case.failure_of("plain")
     if case.call is None or case.device != "cuda" or case.ended_well or plain not in ("none", "differs"):
@@ -272,7 +272,7 @@ def _mistakes(kernel: Kernel, case: DiagnosisState) -> Iterator[_Mistake]:
             yield _Mistake(kind, code, f"{{kernel}} {summary}: {code}.", f"{code} {fact}", advice)
 
 
-# What the text of a kernel shows, but may be meant so. It is suspect only if the program passes without it.
+# Signs in a kernel's text that may be intended. Each is a suspect only if the program passes without it.
 SHOWN = {
     "unmasked": (
         "also stores lanes that the mask of its load leaves out",

@@ -1,4 +1,4 @@
-"""Machine, package file, limits and settings of the process, and what ends a program without a package.
+"""Faults of the machine, the package file, limits of the process, and programs that fail without a package.
 
 The hook records every compile, load and call that Python makes. If it recorded none, no package can have
 computed what the program's check rejected: the fault is in the statement that raised, or in its arguments.
@@ -32,7 +32,7 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         kind, level = BY_CATEGORY[problem.category]
         if problem.category == "device_mismatch":
-            kind = "call"  # `device_index` is an argument of the call that loads
+            kind = "call"  # the loading call has the argument `device_index`
         name = problem.what[:120]
         if kind == "package" and case.package is not None:
             name = case.package.path.name
@@ -51,7 +51,7 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-LARGE_STACK = 1 << 30  # bytes; memory is used only as far as the stack grows
+LARGE_STACK = 1 << 30  # bytes; the stack takes memory only as it grows
 ON_LARGE_STACK = Intervention(
     "call:stack",
     Kind.CALL,
@@ -64,8 +64,8 @@ ON_LARGE_STACK = Intervention(
 class Limit:
     """A limit of the process. A process that reaches it dies with one of the `signals`, or gets an error.
 
-    The hook reports the limit as `told`: with an error that contains `text`, or with the step that makes the
-    call again. `change` lifts the limit for the call.
+    The hook reports the limit in the field `told`: of an error that contains `text`, or of the step that
+    repeats the call. `change` lifts the limit for the call.
     """
 
     name: str
@@ -89,7 +89,7 @@ LIMITS = (
         *("processor time", "RLIMIT_CPU", "raise the limit (ulimit -t), or find out what takes so long"),
         signals=("SIGXCPU",),
     ),
-    # On a usual stack a crash would be no evidence: with a large stack a bad pointer may pass by chance.
+    # On a larger stack, a bad pointer may pass by chance, so a crash on the usual stack would prove nothing.
     Limit(
         *("stack of the calling thread", "RLIMIT_STACK"),
         fix="give the thread more stack (threading.stack_size, ulimit -s), or recurse less",
@@ -101,7 +101,7 @@ LIMITS = (
 
 
 def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
-    """Each limit that was reached by the program, or when the call was made again."""
+    """Each limit that the program or the repeated call reached."""
     phase, steps = case.failing_phase, case.call.steps[-1:] if case.call is not None else ()
     error = phase.error if phase is not None else None
     for limit in LIMITS:
@@ -156,7 +156,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     lines = locations_of(tuple(frame for frame in frames if frame.user))
     raised = exception.type if exception is not None else root.text.partition(":")[0].strip()
     if raised in _UNREADABLE:
-        # The line that its compiler rejected: the last one named without a function.
+        # Take the line that Python's compiler rejected: the last one named without a function.
         output = script.finished.output.read_bytes()[-_TAIL_BYTES:]
         for file, number in _PLACE.findall(output)[-1:]:
             lines = [ModelLocation(file=file.decode("utf-8", "replace"), line=int(number))]
@@ -179,7 +179,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _is_own(root: ErrorFact, raised: str, frames: Sequence[Frame]) -> bool:
-    """Whether the program's own statement is to blame, including for a file that torch did not find."""
+    """Whether the program's own statement is to blame. This includes a file that torch did not find."""
     if raised in _OF_FILES:
         return not any(_NOT_THE_PROGRAM.search(frame.file) for frame in frames)
     own = "script_error" in root.candidates and "environment" not in root.candidates
@@ -199,7 +199,7 @@ _FIXES: dict[Death, str] = {
 
 
 def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
-    """A host that died outside of a call, or in the memory of an input that others own."""
+    """The place where a host died: outside of a call, or in an input in memory that others own."""
     site = case.taken.site if case.taken is not None else None
     if case.taken is None or site is None:
         return
@@ -259,8 +259,8 @@ def detect_refused_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-# A package file that cannot be loaded, or that belongs to a different model than intended. It keeps the
-# weights and plain attributes of its export, whatever happens to the module later.
+# A package file that cannot be loaded, or that belongs to another model than intended. It keeps the weights
+# and plain attributes of its export, whatever happens to the module later.
 
 _Unusable = partial(Suspect, level=CausalLevel.BUILD)
 
@@ -272,9 +272,9 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
         yield from _defects(case)
         return
     if case.loads:
-        return  # anything else that a reader sees is a remark
+        return  # the loader accepted the file: other irregularities are remarks
     name = package_name(case)
-    # In the user's words, if a copy of the package was read.
+    # Name the user's file, even if a copy was read.
     copied = case.call.package if case.call is not None else None
     what = error.what.replace(str(copied), name) if copied is not None else error.what
     yield _Unusable(
@@ -296,7 +296,7 @@ def _refused(case: DiagnosisState) -> Iterator[Evidence]:
 
 
 def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
-    """Irregularities of a package that the loader nevertheless accepted: they did not cause this failure."""
+    """Irregularities of a package that the loader accepted, so they did not cause this failure."""
     if not case.loads:
         return
     if case.package_error is not None:
@@ -307,7 +307,7 @@ def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
             yield f"The file is damaged, although the loader accepted it: {defect.what}."
 
 
-# Defects that show in a call but not in the load: the part is read when the launch that needs it runs.
+# Defects that show only in a call, as the part is read when its launch runs.
 SEEN_IN_A_CALL = frozenset({"missing_kernel_binary", "missing_proxy_nodes", "missing_weights"})
 
 
@@ -323,7 +323,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
         if not missing_weights and (not defect.fatal or problem.category == "constants"):
             continue
         if case.loads and not missing_weights and defect.slug not in SEEN_IN_A_CALL:
-            continue  # a remark: the loader accepted it
+            continue  # the loader accepted it: a remark
         yield _Unusable(
             category=problem.category,
             guilty=component("package", package_name(case), lines, value=defect.slug),

@@ -1,4 +1,4 @@
-"""Arguments that were not tensors at export: the package computes with the values they had then.
+"""Arguments that were no tensors at export: the package keeps computing with their values of that time.
 
 `AOTICompiledModel.__call__` drops non-tensors (torch/export/pt2_archive/_package.py, 2.8-2.15). The value
 of an argument is in the exported program, not in the package, whose code has a literal in its place.
@@ -45,7 +45,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """What a stage of the build silently fixed: a category, the component, and sentences about it."""
+    """What a build stage silently fixed: category, component, and sentences about it."""
 
     category: Category
     kind: ComponentKind
@@ -75,14 +75,14 @@ _FIXED = {
         "forward changes {what}, which is not a registered buffer",
         "The model keeps state that a package does not have: {fact}. Each call of the package "
         "computes with the state that the export began with.",
-        # The package gives what its program gives, so a script that passes may still have wrong numbers.
+        # The package agrees with its program, so even a script that passes may have wrong numbers.
         lambda case: bool(case.equals_eager) and all(call.outcome == "ok" for call in case.calls),
     ),
 }
 
 
 def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
-    """What the build fixed, and what is different in the call: a size, or Python state."""
+    """What the build fixed, and how the call differs: in a size, or in Python state."""
     for tried in case.captured.attempts:
         row = _FIXED.get(tried.stage)
         for each in tried.attempts if row is not None else ():
@@ -106,7 +106,7 @@ def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _tried(attempt: Attempt) -> str:
-    """What is known of a change that has not passed. Empty if it did."""
+    """How the trial of a change ended. Empty if it passed."""
     if attempt.outcome == "passes":
         return ""
     differs = "tried: outputs still differ" if attempt.outcome == "differs" else "not tried"
@@ -139,7 +139,7 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
     got, path = str(leaf.value), _path(place, case)
     if leaf.kind == "tensor" or _same(got, fixed):
         return
-    # The package does not read the argument, so its own call neither raises nor dies because of it.
+    # The package does not read the argument, so its own call cannot raise or die because of it.
     of_the_call = case.failure_of("plain") in ("exception", "signal", "timeout", "out_of_memory")
     exported = f"it was {fixed!r} at export, and the package still computes with that"
     yield _Argument(
@@ -162,7 +162,7 @@ def _same(got: str, fixed: object) -> bool:
         return False
 
 
-MOST_LITERALS = 3  # that a message names
+MOST_LITERALS = 3  # literals that a message names
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Scalar:
 
 
 def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each argument that the package ignores, if no exported program tells more."""
+    """One suspect for each argument that the package ignores, if there is no exported program to compare."""
     plain = case.plain_run
     judged = plain is not None and (plain.as_expected or plain.failure not in ("none", "differs"))
     if judged or case.exported is not None:

@@ -1,4 +1,4 @@
-"""Calls and programs that do not return, and what the stacks of their threads tell."""
+"""Calls and programs that do not return, and what their threads' stacks show."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
 
 
 def hung_inside(case: DiagnosisState) -> bool:
-    """Whether one open call of one thread kept the program from ending, and can be repeated with probes.
+    """Whether the program hung in exactly one open call, which can be repeated with probes.
 
-    Excludes calls in a Python operator, after a fork, or after updates, which a traced call leaves out.
+    Excludes calls in a Python operator, after a fork, or after updates: a trace has none of these.
     """
     run, open_calls = case.script_run, [call for call in case.calls if call.outcome == "unfinished"]
     if run is None or run.failure != "timeout" or case.view is None:
@@ -56,7 +56,7 @@ def to_be_traced(case: DiagnosisState) -> bool:
 
 
 def shown_by_trace(case: DiagnosisState) -> bool:
-    """Whether the traced call did not end either, which shows that the call alone hangs."""
+    """Whether the traced call did not end either, so that the call hangs by itself."""
     failure = case.trace.failure if case.trace is not None else None
     return hung_inside(case) and failure is not None and failure.ending == "timeout"
 
@@ -68,7 +68,7 @@ def call_hangs(case: DiagnosisState) -> bool:
 
 
 def end_of(op: str) -> str:
-    """Return the advice that makes a call end. Empty if it is not known where the call waits."""
+    """Return advice that makes a call end. Empty if the waiting operator is unknown."""
     return f"add an end condition or a timeout to the loop or wait in {op}" if op else ""
 
 
@@ -77,13 +77,13 @@ def fix_if(action: str) -> Fix | None:
 
 
 def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
-    """A replayed call that does not return, with the operator that it is in, if a stack shows it."""
+    """A repeated call that does not return, and the operator that it is in, if a stack shows it."""
     plain = case.plain_run
     if case.capture is not None or plain is None or plain.failure != "timeout":
         return
     op = operator_inside(plain.log.threads, case)
     if not op and case.trace is not None and case.trace.last is not None:
-        return  # the journal says more
+        return  # the journal shows more
     lines = lines_inside(plain.log.threads)
     fact = f"the call had not returned after {plain.finished.wall_s:.0f} s"
     yield _Hang(
@@ -109,7 +109,7 @@ FORKED = (
 
 
 def _still_calling(case: DiagnosisState) -> bool:
-    """Whether the last call had only just begun when the time ran out, after other calls had returned."""
+    """Whether the last call had only just begun at the time limit, after other calls had returned."""
     quiet = case.capture.quiet_s if case.capture is not None else None
     returned = any(call.outcome == "ok" for call in case.calls)
     return returned and quiet is not None and quiet < WAITING_S
@@ -119,7 +119,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     """Threads that were all inside a call when the time ran out."""
     run, hooked = case.script_run, case.captured
     inside = [c for c in hooked.calls if c.outcome == "unfinished"]
-    # Of a process forked after its parent had loaded the model: the parent's check may end both.
+    # Calls in a process forked after its parent loaded the model: the parent's check may end both.
     parents = {process.pid: process.parent for process in hooked.processes if not process.exited}
     loaded = {load.pid for load in hooked.loads}
     forked = [c for c in inside if hooked.load_of(c) is None and parents.get(c.pid) in loaded]
@@ -159,10 +159,10 @@ _WAITS = {
 }
 
 
-# A lock is taken in C, which leaves no frame of its own: the source line shows it.
+# Taking a lock happens in C, without a frame: the source line shows it.
 _TAKES_LOCK = re.compile(r"\s*(?:with\b.*lock|.*\.acquire\()", re.IGNORECASE)
-WAITING_S = 10.0  # after this time, threads that all wait no longer count as a slow program
-# What a program did at its time limit: the sentence about it, and the advice.
+WAITING_S = 10.0  # if all threads still wait after this time, the program is not just slow
+# What a program did at its time limit: a sentence about it, and advice.
 _AT_ITS_LIMIT = {
     "compiling": ("it was compiling", "give it more time (timeout_s): a compile on a busy machine is slow"),
     "working": (
@@ -224,11 +224,11 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-TURNS = 4  # number of turns among the last launches of the journal; they all end, so no single kernel hangs
+TURNS = 4  # turns of a loop among the last launches; each ended, so no single kernel hangs
 
 
 def looping(case: DiagnosisState) -> list[int]:
-    """The launches that were repeating when the time ran out, in code order. Empty if there is no loop."""
+    """The launches that were repeating at the time limit, in code order. Empty if there is no loop."""
     trace = case.trace
     if trace is None or case.view is None or not call_hangs(case):
         return []
@@ -240,7 +240,7 @@ def looping(case: DiagnosisState) -> list[int]:
 
 
 def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect: the first launch in the loop, which computes whether to go on."""
+    """One suspect: the first launch in the loop, which computes whether it continues."""
     numbers = looping(case)
     if not numbers or case.trace is None or case.view is None:
         return

@@ -30,7 +30,7 @@ FIXES: dict[str, str] = {
     "constant": "load weights of the shape and dtype that the package was compiled with",
     "unknown": "check the index arithmetic of the kernel and the values that it is given",
 }
-# Values with which programs mark unused indices: -1, and the ends of the types.
+# Values with which programs mark unused indices: -1, and the extremes of integer types.
 MARKERS = {-1, *((1 << bits) - 1 for bits in (8, 15, 16, 31, 32, 63)), *(-1 << bits for bits in (15, 31, 63))}
 MASKED = "mask the access where the index is {0}, if {0} marks unused elements; else correct such indices"
 INSIDE_OP = "check what {} reads and writes against the sizes and strides that it is given"
@@ -45,7 +45,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     blame = _blame(fault, change, marker)
     category: Category = blame.category or "illegal_memory_access"
     guilty = _guilty(blame, fault, case)
-    # If the fault is inside the operator, fix its code; if it made the tensor, fix its fake function.
+    # For a fault inside the operator, fix its code; for a bad result of it, fix its fake function.
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
     action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]
@@ -75,7 +75,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
     )
-    # A kernel that is itself at fault computes the address, so its inputs do not matter.
+    # A kernel at fault computes the address itself, so its inputs do not matter.
     found = suspect if blame.kind == "kernel" else with_origin(suspect, case, crashed)
     if blame.kind == "input" and marker and found.fix is not None and in_users_kernel(fault, case):
         text = f"{found.fix.text}; if {marker} marks unused elements, mask them in the kernel"
@@ -89,7 +89,7 @@ def in_users_kernel(fault: Fault, case: DiagnosisState) -> bool:
 
 
 def marker_of(fault: Fault) -> str:
-    """The only index out of range, if it is a value that marks unused elements. Empty if it is another."""
+    """The only out-of-range index, if it is a marker of unused elements. Empty otherwise."""
     for part in fault.parts:
         if part.kind == "index" and part.beyond and part.limit is not None:
             ends = {end for end in (part.minimum, part.maximum) if end is not None}
@@ -99,16 +99,16 @@ def marker_of(fault: Fault) -> str:
 
 
 def _passing_change(fault: Fault, case: DiagnosisState) -> Intervention | None:
-    """The change of the user's kernel with which the program passed. None if there is none."""
+    """The change of the user's kernel with which the program passed. None if no change did."""
     name = fault.launch.kernel if fault.launch is not None else ""
     tried = [change for (kernel, _), change in case.users_changes.items() if kernel == name]
     return next((each for each in tried if case.trials[each.key].effect is Effect.GONE), None)
 
 
 def _blame(fault: Fault, change: Intervention | None, marker: str) -> Blame:
-    """Return the join's own blame, or the kernel if it lacks a mask.
+    """Return the blame of the located fault, or blame the kernel if it lacks a mask.
 
-    It does for an empty tensor, and if the program passes with a mask.
+    It lacks one if the tensor is empty, or if the program passes with a mask.
     """
     blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
     empty = fault.missed is not None and fault.missed.side == "empty"
@@ -152,7 +152,7 @@ def _place(fault: Fault) -> str | None:
 
 
 def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:
-    """The call with the index values of the blamed input kept in range."""
+    """The call with index values of the blamed input kept in range."""
     for part in fault.parts if blame.kind == "input" else ():
         own = part.input_index is not None and part.input_index == blame.input_index
         if own and part.kind == "index" and part.beyond is True and part.limit is not None:
@@ -171,7 +171,7 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
     lines = lines_inside(stacks)
     at = f", at {lines[0].file}:{lines[0].line}" if lines else ""
     yield Suspect(
-        # Any other signal concerns the operator alone.
+        # Other signals concern only the operator.
         category="illegal_memory_access" if signal in ("SIGSEGV", "SIGBUS") else "custom_op",
         guilty=component("op", op, lines),
         summary=f"The process died with {signal} inside operator {op}{at}.",
@@ -200,7 +200,7 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
         return
     hangs = call_hangs(case)
     root = plain.root if plain is not None else None
-    # An index assertion, for example, has its own detector.
+    # Other errors, such as an index assertion, have other detectors.
     another = root is not None and "illegal_memory_access" not in root.candidates
     if not hangs and (plain is None or another):
         return
@@ -254,7 +254,7 @@ SETTLE = "the call with this launch in eager mode: try-fix --launch {} --as eage
 
 
 def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each defect that explains how the call fails."""
+    """One suspect for each defect of a kernel that can explain the failure."""
     for found, mended in (case.kernel_defects or {}).items():
         change = mended or case.users_changes.get((found.kernel, found.kind))
         category = explains(found.kind, case)
@@ -264,17 +264,17 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         effect = tried.effect if tried is not None else None
         guilty = launch_component(found.launch, found.kernel, case)
         named = {"generated_location": found.location}
-        if effect is Effect.SAME:  # a bystander, in a launch that may be at fault for another reason
+        if effect is Effect.SAME:  # a bystander; the launch may have another fault
             named["name"] = f"{guilty.name}, line {found.line}"
-        # A launch that was seen to go wrong says more, until the call has been made without the defect.
+        # A launch that was seen to go wrong explains more, until a call without the defect was made.
         judged = any(each.launch == found.launch for each in case.wrong_launches)
         wrong = effect is not Effect.GONE and (bool(located) or judged)
         level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE
         if effect is Effect.GONE or found.kind == "grid":
             level = CausalLevel.BUILD
         elif found.kind in DEFINITE:
-            level = CausalLevel.STATE  # whatever value was seen to be wrong, the code made it
-        # Eager mode runs the user's own kernels too, so it settles nothing about them.
+            level = CausalLevel.STATE  # the code made any value that was seen to be wrong
+        # Eager mode also runs the user's kernels, so it settles nothing about them.
         settle = CORRECTED if found.kind in OF_USERS else SETTLE.format(found.launch)
         facts = [seen("inspect_package", found.sentence, found.location)]
         facts += [seen("locate_fault", located)] if located else []
@@ -292,7 +292,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def fix_with(text: str, change: Intervention | None, case: DiagnosisState, before: str = "") -> Fix:
-    """The fix in words, with the lines of a change of the user's kernel with which the program passed."""
+    """The fix in words, and the lines of the change of the user's kernel with which the program passed."""
     tried = case.trials.get(change.key) if change is not None else None
     if change is None or change.kind is not Kind.SOURCE or tried is None or tried.effect is not Effect.GONE:
         return Fix(text=text, before=before or None)
@@ -300,14 +300,14 @@ def fix_with(text: str, change: Intervention | None, case: DiagnosisState, befor
 
 
 def numbers_doubted(case: DiagnosisState) -> bool:
-    """Whether the program ended with an error that wrong numbers may cause, as its own comparison does."""
+    """Whether the program ended with an error that wrong numbers may cause, such as a failed comparison."""
     roots = [root for _, root in case.own_roots]
     unexplained = not roots and case.failure_of("plain") == "none"
     return case.failed and (unexplained or any("wrong_output" in root.candidates for root in roots))
 
 
 def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
-    """The category of the failure that a defect of this kind can explain. None if it explains none."""
+    """The category of failure that a defect of this kind can explain. None if there is none."""
     roots = [root for _, root in case.own_roots]
     if kind == "grid":
         refused = any(root.family.id == "launch_invalid_argument" for root in roots)

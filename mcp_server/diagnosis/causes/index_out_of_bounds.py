@@ -1,4 +1,4 @@
-"""An index outside its bound: in a kernel, in an operator, or while the compiler tried a kernel."""
+"""An index outside its bound: in a kernel, in an operator, or while the compiler tests a kernel."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
         yield from (_by_input(each, error, case, every) for each in bad)
         yield from (_by_input(each, None, case, every) for each in more.values())
         return
-    # The launches with the check, except those whose input elements were all checked and are in range.
+    # Launches with the check, except those whose input elements are all known to be in range.
     found = candidates(case)
-    if case.origin is not None and case.origin.bad_value:  # the launch that received it was seen
+    if case.origin is not None and case.origin.bad_value:  # the launch with the bad value is known
         seen_at = case.origin.fault_launch
         found = tuple(each for each in found if each.launch.index == seen_at) or found
     single = len({(c.launch.index, c.check.line) for c in found}) == 1
@@ -93,18 +93,18 @@ def _outside(part: InputSlice | None, case: DiagnosisState) -> int:
 
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
-    """The call with the out-of-range elements of `part` set to the nearest bound; all others stay."""
+    """The call with out-of-range elements of `part` set to the nearest bound. All others stay."""
     return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, _flat(part))
 
 
 def _flat(part: InputSlice) -> slice:
-    """The elements of an input that a kernel indexes with."""
+    """The elements of the input that are indices."""
     whole = (part.stride, part.offset, part.end) == (1, 0, None)
     return EVERYWHERE if whole else slice(part.offset, part.end, part.stride)
 
 
 def _reads_all(index: Index, case: DiagnosisState) -> bool:
-    """Whether every element of the input selects from the same tensor, as columns do one after another."""
+    """Whether every element of the input indexes the same tensor, as columns may do one after another."""
     part = index.part
     assert part is not None, "asked for an index that is an input as given"
     alike = [
@@ -119,9 +119,9 @@ def _reads_all(index: Index, case: DiagnosisState) -> bool:
 def _by_input(
     index: Index, error: ErrorFact | None, case: DiagnosisState, parts: Sequence[InputSlice] = ()
 ) -> Suspect:
-    """The elements of an input that a check or an operator rejects; no error if it was not reached.
+    """Input elements that a check or operator rejects. Without `error`, the call did not reach them.
 
-    `parts` are all bad ones of the call: those of the same input are changed together.
+    `parts` are all bad elements of the call. Those of one input are changed together.
     """
     part, candidate, launch = index.part, index.candidate, index.launch
     assert part is not None, "asked for an index that is an input as given"
@@ -159,7 +159,7 @@ def _by_input(
 
 
 def _narrow(index: Index, case: DiagnosisState) -> Suspect:
-    """A buffer of int32 that the program declares as int64, so that two values are read as one."""
+    """An int32 buffer that the program declares as int64, so that two values are read as one."""
     part = index.part
     assert part is not None, "asked for an index that is an input as given"
     item, facts = case.compiled_inputs[part.input], case.index_values[part]
@@ -184,7 +184,7 @@ def _narrow(index: Index, case: DiagnosisState) -> Suspect:
 
 
 def _row(part: InputSlice, case: DiagnosisState) -> int | None:
-    """The place in dimension 0 if the elements are those of one place, as `edges[1]`."""
+    """The index in dimension 0 if the elements are all those at it, as `edges[1]`. None otherwise."""
     shape = case.given.tensors[part.input].shape if case.given is not None else []
     size = prod(shape[1:])
     end = part.end if part.end is not None else prod(shape)
@@ -192,12 +192,12 @@ def _row(part: InputSlice, case: DiagnosisState) -> int | None:
     return part.offset // size if whole else None
 
 
-NO_ROW = 1 << 31  # no table has as many rows
+NO_ROW = 1 << 31  # larger than the row number of any table
 
 
 @dataclass(frozen=True)
 class _Indexed:
-    """What an index selects from: a constant, whose rows belong to ids, or another tensor."""
+    """The tensor that an index selects from: a constant, whose rows belong to ids, or another tensor."""
 
     label: str
     name: str
@@ -214,19 +214,19 @@ class _Indexed:
         return cls(label or "a tensor", name or "the tensor", first.startswith("constant "), index.shift)
 
     def past(self, part: InputSlice, facts: events.IndexValues) -> bool:
-        """Whether values are one past the end at most, as a length is that is used as a position."""
+        """Whether values are at most one past the end, like a length used as a position."""
         return not self.is_table and facts.max == part.high + 1 and (facts.min or 0) >= part.low
 
     def doubt(self, part: InputSlice, facts: events.IndexValues, case: DiagnosisState) -> str:
-        """Say what else may be wrong than the value: the inputs together, or a position one past the end."""
+        """Say what else may be wrong: the inputs together, or a position one past the end."""
         if self.is_table:
-            return ""  # the fix says that the table may be too short
+            return ""  # its fix says that the table may be too short
         sizes = _as_long(part, case)
         also = f" Dimension {sizes[0][0]} of {sizes[0][1]} has this size." if len(sizes) == 1 else ""
         return f"{also} {facts.max} is one past the end." if self.past(part, facts) else also
 
     def advice(self, read: str, part: InputSlice, facts: events.IndexValues) -> str:
-        """Say what to change: the ids or the table, or what computes the positions."""
+        """Say what to change: the ids or the table, or the code that computes the positions."""
         low, high, most = part.low, part.high, facts.max or 0
         if self.is_table:
             reject = f"reject values of {read} outside {low}..{high}, or map them to a row for unknown ids"
@@ -249,7 +249,7 @@ class _Indexed:
 
 
 def _as_long(part: InputSlice, case: DiagnosisState) -> list[tuple[int, str]]:
-    """The dimensions of other inputs that are as long as what is indexed, each with the input's label."""
+    """The dimensions of other inputs that are as long as the indexed tensor, each with the input's label."""
     tensors = case.given.tensors if case.given is not None else ()
     return [
         (dim, item.label)
@@ -263,7 +263,7 @@ def _as_long(part: InputSlice, case: DiagnosisState) -> list[tuple[int, str]]:
 def _replaced(
     parts: Sequence[InputSlice], part: InputSlice, indexed: _Indexed, case: DiagnosisState
 ) -> Intervention:
-    """`_clamp` of `parts`, described by the first element of `part` and the row that it would then read."""
+    """`_clamp` of `parts`, described by the first element of `part` and the row that it would read."""
     made, facts = _clamp(part, case), case.index_values[part]
     name = name_of(case.compiled_inputs[part.input])
     row = part.high if facts.value > part.high else part.low
@@ -287,7 +287,7 @@ def _replaced(
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
     producers = [p for source in candidate.sources for p in source.producers]
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
-    # The launch that computed the index, or the input or constant that supplied it.
+    # Blame the launch that computed the index, or the input or constant that supplied it.
     at, lines = candidate.launch.index, raising_lines(case) or _lines(candidate)
     source = candidate.sources[0] if candidate.sources else None
     label = source.label if source is not None and source.kind in ("input", "constant") else ""
@@ -312,11 +312,11 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         evidence.append(seen("look_at_indices", f"{fact} from it must be in {allowed}"))
         text = f"keep {name_of(read)} to values for which the index that the kernel computes is in {allowed}"
         fix = Fix(text=text)
-        # The trial can only confirm: other values may be needed for what the kernel does to the elements.
+        # The trial only confirms: the kernel's use of the elements may need other values.
         test = confirming(_clamp(part, case), case)
     summary = f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index "
     if case.origin is not None and case.origin.fault_launch == candidate.launch.index:
-        summary += "out of bounds"  # the origin has the value, its limit, the expression and the elements
+        summary += "out of bounds"  # the origin adds value, limit, expression and elements
     else:
         summary += f"outside {_range(candidate, case)}"
         summary += f"; the index comes from launch {producers[0]}" if producers else ""
@@ -334,7 +334,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
 
 
 def _range(candidate: Candidate, case: DiagnosisState) -> str:
-    """The allowed indices in this call, in words, with the value of any size that varies by call."""
+    """The allowed indices in this call in words, with the value of a size that varies by call."""
     value, bound = bound_value(candidate, case), candidate.bound
     wraps = candidate.wraps
     if bound is None or bound.value is not None:
@@ -358,21 +358,21 @@ def _lines(candidate: Candidate) -> list[ModelLocation]:
 
 
 def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a value outside an operator's bound, and launches that computed such an index."""
+    """Inputs with values outside an operator's bound, and launches that computed such an index."""
     error = refused_index(case)
     found = operator_indices(case) if error is not None else []
     for index in found:
         if error is not None and _outside(index.part, case):
             yield _by_input(index, error, case)
-    # An assertion of the device may be of an operator that the program itself calls.
+    # A device assertion may come from an operator that the program itself calls.
     if error is not None and not error.family.late and len(found) == 1 and found[0].maker is not None:
         suspect = _by_maker(found[0], said(error), raising_lines(case), case)
         yield with_origin(suspect, case, found[0].launch.index)
 
 
 def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
-    """A suspect for each watched launch that was given an index beyond the tensor it writes."""
-    # The line of the operator, which eager mode may reject if the wrapper names none.
+    """A suspect for each watched launch that got an index beyond the tensor that it writes."""
+    # If the wrapper names no lines, use those of the operator that eager mode rejects.
     refused = [event.op for event in case.eager_events(events.NodeRaised)[:1]]
     same = any(word in op for word in INDEXING for op in refused)
     for index in watched_indices(case):
@@ -384,7 +384,7 @@ def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], case: DiagnosisState) -> Suspect:
-    """An operator's index outside its limit. Blame the input or, if computed, the launch that wrote it."""
+    """An operator's index outside its limit. Blame the input, or the launch that computed the index."""
     launch, maker, made = index.launch, index.maker, ""
     allowed = f"{index.low}..{index.high}"
     value = f"{index.holds} (allowed: {allowed})" if index.holds else None
@@ -416,7 +416,7 @@ def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], cas
 
 
 def _launch(index: Index, case: DiagnosisState) -> Component:
-    """The launch of an operator that got an index, with the line that eager mode rejects if it is known."""
+    """The launch whose operator got an index, with the line that eager mode rejects, if known."""
     launch = index.launch
     lines = raising_lines(case) or launch_lines(launch.index, case) or case.call_locations
     return component("kernel", launch.kernel, lines, launch=launch.index)

@@ -48,14 +48,14 @@ from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
 from mcp_server.worker.report import TensorFacts
 
-# As the guard names it: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
+# Sizes as a guard names them: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
 _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
 
 
 def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | None:
-    """The dimension that the guard's text names, and its size here. None unless it names exactly one."""
+    """The dimension that the guard's text names, and its size here. None unless it names one."""
     names = case.exported.names if case.exported is not None else ()
-    # Export names a leaf by its path.
+    # The export names a leaf by its path.
     found = {
         (re.sub(r"\W+", "_", match["path"]).strip("_"), int(match["dim"])) for match in _SIZE.finditer(text)
     }
@@ -67,7 +67,7 @@ def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | N
     place = names.index(name)
     shape = case.leaves[place].shape if place < len(case.leaves) else None
     size = int(shape[dim]) if shape is not None and dim < len(shape) else None
-    index = sum(1 for each in names[:place] if each)  # among the tensors
+    index = sum(1 for each in names[:place] if each)  # number among the tensors
     value = f"{size} ({text})" if size is not None else text
     lines = [*case.call_locations, *lines_reading(index, case)]
     party = component("input", case.given.paths[place], lines, value=value, index=index)
@@ -83,7 +83,7 @@ def refusal(case: DiagnosisState) -> Evidence | None:
 
 
 def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
-    """A rejected call, if the comparison of the inputs is not more specific."""
+    """A rejected call, unless the comparison of the inputs tells more."""
     refused = refusal(case)
     if refused is None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return
@@ -99,7 +99,7 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         fix = (
             f"change line {lines[0].line} of the model, which adds this guard, or pass inputs that satisfy it"
         )
-    # A relation between sizes. A guard on one size against a number is what the input was compiled for.
+    # Guards that relate sizes. A guard on one size against a number repeats what the input was compiled for.
     compared = text.count(".size()") > 1 or any(f" {sign} " in text for sign in ("%", "<=", ">=", "<", ">"))
     yield Suspect(
         category="shape_out_of_range" if sized and compared else "input_mismatch",
@@ -118,7 +118,7 @@ MOST_PAIRS = 3
 
 
 def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
-    """Two inputs of one dtype and shape in the wrong order: exchanged, they give the expected outputs."""
+    """Two inputs of one dtype and shape in the wrong order. Exchanged, they give the expected outputs."""
     tensors = case.given.tensors if case.given is not None else ()
     if not case.plain_diverges or case.equals_eager is False or len(tensors) != len(case.compiled_inputs):
         return
@@ -149,7 +149,7 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input prepared in another way than the expected outputs' one: prepared so, it gives these."""
+    """An input that must be prepared in another way to give the expected outputs."""
     if not case.plain_diverges or case.equals_eager is False:
         return
     if len(case.named_leaves) != len(case.compiled_inputs):
@@ -174,7 +174,7 @@ def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _searched(case: DiagnosisState) -> set[str]:
-    """What is read by launches that search for places in sorted values."""
+    """The inputs of launches that search in sorted values."""
     pairs = [(launch, kernel_of(launch, case)) for launch in case.launches]
     texts = [(launch, kernel.source if kernel is not None else launch.callee) for launch, kernel in pairs]
     return {name for launch, text in texts if SEARCHES.search(text) for name in launch.reads}
@@ -184,7 +184,7 @@ SEARCHES = re.compile(r"bucketize|searchsorted")
 
 
 def _sorted(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:
-    """Yield the input in ascending order. If it is sorted, the outputs stay as they are."""
+    """Yield the input in ascending order, which changes nothing if it is already sorted."""
     if len(given.shape or []) == 1:
         test = changed(leaf, Change("sort", leaf.input, dim=0))
         fix = f"{leaf.name} in ascending order"
@@ -193,7 +193,7 @@ def _sorted(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str,
 
 
 def _preparations(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:
-    """Yield ways in which an image may be prepared wrongly: the change, what it holds, and the fix."""
+    """Yield corrections of a wrongly prepared image: the change, what the input now has, and the fix."""
     shape, low, high = given.shape or [], given.min, given.max
     if "float" not in (given.dtype or "") or len(shape) not in (3, 4) or low is None or high is None:
         return
@@ -217,13 +217,13 @@ def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
     tried = [each for found in case.captured.attempts if found.stage == "sizes" for each in found.attempts]
     for mismatch in case.mismatches:
         explained = mismatch.aspect == "count" and tensors_at_fixed(case)
-        # The export may have a size as dynamic that the compile fixed.
+        # The compile may have fixed a size that is dynamic in the export.
         fixed = any(f".shape[{mismatch.dim}] ==" in each.reached_code for each in tried)
         if not explained and not (fixed and mismatch.aspect == "size"):
             yield _contract_suspect(mismatch, case)
 
 
-# What generated code steps through memory with: it has no check of them, and computes from other elements.
+# Aspects that decide where generated code reads: it does not check them, and reads other elements.
 _MISREAD = frozenset({"dtype", "size", "stride"})
 
 
@@ -237,19 +237,19 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
     above = _above(mismatch, case) is not None
-    # A bad access in a call above the range, or a call that works within it, answers the doubt.
+    # The doubt is settled by a bad access in a call above the range, or a call that works within it.
     answered = gone or (above and case.located is not None and case.located.fault is not None)
     sentence = without_doubt(mismatch.sentence) if answered else mismatch.sentence
     facts = [seen("check_devices", sentence)]
-    # The package's own check may report the same about the same input.
+    # The package's own check may report the same input.
     for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
         same_input = error.fields.get("input") in (None, str(index))
         same = mismatch.category in error.candidates and "input_check" in error.family.tags
         if same_input and same:
             facts.append(seen("run_with_input_checks", quoted(error.text), f"checked:{error.line}"))
             break
-    # A bad access in this call shows that a size out of range is more than a false alarm: any access if the
-    # size is above the range, else an access beyond this input.
+    # A bad access proves that a size out of range is no false alarm: any access if the size is above the
+    # range, else an access beyond this input.
     fault = case.located.fault if case.located is not None else None
     sized = known and mismatch.aspect in ("range", "relation")
     missed = fault.missed if fault is not None and sized else None
@@ -257,21 +257,21 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     fault = fault if above or past else None
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
-    # A size out of range may be a false alarm. It is harmful if the call works with a size in range; above
-    # the range that is only likely, since the removed part may have been at fault.
+    # A size out of range may be a false alarm. It is harmful if the call works with a size in range. Above
+    # the range that is only likely, as the removed part may have been at fault.
     cured = trial is not None and gone and not sure
     refused = refusal(case) if sure else None
     facts += [refused] if refused is not None else []
     facts += [seen("locate_fault", quoted(fault.summary or fault.text))] if fault is not None else []
     facts += [seen("intervention", trial_in_words(trial))] if trial is not None and cured else []
-    # A program that succeeded accepted its outputs. The mismatch is then harmful only if the kernels read
-    # other memory than the tensor's elements, or if a trial returned different values without the mismatch.
+    # A program that succeeded accepted its outputs. The mismatch is then harmful only if kernels read memory
+    # outside the tensor's elements, or if a trial returned different values without the mismatch.
     misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
     harms = gone or fault is not None or misread if case.ended_well or case.handled else sure
-    # The program has that size as a symbol, so an operator that raises is one that no other range helps.
+    # The size is dynamic in the program, so no wider range helps an operator that raises.
     refusing = raising_lines(case) if mismatch.aspect == "range" else []
     narrows = narrowing.stack[:1] if narrowing is not None else []
-    # No trial can clear or prove a size if the outputs differ from what the user expects for that size.
+    # No trial can clear or prove a size if outputs differ from those that the user expects at that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
     besides = [
         each
@@ -303,19 +303,19 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
 
 
 def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:
-    """Add what else must change in the same input."""
+    """Add the change that the same input also needs."""
     return fix.model_copy(update={"text": "; ".join([fix.text, *(each.fix.text for each in besides[:1])])})
 
 
 def _in_that_line(mismatch: Mismatch, line: ModelLocation) -> Fix:
-    """Say what to do if a line of the model rejects a size, since a wider `Dim` then fails as well."""
+    """Give the fix if a line of the model rejects a size: a wider `Dim` alone fails as well."""
     where = f"{Path(line.file).name}:{line.line}"
     text = f"split or pad the batch to {mismatch.expected}, or change {where}, which rejects {mismatch.got}"
     return Fix(text=f"{text}. A wider Dim alone does not help", before=line.code)
 
 
 def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
-    """The upper end of the range if the size is above it, so that reads may go beyond it; None otherwise."""
+    """The upper end of the range if the size is above it, where reads may go too far. None otherwise."""
     if mismatch.aspect != "range" or mismatch.input_index is None or mismatch.dim is None:
         return None
     upper = case.compiled_inputs[mismatch.input_index].dims[mismatch.dim].upper
@@ -324,7 +324,7 @@ def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
 
 
 def size_is_open(case: DiagnosisState) -> bool:
-    """Whether a size outside its range may explain what launches compute: no trial has cleared it."""
+    """Whether a size outside its range may explain what launches compute, because no trial cleared it."""
     for mismatch in case.mismatches:
         if mismatch.aspect == "range" and mismatch.severity == "fatal":
             tests = (_intervention(mismatch, case), *_last_part(mismatch, case))
@@ -338,7 +338,7 @@ _ON_ALL = {"dtype": cast, "device": move, "device_index": move}
 
 
 def _on_all(aspect: str, case: DiagnosisState) -> Intervention | None:
-    """Return all such inputs as they were compiled: the call may fail because of any that is left."""
+    """Return all inputs with this mismatch changed, because the call may fail for any that is left."""
     alike = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
     leaves = [leaf_of(case.compiled_inputs[m.input_index or 0]) for m in alike]
     parts = [_ON_ALL[aspect](leaf, m.expected) for leaf, m in zip(leaves, alike, strict=True)]
@@ -354,7 +354,7 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
     if aspect in _ON_ALL:
         return _on_all(aspect, case)
     if aspect == "structure":
-        # Put the leaves in the exported order, if only the order differs.
+        # If only the order differs, put the leaves in the exported order.
         want, got = mismatch.expected.split(", "), mismatch.got.split(", ")
         same = sorted(want) == sorted(got)
         return exchange(tuple(got.index(path) for path in want), tuple(want)) if same else None
@@ -398,7 +398,7 @@ def _with_ones(shape: tuple[int, ...], places: tuple[int, ...], rank: int) -> tu
 
 
 def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> Intervention | None:
-    """The dimension, and every dynamic one of the same length, set to the nearest size compiled for."""
+    """The dimension, and all dynamic ones of the same length, set to the nearest compiled size."""
     compiled = case.compiled_inputs[leaf.input].dims[dim]
     size = compiled.size if compiled.size is not None else compiled.upper
     known = mismatch.got.lstrip("-").isdigit() and compiled.lower is not None
@@ -415,7 +415,7 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
 
 
 def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, ...]:
-    """For a size above its range, also keep the last part: a failure there is not due to the size."""
+    """For a size above its range, also keep only the last part: its failure is not due to the size."""
     index, dim, size = mismatch.input_index, mismatch.dim, _above(mismatch, case)
     if index is None or dim is None or size is None:
         return ()
@@ -429,7 +429,7 @@ def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, 
 def _as_long(index: int, dim: int, case: DiagnosisState) -> list[tuple[int, int]]:
     """Return inputs and dynamic dimensions of the same length, which must be changed together.
 
-    Also those with another symbol: a kernel may loop over one input and read another.
+    This includes dimensions with another symbol: a kernel may loop over one input and read another.
     """
     shapes = [tensor.shape for tensor in case.given.tensors] if case.given is not None else []
     same = [

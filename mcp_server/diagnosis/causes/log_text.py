@@ -1,4 +1,4 @@
-"""Suspects based on the text of a log alone: the party it names, possible categories, and the advice."""
+"""Suspects from the text of a log alone: the party that it names, possible categories, and advice."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _ACTIONS: Mapping[Advice, str] = {
 
 # A symbol of libtorch: in its C interface or in one of its C++ namespaces, as mangled by the Itanium ABI.
 _OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
-_IN_PACKAGE = re.compile(r"/data/aotinductor/|\.wrapper\.so$")  # the folder is gone after the load
+_IN_PACKAGE = re.compile(r"/data/aotinductor/|\.wrapper\.so$")  # the loader deletes this folder
 _OTHER_TORCH = (
     "if one of your custom operators defines {symbol}, load its library first. Otherwise {library} was built "
     "for a different torch than the one it finds: correct LD_LIBRARY_PATH or the rpath (ldd shows what it "
@@ -102,7 +102,7 @@ class Named:
 
 
 def named(category: Category, root: ErrorFact) -> Named:
-    """The party that `root` names; its name is empty if `root` names none."""
+    """The party that `root` names; its `name` is empty if there is none."""
     kind, fields = BY_CATEGORY[category][0], root.fields
     value = fields.get("got") or fields.get("value")
     if category == "arch_mismatch" and "built_for" in fields:
@@ -121,7 +121,7 @@ def named(category: Category, root: ErrorFact) -> Named:
 
 
 def _fill(template: str, root: ErrorFact) -> str:
-    """The template with the fields of the text. Empty if a field is missing, or is not an expression."""
+    """The template with the fields of the text. Empty if a field is missing or no expression."""
     try:
         return template.format_map(
             {name: text for name, text in in_words(root).items() if is_expression(text)}
@@ -131,7 +131,7 @@ def _fill(template: str, root: ErrorFact) -> str:
 
 
 def action(root: ErrorFact, category: Category) -> str:
-    """What to do about a fault of this category, of which this text is the root."""
+    """The action for a fault of this category with this root error."""
     other = root.family.candidates != ("script_error",) and root.family.advice not in (
         "read_cause",
         "compare",
@@ -145,12 +145,11 @@ def action(root: ErrorFact, category: Category) -> str:
     return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
 
 
-# Exceptions of a statement that may be due to the values and lengths it was given, or come from the C++ code
-# that it called.
+# Exceptions that may be due to the values or lengths that a statement got, or come from C++ code.
 _OF_VALUES = frozenset(
     {"IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError", "RuntimeError", "SystemError"}
 )
-_OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; regardless of the tensor's values
+_OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; does not depend on the tensor's values
 
 
 def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
@@ -158,7 +157,7 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
     for source, facts in case.own_logs:
         root, run = facts.root, case.runs.get(source)
         if root is None and run is not None and run.failure == "exception" and facts.tail:
-            # A program that exited with an error status but no error: a check of its own.
+            # The program exited with an error status but no error: its own check failed.
             line, text = facts.tail[-1]
             root = ErrorFact(BY_ID["own_check"], {}, line, text, BY_ID["own_check"].candidates)
         if root is not None:
@@ -173,20 +172,20 @@ def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> boo
     package's own Python code before the call, for example about unknown keyword arguments.
     """
     if case.plain_diverges:
-        return False  # a comparison that the call fails when it is made again, too
+        return False  # the repeated call also fails this comparison
     if root.exception is not None and any(PACKAGE_FILE.search(f.file) for f in root.exception.frames):
         return False
     seen_all = [*case.captured.loads, *case.captured.compiles, *case.captured.updates, *case.calls]
     if source != "script" or root.exception is None or root.family.late:
         return False
-    if not seen_all:  # the text of a torch error, in an exception of the program's own
+    if not seen_all:  # only an exception that the program itself raises, with the text of a torch error
         frames = root.exception.frames
         return bool(frames) and frames[-1].user and frames[-1].code.startswith("raise ")
     return bool(case.calls) and all(phase.outcome == "ok" for phase in seen_all)
 
 
 def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
-    """The statement of the program that raised, and whether package calls had returned before it."""
+    """The program's statement that raised, and whether package calls had returned before."""
     assert root.exception is not None
     lines = locations_of(root.exception.user_frames)
     place = f"{lines[0].file}:{lines[0].line}" if lines else ""
@@ -204,7 +203,7 @@ def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
 
 
 def _of_invalid_package(root: ErrorFact, case: DiagnosisState) -> str:
-    """Say that a number of inputs in the text is not the package's. Empty if it is, or is unknown."""
+    """Say that the text's number of inputs is not the package's. Empty if it is, or if unknown."""
     if root.family.id != "input_count" or case.package is None or not case.package.signature.known:
         return ""
     takes = len(case.package.signature.inputs)
@@ -220,9 +219,9 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     folder = _folder_of(root, case)
     admitted = ["toolchain"] if folder is not None else admitted
     if source == "script" and case.died_outside and "script_error" not in admitted:
-        admitted.append("script_error")  # memory that a kernel damaged, or the program's own native code
+        admitted.append("script_error")  # memory damaged by a kernel, or native code of the program
     several, raised = len(admitted) > 1, root.exception
-    # The statement that raised may have received a wrong result of a package: a log cannot tell.
+    # The statement may have got a wrong result from a package, which a log cannot tell.
     of_values = root.family.id == "script_exception" and raised is not None
     if raised is not None and of_values:
         of_torch = raised.type in _OF_VALUES or raised.type.startswith("torch.")
@@ -236,7 +235,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         # The kernel that the text names, if any.
         kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
         place = next(iter(facts.locations), None)
-        # A rejection that names nobody proves nobody guilty.
+        # A rejection without a name is no proof of guilt.
         invalid = _of_invalid_package(root, case)
         unread = root.family.id == "input_count" and case.package is None
         proves = guilty.name and not several and case.workload is not None and not (invalid or unread)
@@ -282,7 +281,7 @@ MOST_FOLDERS = 2000
 
 
 def _folder_of(root: ErrorFact, case: DiagnosisState) -> Path | None:
-    """The folder of a library that the loader does not find, if it is below that of the script."""
+    """The folder of a library that the loader does not find, if it is below the script's folder."""
     script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
     if root.family.id != "library_missing" or script is None:
         return None
@@ -291,7 +290,7 @@ def _folder_of(root: ErrorFact, case: DiagnosisState) -> Path | None:
 
 
 def _with_attempts(text: str, case: DiagnosisState) -> str:
-    """What to do, with the change that got past the first obstacle, if one did, and where the next one is."""
+    """The action, with the change that passed the first obstacle, if one did, and the next obstacle."""
     for tried in case.captured.attempts:
         text = tried.advice or text
         further = [each for each in tried.attempts if each.reached]
@@ -322,12 +321,12 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
         case "nan_or_inf":
             return alone is not None and not case.outputs_nonfinite
         case "script_error":
-            # The call fails on its own, or the last failure is a compile that the program requested.
+            # The call fails by itself, or the last failure is a compile that the program requested.
             not_compiled = any(each.outcome == "failed" for each in case.captured.compiles[-1:])
             fails_alone = alone not in (None, "none", "differs")
             return fails_alone or (not_compiled and not case.handled and not case.ended_well)
         case "toolchain" | "compile_failure":
-            # Every compile and load had ended, and the package was called.
+            # All compiles and loads succeeded, and the package was called.
             phases = (*case.captured.compiles, *case.captured.loads)
             return bool(calls) and all(phase.outcome == "ok" for phase in phases)
         case "concurrency":
@@ -335,12 +334,12 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
             disturbed = bool(case.captured.memory) or any(c.streams or c.in_graph for c in calls)
             return bool(calls) and not disturbed and all(c.thread_name == "MainThread" for c in calls)
         case "index_out_of_bounds":
-            # No call of the program rejected an index, and neither does the suspect call when made again.
+            # No call of the program rejected an index, nor does the repeated suspect call.
             came_back = capture is not None and all(call.outcome == "ok" for call in calls)
             return came_back and alone == "none"
         case "wrong_output":
-            # The script compared the call only with what eager mode also returns. The user's own kernels and
-            # operators compute the same in both.
+            # The capture saw no comparison by the script, and eager mode returns the same. That clears no
+            # kernel or operator of the user's, which computes the same in both.
             uncompared = capture is not None and not capture.assertions
             return bool(case.equals_eager) and uncompared and not users_code(case)
     return False
@@ -352,17 +351,17 @@ def evidence_of(root: ErrorFact, source: str) -> Evidence:
     return seen("read_log", root.text[:400] + times, f"{source}:{root.line}")
 
 
-# Categories for which a line of the user's program represents the party when no text names it.
+# Categories for which a line of the user's program is the party if the text names none.
 _BY_LINE: frozenset[Category] = frozenset({"script_error", "compile_failure", "concurrency"})
 
 
 def _party(category: Category, root: ErrorFact, facts: LogFacts, case: DiagnosisState) -> Component:
     who, fields = named(category, root), root.fields
     if category == "invalid_package" and case.package_error is not None:
-        who = Named("package", package_name(case))  # the loader's view of the same file
+        who = Named("package", package_name(case))  # the loader rejected the same file
     lines = locations_of(facts.frames)
     if "at_file" in fields:
-        # The program's own line below which an exception or a crash came, perhaps with C++ in between.
+        # The program's line from which an exception or crash came, perhaps through C++.
         lines.insert(0, ModelLocation(file=fields["at_file"], line=int(fields["at_line"])))
     of_model = category in ("compile_failure", "shape_out_of_range" if case.captured.narrowing else "")
     if of_model:
@@ -385,7 +384,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
 
 
 def _changed(case: DiagnosisState) -> list[ModelLocation]:
-    """The line with whose change the export or compile passed: an error may name only the call of torch."""
+    """The line whose change made the export or compile pass: an error may name only the call of torch."""
     every = (each for tried in case.captured.attempts for each in tried.attempts)
     passed = (each for each in every if each.outcome == "passes" and each.line)
     lines = ((each.file, each.line, each.before.partition("\n")[0]) for each in passed)
@@ -393,7 +392,7 @@ def _changed(case: DiagnosisState) -> list[ModelLocation]:
 
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
-    """The operator at which the compile ended with the error `root`. None if there are several."""
+    """The operator at which `root` ended the compile. None if there are several."""
     phase = case.failing_phase
     if not isinstance(phase, CapturedCompile) or phase.error is None or root.family.stage != "compile":
         return None
@@ -414,7 +413,7 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
 
 
 def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
-    """Whether an operator, or a check of the model in a kernel, rejected the values in a package's call.
+    """Whether an operator, or a kernel's check, rejected the values in the call of a package alone.
 
     Not for programs, whose own statements may raise the same error.
     """

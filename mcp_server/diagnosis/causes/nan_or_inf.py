@@ -33,9 +33,9 @@ from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
 from mcp_server.worker.report import TensorFacts
 
-# Only a logarithm computes minus infinity from finite values (of 0). Other operators fill it in, as a mask.
+# Only logarithms compute minus infinity from finite values (of 0). Others fill it in, as a mask.
 _ATEN_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
-# `log` as an operator of its own: log_softmax and logical operators have other names around it.
+# `log` as an operator: log_softmax and logical operators have other characters around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
 _KINDS: dict[str, ComponentKind] = {"kernel": "kernel", "input": "input", "constant": "constant"}
 
@@ -54,7 +54,7 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a few infinities or extreme numbers. A mask has many, and a trial tells the rest."""
+    """Inputs with a few infinities or extreme numbers. A mask has many; a trial decides."""
     leaves = dict(case.named_leaves)
     for item in case.compiled_inputs:
         held = leaves.get(item.path or item.name)
@@ -68,7 +68,7 @@ def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _ordinary(held: TensorFacts | None) -> float:
-    """The middle of the finite values: 0 may be a divisor, or less than all values that are allowed."""
+    """The middle of the finite values, because 0 may be a divisor or below all allowed values."""
     if held is None or held.min is None or held.max is None or is_extreme(held):
         return 1.0
     return float(f"{(held.min + held.max) / 2:.3g}")
@@ -77,7 +77,7 @@ def _ordinary(held: TensorFacts | None) -> float:
 def _with_ordinary(
     item: CompiledInput, where: Where, value: float, what: str, case: DiagnosisState
 ) -> Suspect:
-    """An input with unusual elements, which a call with ordinary ones in their place proves or clears."""
+    """An input with unusual elements. A call with ordinary ones in their place proves or clears it."""
     fill, name = replace_where(leaf_of(item), where, value), name_of(item)
     trial = case.trials.get(fill.key)
     facts = trial.after.facts if trial is not None and trial.effect is Effect.GONE else None
@@ -112,7 +112,7 @@ def finite_in_eager(case: DiagnosisState) -> bool:
 
 
 def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """Return the suspect for a launch whose eager result is finite: a guard would hide the fault."""
+    """Return the suspect for a launch that is finite in eager mode: a guard would hide its fault."""
     wrong = {each.launch: each for each in case.wrong_launches}
     launch = wrong.get(suspect.guilty.launch_index if suspect.guilty.launch_index is not None else -1)
     evidence, removal = suspect.evidence, None
@@ -131,10 +131,10 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
-    """The first operator to make NaN or plus infinity from finite values, or from a mask's minus infinity.
+    """The first operator that makes NaN or +inf from finite values or from a mask's -inf.
 
-    A fully masked row is an example. If a logarithm made the minus infinity, the logarithm is the first.
-    None if an input or a constant had the value already.
+    A fully masked row is an example. If a logarithm made the minus infinity, that is the first. None if an
+    input or constant already had the value.
     """
     masks: dict[str, events.NodeNonFinite] = {}
     for event in case.eager_events(events.NodeNonFinite):
@@ -143,7 +143,7 @@ def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
         if event.masked:
             masks[event.node] = event
             continue
-        # The operators that produced the minus infinity from which this one computes.
+        # Find the operators that produced the minus infinity for this one.
         names = list(event.bad_inputs)
         for name in names:
             names += [other for other in masks[name].bad_inputs if other not in names]
@@ -153,7 +153,7 @@ def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
 
 
 def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
-    """The source of a value that is not finite, or of an index out of bounds."""
+    """The source of a non-finite value, or of an index out of bounds."""
     made = first.launch if first.kind == "kernel" else None
     inputs = case.view.inputs_behind(made) if made is not None and case.view is not None else []
     behind = f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 and case.origin is None else ""
@@ -166,7 +166,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         same = "translated to PyTorch, the source gives the same values on the same inputs, including NaN"
         evidence.append(seen("decompile", f"the kernel matches its source: {same}"))
     op = operator_of(made, case) if made is not None else ""
-    # The operator that makes it in eager mode if known, else all lines of the kernel.
+    # The operator that makes the value in eager mode if known, else all lines of the kernel.
     in_eager = first_made(case) if first.what == "non_finite" else None
     lines = (lines_of(in_eager) if in_eager is not None else []) or first.locations[:6]
     at = f" at {first.element.index}" if first.element.index else ""
@@ -188,13 +188,13 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     )
     if first.what != "non_finite":
         return found
-    # There is only minus infinity, and the program did not fail over it: a mask, for example.
+    # Only minus infinity, over which the program did not fail, may be intended, such as a mask.
     asked = case.nan_asked
     complained = asked or case.outputs_nan or (case.failed and case.outputs_nonfinite)
     meant = first.perhaps_intended and not complained
-    # A program succeeded with these values, and no eager run says whether the model intends them.
+    # A program succeeded with these values, and no eager run shows if the model intends them.
     unjudged = case.nan_unjudged or (case.ended_well and case.equals_eager is None and not asked)
-    # The launch may have made minus infinity from a zero by arithmetic.
+    # Arithmetic in the launch may have made minus infinity from a zero.
     launch = next((each for each in case.launches if each.index == first.launch), None)
     unjudged = unjudged or (bool(case.nan_written) and case.outputs_nan and not asked and not case.own_roots)
     takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
@@ -221,7 +221,7 @@ def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """Replace all non-finite values in this input and every input with NaN: one could hide another."""
+    """Replace all non-finite values here, and NaN in every input, because one could hide another."""
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
@@ -253,14 +253,14 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     if made is not None:
         return guard_fix(made)
     explanation = case.origin.explanation if case.origin is not None else ""
-    operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # `exp(110) is inf`, `0 / 0 is nan`
+    operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # in `exp(110) is inf`, `0 / 0 is nan`
     op = "" if operation is None else "div" if operation[0].endswith(" ") else operation[0]
     op = "where" if case.nan_written else op
     return _fix_of_line(op, first.locations[0].code if first.locations else "")
 
 
 def _fix_of_line(op: str, line: str) -> Fix:
-    """A fix that keeps `aten.op` finite: an edit of the model line if the operator occurs there once."""
+    """A fix that keeps `aten.op` finite: an edit of the model line if it has the operator exactly once."""
     advice = next((text for form, text in _GUARDS if re.search(form, f"aten.{op}")), _GUARD)
     idiom = idiom_of(line, op, "") if op in DOMAINS else None
     if idiom is not None:
@@ -276,7 +276,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     if event is None or ends is None or not any(out.not_finite for out in ends.outputs):
         return
     if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
-        return  # the package nevertheless gives finite values: no failure is due to the NaN in eager mode
+        return  # the package is finite nevertheless: NaN in eager mode explains no failure
     guilty = component("op", event.op, lines_of(event))
     known = case.kernel_io.first_bad if case.kernel_io is not None else None
     if known is not None and known.kind == "kernel":
@@ -296,7 +296,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def making(event: events.NodeNonFinite) -> Evidence:
-    """Evidence that this operator is the first with a non-finite result, and from which inputs."""
+    """Evidence that this operator has the first non-finite result, and from which inputs."""
     of = "the minus infinity of a mask" if event.bad_inputs else "finite inputs"
     what = f"{event.node} ({event.op})"
     return seen("interpret", f"{what} is the first operator with a non-finite result, computed from {of}")
@@ -319,7 +319,7 @@ _GUARDS = (
 
 def guard_fix(event: events.NodeNonFinite) -> Fix:
     infinite = event.dtype == "float16" and not event.nan
-    if event.bad_inputs:  # only finite values and the minus infinity of a mask
+    if event.bad_inputs:  # its inputs are finite, except for a mask's minus infinity
         guard = OPEN_MASK
     elif infinite and _POLE.search(event.op) is None:
         guard = f"compute it in float32, or scale its arguments: the result is too large for {event.dtype}"

@@ -1,4 +1,4 @@
-"""A request that exceeds memory: the buffer that asked, the origin of its size, and what fills the memory.
+"""A request beyond the available memory: its buffer, the origin of its size, and what fills the memory.
 
 A failed request names only the last launch that asked. The capture hook sees what fills the memory: outputs
 whose memory is still in use, and packages that were not released.
@@ -25,7 +25,7 @@ from mcp_server.plurals import counted, was
 from mcp_server.worker.protocol import Change
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-SMALL = 64 << 20  # bytes that any machine has, for the call that should pass
+SMALL = 64 << 20  # bytes that any machine has, enough for a call that should pass
 SMALLEST = 2  # export assumes that every dynamic size is at least 2
 _LIMITED = {"RLIMIT_AS": "address space", "RLIMIT_DATA": "private memory"}
 ROUNDING = 0.01  # the text of CUDA has two decimals, and its allocator rounds up
@@ -71,12 +71,12 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _holding(case: DiagnosisState) -> HoldsOutputs | None:
-    """The call or the check that failed while earlier outputs held more memory than it asked for."""
+    """The call or check that failed while earlier outputs held more memory than it requested."""
     asked = [asked_for(root) or 0 for _, root in case.roots if "out_of_memory" in root.candidates]
     end = case.captured.failing or next(reversed(case.captured.ends), None)
     if not asked or end is None or end.kept_bytes < max(LARGE, *asked):
         return None
-    return end if end.kept_calls > 1 else None  # a variable may hold the output of the previous call
+    return end if end.kept_calls > 1 else None  # one may still be in a variable
 
 
 def _of_outputs(holding: HoldsOutputs, case: DiagnosisState) -> Suspect:
@@ -101,9 +101,9 @@ def _of_outputs(holding: HoldsOutputs, case: DiagnosisState) -> Suspect:
 
 
 KEEP_LESS = "copy what is needed of an output (.clone()), and drop the output: a view of it keeps all of it"
-LARGE = 32 << 20  # bytes that are worth a change
+LARGE = 32 << 20  # bytes, from which on a change is worthwhile
 SEVERAL = 3  # loaders of packages: more than a program needs
-GROWS = 1.5  # times as many blocks after twice as many calls
+GROWS = 1.5  # factor of growth in blocks after twice as many calls
 
 
 def held(case: DiagnosisState) -> list[CapturedCall]:
@@ -112,7 +112,7 @@ def held(case: DiagnosisState) -> list[CapturedCall]:
 
 
 def memory_facts(case: DiagnosisState) -> list[Evidence]:
-    """How much memory of outputs, and how many loaded packages, the program kept from call to call."""
+    """How much memory of outputs, and how many loaded packages, the program kept between calls."""
     return [
         seen(
             "capture",
@@ -125,7 +125,7 @@ def memory_facts(case: DiagnosisState) -> list[Evidence]:
 
 
 def no_use_of_memory(case: DiagnosisState) -> str:
-    """That the program holds little, or not more with more calls. Empty if that was not counted."""
+    """Say that the program holds little, or not more after more calls. Empty if this was not counted."""
     if case.symptom.seen != "memory" or not held(case):
         return ""
     fact = memory_facts(case)[-1].fact
@@ -211,7 +211,7 @@ def largest_buffer(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
     )
 
 
-# What gives the same result without a large intermediate one, by the operator in the line of the model.
+# By operator in a model line: a form with the same result and without the large intermediate.
 _SMALLER = {
     "one_hot": "take rows instead of a product with a one-hot matrix: F.embedding(ids, weight), or "
     "F.embedding_bag for their sum",
@@ -249,7 +249,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
     size, lines = f"{_bytes(buffer, sizes)} bytes", [*party.model_locations[:3], *case.call_locations[:1]]
     fact = f"{buffer.name}, which launch {writer} ({party.name}) writes, is {shape} of {buffer.dtype} here"
     facts = [error, seen("inspect_package", fact)]
-    # The memory left for the call, if the program or its shell limited its memory.
+    # The memory left for the call, if the program or its shell limited it.
     call = case.captured.failing
     if call is not None and call.headroom is not None:
         limit = call.headroom_of or "RLIMIT_AS"
@@ -268,12 +268,12 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
 
 
 def _with_less(buffer: Buffer, sizes: Sizes, case: DiagnosisState) -> Intervention | None:
-    """The call with smaller inputs. This can only confirm: the removed part may matter for another reason."""
+    """The call with smaller inputs. It can only confirm: the removed part may matter otherwise."""
     assert case.given is not None
     names, less = _symbols(buffer), dict(sizes)
     while (_bytes(buffer, less) or 0) > SMALL and any(less.get(name, 0) > SMALLEST for name in names):
         less = {name: max(size // 2, SMALLEST) if name in names else size for name, size in less.items()}
-    # Dimensions that depend on these sizes are cut, and kept in their ranges.
+    # Cut dimensions that depend on these sizes, and keep them in their ranges.
     changes = []
     for item, tensor in zip(case.compiled_inputs, case.given.tensors, strict=False):
         for dim, got in zip(item.dims, tensor.shape, strict=False):

@@ -1,4 +1,4 @@
-"""What happened to memory that a call reads or returned: the memory log of the capture, row by row."""
+"""What happened to memory that a call reads or returns, by the rows of the log of memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _call_of(event: MemoryEvent, case: DiagnosisState) -> CapturedCall | None:
 
 
 def _by_others(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether something other than the package writes that input."""
+    """Whether others than the package write that input."""
     return event.input not in written_inputs(case.view)
 
 
@@ -48,13 +48,13 @@ def _kept(_event: MemoryEvent, case: DiagnosisState) -> bool:
 
 
 def _compared(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether the check that failed may be about the event's call: it compared that call, or nobody knows."""
+    """Whether the failed check may concern the event's call: it compared that call, or this is unknown."""
     known = [each.calls for each in case.captured.assertions[-1:] if each.calls]
     return _kept(event, case) and all(event.call in calls for calls in known)
 
 
 def _as_before(event: MemoryEvent, case: DiagnosisState) -> Intervention | None:
-    """The call with the input as it was before the package that writes it."""
+    """The call with the input as it was before another package wrote it."""
     writer = next(each for each in case.writers if each.input == event.input)
     item = case.compiled_inputs[event.input] if event.input < len(case.compiled_inputs) else None
     file = writer.call.file
@@ -64,24 +64,24 @@ def _as_before(event: MemoryEvent, case: DiagnosisState) -> Intervention | None:
 
 
 def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether something other than a call wrote constants of the suspect call, which is fine otherwise."""
+    """Whether others than a call wrote constants of the suspect call, which succeeds without that."""
     call = case.suspect_call
     if call is None or (call.pid, call.load) != (event.pid, event.load) or case.failure_of("plain") != "none":
         return False
     if any((e.storage, e.interval) == ("constant", "call") for e in case.captured.memory):
-        return False  # another thread writes them: that explains more
+        return False  # writes by another thread explain more
     at_call = event.call == call.number or (event.call is None and event.n > call.n)
     return at_call and bool(_names(event, case))
 
 
 def _names(event: MemoryEvent, case: DiagnosisState) -> list[str]:
-    """The constants of an event, without those that calls write. The count of writes excludes them."""
+    """The constants of an event without those that calls write, which a count of writes already excludes."""
     own = _written_by_calls(case) if event.act == "written" and not event.counted else ()
     return [name for name in event.names if name not in own]
 
 
 def _written_by_calls(case: DiagnosisState) -> set[str]:
-    """Constants that the calls themselves change, as buffers of the model; all constants if unknown."""
+    """Constants that calls themselves change, such as buffers of the model. All constants if unknown."""
     if case.view is None or case.package is None:
         return {name for update in case.updates for name in update.constants}
     storages, buffers = written_storages(case.view), case.view.wrapper.buffers
@@ -109,8 +109,8 @@ def _alone(case: DiagnosisState) -> Iterator[Evidence]:
 class _Row:
     """What an event of the log means: `what` is its storage, act and interval.
 
-    An event counts if it `holds`. The first one that counts is the suspect, and is `sure` or only possible.
-    `more` is further evidence.
+    An event counts if it `holds`. The first that counts is the suspect: `sure`, or only possible. `more` is
+    further evidence.
     """
 
     what: tuple[str, str, str]
@@ -218,7 +218,7 @@ ROWS = (
         "owns it waited for the stream of the call; record_stream was not called",
         fix="call record_stream on the input, or keep the input alive until that stream has finished",
         after="x.record_stream(torch.cuda.current_stream())",
-        sure=lambda case: case.fails_only_alone,  # the hook waits for each call
+        sure=lambda case: case.fails_only_alone,  # the hook waits after each call
         more=_alone,
     ),
     _Row(
@@ -286,7 +286,7 @@ MOST_NAMED = 4
 
 
 def _only_one(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether no other of several calls has such an event: a program that refills its buffers has many."""
+    """Whether only one of several calls has such an event, as a program that refills its buffers has many."""
     what = (event.act, event.interval, event.input)
     alike = [each for each in case.captured.memory if (each.act, each.interval, each.input) == what]
     return len(alike) == 1 and len(case.calls) > 2
@@ -313,17 +313,17 @@ _SHORT = (
     "{} is longer than the memory that the host wrote for it",
     "give at::from_blob the sizes that were written for {}, or allocate and write all of it",
 )
-_HEAD = 32  # bytes of a freed block in which an allocator keeps addresses
+_HEAD = 32  # first bytes of a freed block, where an allocator keeps addresses
 
 
 def removal_of(found: FilledInput) -> Intervention:
-    """The run of the host in which that memory keeps its values, or has zeros."""
+    """The run of the host in which this memory keeps its values, or has zeros."""
     what = (_FREED if found.memory == "freed" else _UNWRITTEN)[2]
     return Intervention(f"host:{found.memory}", Kind.ENVIRONMENT, f"the call with {what}")
 
 
 def detect_unowned(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs in memory that the host had freed, had not written, or does not have in full."""
+    """Inputs in memory that the host had freed, had not written, or has only in part."""
     shared = case.taken.overwritten if case.taken is not None else None
     if shared is not None and shared.input < len(case.compiled_inputs):
         yield _overwritten(shared, case)
@@ -383,7 +383,7 @@ def _unowned(number: int, taken: TakenCall, case: DiagnosisState) -> Suspect:
 
 
 def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
-    """The first event of each row that counts, or a race that no event shows."""
+    """The first event of each row that counts, or a race without an event."""
     tried = case.trials.get(IN_ORDER)
     if tried is not None and tried.effect is Effect.GONE:
         yield _out_of_order(tried.intervention, case)
@@ -410,7 +410,7 @@ def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
             yield _of_row(row, event, case)
 
 
-IN_ORDER = "environment:CUDA_LAUNCH_BLOCKING"  # the key of that intervention
+IN_ORDER = "environment:CUDA_LAUNCH_BLOCKING"  # key of the intervention that serialises GPU work
 
 
 OVERWRITTEN = _Row(
@@ -428,7 +428,7 @@ OVERWRITTEN = _Row(
 
 
 def _out_of_order(change: Intervention, case: DiagnosisState) -> Suspect:
-    """A program that passes if each kernel and copy ends before the next is started."""
+    """A program that passes if each kernel and copy ends before the next starts."""
     passed = "the program passes under the hook, which takes time before each call and waits after it"
     events = [each for each in case.captured.memory if each.call is not None and _names(each, case)]
     written = [each for each in events if (each.storage, each.act) == ("constant", "written")]
@@ -453,9 +453,9 @@ def _out_of_order(change: Intervention, case: DiagnosisState) -> Suspect:
 
 
 def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:
-    """Buffers that each call changes, if the outputs in the program differ from those of the call alone.
+    """Buffers that each call changes, if outputs in the program differ from those of the repeated call.
 
-    The call alone starts with the buffers as they were compiled.
+    The repeated call starts with the compiled values of the buffers.
     """
     other, names = case.otherwise_alone, sorted(_written_by_calls(case)) if case.view is not None else []
     if other is None or not names or case.updates:
@@ -498,7 +498,7 @@ def _taking_turns(case: DiagnosisState) -> int:
 
 
 def _turn(number: int | None, event: MemoryEvent, case: DiagnosisState) -> int:
-    """Return which of the process's calls has that number, which counts loads and updates, too."""
+    """Return the position of this number among the process's calls; numbers also count loads and updates."""
     return sum(call.pid == event.pid and call.number <= (number or 0) for call in case.calls)
 
 
@@ -521,7 +521,7 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
         "earlier": _turn(event.earlier, event, case),
         "writer": writer.package if writer is not None else "",
     }
-    # The graph replay or the update comes before the call, the check that rejected an output after.
+    # A graph replay or update precedes the call; the check that rejects an output follows it.
     first = event.stack[:2] if event.interval == "graph" else update.stack[:1] if update is not None else []
     first = writer.call.stack[:1] if writer is not None else first
     checks = case.captured.assertions[-1:] if event.storage == "output" else []

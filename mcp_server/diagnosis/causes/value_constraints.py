@@ -43,7 +43,7 @@ from mcp_server.worker.report import TensorFacts
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
 WIDEN = "widen the bound where the model states it (torch._check, the size of a tensor) and export again"
-LARGEST = 2**31 - 1  # of a size, if the check has no limit of its own
+LARGEST = 2**31 - 1  # for a size, if its check has no limit
 
 
 def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
@@ -78,7 +78,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
                 fix=Fix(text=f"pass a value of {bound}, or {WIDEN}"),
                 intervention=kept if ends else None,
             )
-        # A launch computed the value itself, or a tensor with this length.
+        # A launch computed the value, or a tensor of this length.
         for number in case.view.writers_of_name.get(tensor, ())[:1] if item is None else ():
             depends, kernel = depends_on(number, case, ", from"), case.launches[number].kernel
             fact = f"the size comes from launch {number}{depends}"
@@ -146,7 +146,7 @@ def raised(case: DiagnosisState) -> events.NodeRaised | None:
 
 
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
-    """The elements of inputs that are used as divisors unchanged."""
+    """The input elements that are used unchanged as divisors."""
     direct = [source for source in division.sources if source.direct and division.plain]
     placed = [(input_index(source, case), affine(source.load.index) or (0, 1)) for source in direct]
     return [InputSlice(index, *place, 0, 0, unlike=0) for index, place in placed if index is not None]
@@ -199,12 +199,12 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
 
 
 def _computed(division: Division, single: bool, error: Evidence, case: DiagnosisState) -> Suspect:
-    """A zero divisor that is not itself an input element: a constant, or computed by the model."""
+    """A zero divisor that is no input element, but a constant or computed by the model."""
     party, source = _party(division, case), division.sources[0] if division.plain else None
     guilty, lines, at = party, party.model_locations, division.launch.index
     known = case.package.constants if case.package is not None and not division.inputs else ()
     fqn = next((c.fqn for c in known if source is not None and c.name == source.tensor), None)
-    if fqn:  # the only constant that the divisors are elements of
+    if fqn:  # all divisors are elements of this constant
         guilty = component("constant", fqn, lines, launch=at)
     constants = [source.label for source in division.sources if source.kind == "constant"]
     category: Category = "script_error"
@@ -214,7 +214,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
         category, origin = "input_mismatch", f"is {how} {', '.join(division.inputs[:3])}"
     elif constants:
         category, origin = "constants", f"comes from {', '.join(dict.fromkeys(constants))}"
-    # It can only confirm: the model may also compute a zero from other numbers.
+    # The trial only confirms: the model may also compute a zero from other numbers.
     item = next((item for item in case.compiled_inputs if division.inputs == (item.label,)), None)
     test = None
     if item is not None and is_whole(item):
@@ -248,16 +248,16 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
         yield seen("interpret", f"{event.node} ({event.op}) divides by zero in eager mode, too")
 
 
-# Operators in a form that the user does not mean, in eager mode as well as in the package.
+# Forms of operators that the user does not intend; eager mode and the package agree on them.
 EXACT, EVALUATION, WEIGHTS, CONTIGUOUS = "exact integers", "evaluation mode", "weights of now", "contiguous"
 
 
 def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
-    """Operators in an unintended form, if the user's expectation failed and everything else agrees."""
+    """Operators in an unintended form, if the user's expectation failed and package and program agree."""
     if case.failure_of("plain") != "differs" and not check_failed(case):
         return
     overflowed, exact = case.eager_events(events.NodeOverflow), case.trials.get(EXACT)
-    cured = exact is not None and exact.effect is Effect.GONE  # also where two runs of the program differ
+    cured = exact is not None and exact.effect is Effect.GONE  # also if two program runs differ
     if overflowed and (case.equals_eager or cured):
         event = next((each for each in overflowed if not each.modular), overflowed[0])
         suspect = of_overflow(event, case)
@@ -269,7 +269,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
     own = own_drift(case)
     drift, tried = own or next(iter(case.captured.drifts), None), _tried(WEIGHTS, case) if own else None
-    # Later updates of the package's constants may have given it the new weights.
+    # Later updates of the package's constants may have given the new weights.
     if drift is not None and (tried is not None or not case.captured.updates):
         yield replace(_drifted(drift.names, case), intervention=tried, harmful=case.failed)
 
@@ -278,9 +278,9 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def own_drift(case: DiagnosisState) -> CapturedDrift | None:
-    """The changed weights that the package of the examined call has. None if they are another model's."""
+    """The changed weights that are in the examined call's package. None if they belong to another model."""
     names = {each.fqn for each in case.package.constants} if case.package is not None else set()
-    names |= set(case.exported.state) if case.exported is not None else set()  # folded ones, too
+    names |= set(case.exported.state) if case.exported is not None else set()  # with folded ones
     return next((each for each in case.captured.drifts if names.intersection(each.names)), None)
 
 
@@ -314,7 +314,7 @@ def of_overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
 
 
 def _strided(event: events.NodeStrided, case: DiagnosisState) -> Suspect:
-    """The user's operator that reads a tensor's memory without its strides."""
+    """The user's operator that ignores a tensor's strides."""
     op = f"torch.ops.{event.op}"
     fact = f"{op} gives other values for contiguous copies of its arguments"
     return Suspect(
@@ -372,7 +372,7 @@ def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
 
 
 def _not_loaded(load: CapturedPartialLoad, case: DiagnosisState) -> Suspect:
-    """The weights that a load without `strict` did not find in its file."""
+    """The weights that a load without `strict` did not find in the file."""
     what = f"{load.missing} of the model's {load.of} weights"
     found = next((pair for name in load.unexpected for pair in _prefixes(name, load.names)), None)
     named, after = f"the file has {quoted(', '.join(load.unexpected))}", None
@@ -405,7 +405,7 @@ def _prefixes(name: str, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def form_trials(case: DiagnosisState) -> Iterator[Trial]:
-    """Return trials of the program with operators in another form, if only that form can be right."""
+    """Return trials of the program with operators in another form, if no other form can be right."""
     for compared in case.interpreted.all(events.ComparedForm) if case.interpreted is not None else []:
         before, changed, again = compared.equal
         if before or again:
@@ -436,7 +436,7 @@ def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
     return key, Kind.OPERATOR, f"{', '.join(dict.fromkeys(node.op for node in nodes))} {words}"
 
 
-EXTREME = 10**12  # products of few such numbers leave float32, and sums lose all others
+EXTREME = 10**12  # float32 overflows in products of few such numbers, and sums keep nothing else
 
 
 def is_extreme(leaf: TensorFacts) -> bool:
@@ -445,7 +445,7 @@ def is_extreme(leaf: TensorFacts) -> bool:
 
 
 def extreme_parts(case: DiagnosisState) -> list[InputSlice]:
-    """The inputs with an extreme or infinite number, if the outputs are not as expected."""
+    """The inputs with extreme or infinite numbers, if the outputs are not as expected."""
     if not case.plain_diverges or len(case.named_leaves) != len(case.compiled_inputs):
         return []
     leaves = [(item, leaf) for item, (_, leaf) in zip(case.compiled_inputs, case.named_leaves, strict=True)]

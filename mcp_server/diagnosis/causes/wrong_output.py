@@ -1,4 +1,4 @@
-"""Outputs that differ: from run to run, from eager mode, or from what the program's own check expected."""
+"""Outputs that differ: from run to run, from eager mode, or from the expectation of the program's check."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _Wrong = partial(Suspect, category="wrong_output")
 
 
 def _package(case: DiagnosisState) -> Component:
-    """The package as a whole, if no launch is known."""
+    """The package as the party, if no launch is known."""
     return Component(kind="package", name=case.package.path.name if case.package else "the package")
 
 
@@ -68,7 +68,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     fix = Fix(text=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
     if training and EVALUATION not in case.trials:
         fix = Fix(text="export the model in evaluation mode", before="model", after="model.eval()")
-    elif training:  # the outputs differ in evaluation mode too: what they are compared with was drawn
+    elif training:  # the reference was drawn: outputs also differ in evaluation mode
         fix = Fix(text=SEEDED, after="torch.manual_seed(0)")
     summary = (
         f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from those "
@@ -77,7 +77,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     facts = [seen("inspect_package", f"launch {launch.index} is {launch.kernel}")]
     if diverges:
         facts.append(seen("run", "the outputs differ from what they are compared with"))
-    else:  # the dropout is probably unintended, but nothing in the package says so
+    else:  # the dropout is probably unintended, but nothing in the package shows that
         summary = (
             f"Launch {launch.index} drops values at random ({op}): the model was exported in training mode"
         )
@@ -97,7 +97,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that vary with the content of fresh memory, or between calls although nothing is random."""
+    """Outputs that vary with the content of fresh memory, or between calls without random numbers."""
     if case.differs_in("second"):
         if drawing_launches(case):
             return
@@ -156,7 +156,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     harmful = case.failed or case.judged_by_program
     observed = seen("compare_with_eager", found.summary)
     for other in found.other_constants[:1]:
-        # The package was made from other weights: stale ones, or those of a model that wrongly shares them.
+        # The package was made from other weights: old ones, or those of another model.
         yield Suspect(
             category="constants",
             guilty=component("constant", other.name, launch_lines(other.launch, case), launch=other.launch),
@@ -173,7 +173,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     if found.kind in ("error", "tf32") and case.wrong_launches:
         yield from _wrong_launches(case, found.every_launch, harmful=harmful)
         return
-    # Where the runs part, for a difference between runs.
+    # For runs that differ: the first tensor that does.
     apart = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}.get(found.kind)
     yield _Wrong(
         guilty=_changed(apart, case),
@@ -186,7 +186,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
-    """Launches that do not compute what their source says, or not what the others of their kind compute."""
+    """Launches that do not compute what their source says, or what the others of their kind compute."""
     as_expected = case.plain_run is not None and case.plain_run.as_expected
     for each in case.by_source.different if case.by_source is not None else ():
         by = f" by up to {each.largest_difference:.3g}" if each.largest_difference is not None else ""
@@ -219,13 +219,13 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _unlike(each: WrongLaunch) -> str:
-    """Say which node of the program a launch computes wrong, without the names of generated code."""
+    """Say which node of the program a launch computes wrong, without names of generated code."""
     differs = each.summary.partition(": ")[2].replace(f" (in {each.argument})", "")
     return f"Launch {each.launch} computes wrong numbers: {differs}"
 
 
 def _kept(launch: events.LaunchVerified) -> str:
-    """Return the tensors of a captured launch, with their file, in words."""
+    """Describe the tensors of a captured launch, and name their file."""
     if not isinstance(launch, events.CaptureJudged):
         return ""
     return f" ({'; '.join(launch.values)}; from {Path(launch.file).name})"
@@ -246,7 +246,7 @@ _IN_CAPTURE: dict[str, tuple[Category, str, str]] = {
 
 
 def detect_in_captures(case: DiagnosisState) -> Iterator[Suspect]:
-    """Launches of another run whose own source fails on the arguments that torch's kernel capture kept."""
+    """Launches of another run whose source fails on the arguments in torch's kernel captures."""
     for each in case.by_source.by_launch if case.by_source is not None else ():
         if not isinstance(each, events.CaptureJudged) or each.fault not in _IN_CAPTURE:
             continue
@@ -270,9 +270,9 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
     also = f" Wrong launches: {numbers}." if len(every.wrong) > 1 else ""
     for each in every.wrong:
         if bad is not None and bad.launch == each.launch:
-            continue  # it makes the first NaN: a suspect of category nan_or_inf
-        # A launch that may only have had wrong inputs is not tried alone, and one that was compiled for
-        # other sizes is right in eager mode whatever is wrong with it.
+            continue  # it makes the first NaN, for which there is a suspect of category nan_or_inf
+        # A launch whose inputs may be wrong is not tried alone. One compiled for other sizes would be right
+        # in eager mode in any case.
         tried = eager_key(each.launch) in case.trials and not size_is_open(case)
         lines = each.locations[:3] or case.call_locations
         yield _Wrong(
@@ -288,14 +288,14 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
 
 
 def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
-    """Script errors in the log, with the evidence that clears AOTInductor. Nothing without such evidence."""
+    """Script errors in the log, with evidence that clears AOTInductor. Nothing without such evidence."""
     capture, plain = case.capture, case.plain_run
     if capture is None or plain is None or not case.own_check or capture.assertions:
         return
     came_back = all(call.outcome == "ok" for call in capture.calls)
     if not came_back or plain.failure != "none":
         return
-    if users_code(case) or not case.equals_eager:  # the program runs the user's code as well
+    if users_code(case) or not case.equals_eager:  # the user's code runs in the program as well
         return
     facts = [seen("interpret", "package and exported program agree on the call before the check")]
     for suspect in log_text.detect_from_log(case):
@@ -327,7 +327,7 @@ _OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
 
 
 def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """A failed check of memory, and the outputs or the loaders that the program still holds."""
+    """A failed check of memory, and the outputs or loaders that the program still holds."""
     loads, end = _loads(case.captured), next(reversed(case.captured.ends), None)
     if end is not None and end.kept_outputs >= SEVERAL:
         kept, size = end.kept_outputs, end.kept_bytes / 1e6
@@ -380,7 +380,7 @@ def _loads(seen: Captured) -> list[CapturedLoad]:
 
 
 def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
-    """A failed check of time or memory: explained by `fact`, or open if `fact` is empty."""
+    """A failed check of time or memory, which `fact` explains. Open if `fact` is empty."""
     why = f", and {fact}" if fact else "; the package matches its exported program"
     return replace(
         suspect,
@@ -395,11 +395,11 @@ def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
     )
 
 
-SEVERAL = 3  # loads of one package, or outputs that are held: more than a program needs
+SEVERAL = 3  # loads of one package, or held outputs, that exceed a program's needs
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
-    """The failure itself, that outputs differ from the expected ones: ranked after all that explain it."""
+    """Outputs that differ from the expected ones, ranked after all suspects that explain this."""
     yield from _extreme_inputs(case)
     plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
@@ -433,7 +433,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         )
         return
     own = case.by_source.own_source if case.by_source is not None else ""
-    # A command that also fails on correct outputs looks the same.
+    # A check command that also fails on correct outputs would look the same.
     correct = f"give the correct outputs ({argument('expect')})"
     alone = f" Only the check command says so: {correct}, for which it must pass."
     yield _Wrong(
@@ -454,7 +454,7 @@ AS_WRITTEN = (
 
 
 def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
-    """Elements of inputs that are far from all others. Nothing can show the number that was meant."""
+    """Elements of inputs that are far from all others. Nothing shows which numbers were meant."""
     for part in extreme_parts(case):
         values = case.index_values.get(part)
         if values is None or not 0 < values.outside <= MOST_EXTREME:
@@ -474,13 +474,13 @@ def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-MOST_EXTREME = 4  # such elements of an input; a mask has many
-STEPS = {dtype: EPSILON[dtype] / 2 for dtype in ("bfloat16", "float16")}  # error of one rounding
-ROUNDINGS = 2.0  # steps of the largest value; the accumulated rounding of a deep model stays below
+MOST_EXTREME = 4  # at most so many in an input, as a mask has many
+STEPS = {dtype: EPSILON[dtype] / 2 for dtype in ("bfloat16", "float16")}  # relative error of one rounding
+ROUNDINGS = 2.0  # roundings by which outputs may differ: even a deep model accumulates fewer
 
 
 def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState) -> str:
-    """A sentence that rounding in the package's dtype explains the differences. Empty if it does not."""
+    """Say that rounding in the package's dtype explains the differences. Empty if it does not."""
     dtypes = {constant.dtype for constant in case.package.constants} if case.package is not None else set()
     dtype = next((dtype for dtype in STEPS if dtype in dtypes), None)
     shares = [each.by / each.reach for each in outputs if each.by is not None and each.reach]

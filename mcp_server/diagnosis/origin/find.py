@@ -313,7 +313,7 @@ class _Finder:
         advice, table = "", label_of(bound.tables[0], self.walker) if bound.tables else ""
         produced = source if isinstance(source, Produced) and is_index else None
         looked = looked_up(self.walker, produced, allowed) if produced is not None else None
-        if looked is not None and looked[0] not in bound.tables:  # else added rows are added boundaries
+        if looked is not None and looked[0] not in bound.tables:  # added rows would be more boundaries
             advice = too_short(0, looked[1], allowed, table)
         elif of_model and not narrow and not self._made_here(bound):
             lowest, highest = (own_end(expression.term, above=above) for above in (False, True))
