@@ -57,10 +57,10 @@ from .memory import version_of
 from .rewrites import InBuffer
 from .shapes import symbols_of
 
-BUDGET_S = 60.0  # of processor time, also of the compilers: other work on the machine does not count
+BUDGET_S = 60.0  # processor time, including that of compilers, so that other work does not count
 MOST = 14
-DEPTH = 3  # changes of one attempt
-QUICK_S = 5.0  # an export that took longer is not compiled as well: its compile takes minutes
+DEPTH = 3  # most changes in one attempt
+QUICK_S = 5.0  # after a longer export, the change is not compiled: that would take minutes
 # The sizes of dynamic dimensions at which a change is compared with eager mode, from one size and its `Dim`.
 STEPS: Dict[str, Callable[[int, Any], int]] = {
     "example": lambda size, _dim: size,
@@ -70,7 +70,7 @@ STEPS: Dict[str, Callable[[int, Any], int]] = {
     "least": lambda size, dim: _even(max(_end(dim, "min", 2), 2), size),
     "twice": lambda size, dim: min(2 * size, _end(dim, "max", 2 * size)),
 }
-Wanted = List[Tuple[str, List[torch.Tensor]]]  # eager mode's results, by the step
+Wanted = List[Tuple[str, List[torch.Tensor]]]  # eager mode's results by step
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _end(dim: Any, bound: str, default: int) -> int:
 
 
 def _even(least: int, size: int) -> int:
-    """Return a number from `least` on that a range of multiples also takes; `size` if none is smaller."""
+    """Return a multiple of 8, 4 or 2 that is at least `least` and below `size`; otherwise `size`."""
     found = (-(-least // step) * step for step in (8, 4, 2, 1))
     return next((each for each in found if each < size), size)
 
@@ -135,7 +135,7 @@ def spent() -> float:
 def attempts(
     failing: Failing, tell: Callable[[str], None] = lambda _line: None, *, only_lines: bool = False
 ) -> List[Attempt]:
-    """Return what was tried, in order, until something passed. Restore the module and torch.
+    """Return the changes tried, in order, until one passed. Restore the module and torch.
 
     `tell` gets a line before each attempt. `only_lines`: try only changes of the model's lines.
     """
@@ -158,7 +158,7 @@ def attempts(
 
 @contextlib.contextmanager
 def _put_back(failing: Failing) -> Iterator[State]:
-    """Begin with the Python state before the export, in which it may have left fake tensors.
+    """Begin with the Python state before the export, which may have left fake tensors in it.
 
     Restore the module's state and the random numbers afterwards; meanwhile torch logs nothing.
     """
@@ -177,7 +177,7 @@ def _put_back(failing: Failing) -> Iterator[State]:
 
 @dataclass(frozen=True)
 class Trying:
-    """What all attempts share."""
+    """State that all attempts share."""
 
     wanted: Wanted
     state: State
@@ -186,7 +186,7 @@ class Trying:
 
 
 def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int) -> Iterator[Attempt]:
-    """Try each change; if one gets past its line, try each change of the next line too, until one passes."""
+    """Try each change. After one that gets past its line, try those of the next. Stop when one passes."""
     for change in itertools.islice(found, MOST):
         if spent() > trying.until:
             return
@@ -206,7 +206,7 @@ def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int
 
 
 def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[Failing]:
-    """Return the failure with a change if it is at a different line of the model; None otherwise."""
+    """Return the failure with a change, if it is at another line of the model. None otherwise."""
     if change.owner is None:
         return None
     trees = {**failing.trees, (change.owner, change.attribute): change.tree}
@@ -226,7 +226,7 @@ def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[
 
 
 def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterator[Attempt]:
-    """Try the changes of the next obstacle, each reported together with the one that led to it."""
+    """Try the changes of the next obstacle, each reported with the change that led to it."""
     first = change.told
     with _changed(change):
         for told in _tried(trying, behind, rewritten(behind, words(behind)), depth + 1):
@@ -299,7 +299,7 @@ def _without_trace_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Keep torch's messages about our attempts out of the program's log, in which its error is searched."""
+    """Keep torch's messages about our attempts out of the program's log, which is searched for its error."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     found = [each for name in names for each in logging.getLogger(name).handlers]
     levels = [(each, each.level) for each in found if isinstance(each, logging.StreamHandler)]
@@ -349,7 +349,7 @@ def _eager(failing: Failing, step: str) -> Any:
 
 
 def _with_other_values(failing: Failing) -> Iterator[partial[Any]]:
-    """Yield calls of the model with zeros, and with the signs changed: sizes that depend on values vary."""
+    """Yield calls of the model with zeros and with changed signs, since sizes may depend on values."""
     for factor in (0, -1):
         args, kwargs = pytree.tree_map_only(
             torch.Tensor,
@@ -360,7 +360,7 @@ def _with_other_values(failing: Failing) -> Iterator[partial[Any]]:
 
 
 def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torch.Tensor]]]:
-    """Yield what eager mode returns for the inputs, and for other sizes of them."""
+    """Yield eager mode's results for the inputs, and for other sizes of them."""
     for step in STEPS:
         if step != "example" and _resized(failing, step) is None:
             continue
@@ -369,11 +369,11 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torc
             with torch.no_grad():
                 yield step, _tensors(_eager(failing, step))
         except Exception:
-            continue  # eager mode does not accept this size either
+            continue  # eager mode rejects this size
 
 
 def _tensors(tree: Any) -> List[torch.Tensor]:
-    """List the tensors of a result, also inside of dataclasses that torch does not know as containers."""
+    """List the tensors of a result, also those in dataclasses that torch does not know as containers."""
     found: List[torch.Tensor] = []
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, torch.Tensor):
@@ -476,7 +476,7 @@ Shapes = List[Tuple[Tuple[int, ...], ...]]
 def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
     """Return an attempt for each bound of a `Dim` that calls exceed. Restores the module and torch."""
     passed = list(_passed(failing, shapes))
-    if not passed:  # most programs: their weights need not be copied
+    if not passed:  # for most programs, weights need not be copied
         return []
     with _put_back(failing):
         return [_with_bound(failing, *each) for each in passed]
@@ -504,8 +504,8 @@ def _passed(failing: Failing, shapes: Shapes) -> Iterator[Tuple[Any, str, int]]:
 def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
     """Return the export with a range that includes the sizes of the calls, if the model does not take them.
 
-    With `Dim.DYNAMIC` and `Dim.AUTO`, torch narrows a range to what the lines of the model accept, and tells
-    nobody. None if there are no such dimensions, or if the model takes the sizes.
+    With `Dim.DYNAMIC` and `Dim.AUTO`, torch silently narrows a range to what the model's lines accept. None
+    if there are no such dimensions, or if the model takes the sizes.
     """
     declared = list(declared_dims(failing))
     open_ended = [is_hint(dim) for *_, dim in declared]
@@ -530,7 +530,7 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
         try:
             with _guards_logged(failing) as guards:
                 program = exported(failing, failing.options)
-            for shape in shapes:  # the guards that relate several sizes are only in the program
+            for shape in shapes:  # guards between several sizes are only in the program
                 changed = {(n, axis): shape[place][axis] for place, n, axis, _ in declared}
                 given = with_sizes(failing, changed)
                 if given is not None:
@@ -626,11 +626,11 @@ def _declared_in(file: str, name: str) -> Iterator[Any]:
             yield node
 
 
-CALLS = 3  # calls in turn, in which state is compared with that of eager mode
+CALLS = 3  # number of calls in which state is compared with eager mode's
 
 
 def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
-    """Return the Python state that a call in eager mode changes, by module and attribute; it is put back."""
+    """Return the Python state that a call in eager mode changes, by module and attribute. Put it back."""
     weights = dict(failing.module.named_parameters())
     with _put_back(failing), torch.no_grad():
         before, versions = python_state(failing.module), list(map(version_of, weights.values()))
@@ -644,8 +644,8 @@ def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
 def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], List[Any]]:
     """Return what forward may change and a package cannot, by module and attribute: the parts of its value.
 
-    Of each part: a value or an identity, and the version of a tensor. The part itself is kept alive, so that
-    no new one has its identity.
+    For each part: its value or identity, its version if a tensor, and the part itself, which stays alive so
+    that no new object gets its identity.
     """
     found: Dict[Tuple[str, str], List[Any]] = {}
     for path, each in module.named_modules():
@@ -670,7 +670,7 @@ def _marks(parts: List[Any]) -> List[Any]:
 
 def loses_state(failing: Failing, path: str, name: str) -> bool:
     """Whether the exported program equals eager mode if each call begins with the Python state of the export,
-    and differs in later calls if this attribute is kept from call to call.
+    but differs in later calls if this attribute keeps its value between calls.
     """
     own = vars(failing.module.get_submodule(path))
     with _put_back(failing) as kept, torch.no_grad():
@@ -681,7 +681,7 @@ def loses_state(failing: Failing, path: str, name: str) -> bool:
             restore(kept)
             try:
                 same.append(_same(wanted, _outputs(failing.module, failing, begun, own, spared)))
-            except Exception:  # it does not fit the rest of the state
+            except Exception:  # it does not fit the other state
                 same.append(False)
     return same == [True, False]
 
@@ -689,7 +689,7 @@ def loses_state(failing: Failing, path: str, name: str) -> bool:
 def _outputs(
     module: Any, failing: Failing, begun: State = State([], [], []), own: Any = None, spared: Any = ()
 ) -> List[List[torch.Tensor]]:
-    """Return the outputs of calls in turn, each after `begun` was restored except what is `spared`."""
+    """Return the outputs of several calls. Before each, restore `begun` except the attributes `spared`."""
     torch.manual_seed(0)
     found = []
     for args, kwargs in _varied(failing):
@@ -706,7 +706,7 @@ def _same(wanted: List[List[torch.Tensor]], got: List[List[torch.Tensor]]) -> bo
 
 
 def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
-    """Try to keep a number or a tensor in a buffer; tell how it ended."""
+    """Try to keep a number or tensor in a buffer, and record the outcome."""
     owner = failing.module.get_submodule(path)
     with _put_back(failing) as kept, torch.no_grad():
         state, fixed = getattr(owner, name), name in owner._parameters
@@ -731,9 +731,9 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
 
 
 def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Change, str, str]:
-    """Return no change of a method, and the code that registers a parameter, before and after.
+    """Return an empty change, and the code that registers the parameter, before and after.
 
-    Tell its line.
+    Record its line.
     """
     found, before, after = registration(owner, name), "", ""
     if found is not None:
@@ -744,7 +744,7 @@ def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Chang
 
 
 def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, str]:
-    """Call the package, or the program, in turn: whether it equals eager mode, and the error if it raises."""
+    """Call the package, or the program, several times. Return whether it equals eager mode, and any error."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "tried.pt2")
@@ -759,7 +759,7 @@ def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, s
 
 
 def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
-    """Yield the inputs of each call in turn: the example's, then with other floating-point values."""
+    """Yield the inputs of each call: the example's, then others with new floating-point values."""
     for turn in range(CALLS):
         args, kwargs = pytree.tree_map_only(
             torch.Tensor,
@@ -770,7 +770,7 @@ def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
 
 
 def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> Optional[Tuple[Change, str, str]]:
-    """Return the change of the methods that use the state, and their code before and after. None if none."""
+    """Return the change of the methods that use the state, with their code before and after. None if none."""
     own = [each for each in functions(owner) if isinstance(owner, each[0]) and each[1] != "__init__"]
     made = transformed(own, partial(InBuffer, name, state))
     lines = [line for *_, changed in made for line in changed]
@@ -783,7 +783,7 @@ def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> Optional[Tupl
 def operate_sizes(request: SizesRequest, report: Report) -> None:
     """Run `code`, compile, and compare with eager mode at each size; event `size_compared` for each.
 
-    The first events are of the package as it was, which must fail for the change to explain anything.
+    The first events are of the unchanged package, which must fail for the change to explain anything.
     """
     program = load_exported(request, report)
     before = load({"package": request["before"]}, report)
@@ -799,7 +799,7 @@ def operate_sizes(request: SizesRequest, report: Report) -> None:
 
 
 def _compare(loader: Any, failing: Failing, shape: List[List[int]], when: str, report: Report) -> None:
-    """Report whether a call with the example inputs, repeated to this shape, equals eager mode."""
+    """Report whether a call with the example inputs, repeated to this shape, equals eager mode's."""
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     tensors = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     sizes = {(n, dim): size for n, given in zip(tensors, shape) for dim, size in enumerate(given)}
@@ -807,6 +807,6 @@ def _compare(loader: Any, failing: Failing, shape: List[List[int]], when: str, r
     same = False
     with torch.no_grad():
         wanted = only_tensors(failing.module(*given[0], **given[1])) if given is not None else []
-        with contextlib.suppress(RuntimeError):  # of an operator that was compiled for other sizes
+        with contextlib.suppress(RuntimeError):  # operators may be compiled for other sizes
             same = compare_all(wanted, only_tensors(loader.run(only_tensors(given)))).equal
     report.event(SizeCompared(when, shape, same))

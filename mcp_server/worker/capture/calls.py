@@ -39,7 +39,7 @@ from .memory import MemoryLog, Outputs, Watched
 if TYPE_CHECKING:  # this is imported into every program
     from ..protocol import CallRecord, CapturedFailure, Configs
 
-# Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself has no names.
+# Parameters of the loaders' constructors in torch 2.8-2.15, which the binding does not name.
 LOADER_OPTIONS = (
     "package",
     "model_name",
@@ -50,7 +50,7 @@ LOADER_OPTIONS = (
 )
 GONE = "the memory of an input is not mapped"
 WORDS = 64  # arguments of a child process that are journaled
-SHAPES = 1000  # different shapes of inputs that are kept
+SHAPES = 1000  # distinct shapes of inputs that are kept
 RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
 
 
@@ -81,15 +81,15 @@ class Calls:
         self.thread = threading.local()
         self.memory = MemoryLog(journal)
         self.outputs = Outputs()
-        self.shapes: Optional[dict[tuple[Any, ...], None]] = None  # of the inputs of calls, after an export
-        self.returned = 0  # calls
+        self.shapes: Optional[dict[tuple[Any, ...], None]] = None  # input shapes, kept after an export
+        self.returned = 0  # number of calls that returned
 
     def starting(self, _process: Any, argv: Any, *_args: Any, **options: Any) -> None:
-        """Keep the package among the arguments of a new child process: a C++ host is not watched."""
+        """Keep a package among the arguments of a new child process, which may be a host without a hook."""
         one = isinstance(argv, (str, bytes, os.PathLike))
         words = shlex.split(os.fsdecode(argv)) if one else [os.fsdecode(word) for word in argv]
         folder = os.fsdecode(options.get("cwd") or os.getcwd())
-        # also as the value of an option: --model=ranker.pt2
+        # such as the value of an option: --model=ranker.pt2
         paths = {os.path.join(folder, word.rpartition("=")[2]) for word in words if word.endswith(".pt2")}
         found = [path for path in paths if os.path.isfile(path)]
         if len(found) == 1:
@@ -101,7 +101,7 @@ class Calls:
     def opening(self, path: Any, *args: Any, **kwargs: Any) -> Ending:
         """Hook `load_package`: journal a package that torch rejects before it creates a loader.
 
-        A stream in place of a path is left to the loader, which gets a file.
+        A stream is ignored here, because the loader later gets a file.
         """
         self.thread.loads = 0
         if isinstance(path, (str, os.PathLike)):
@@ -160,7 +160,7 @@ class Calls:
             "constants", number, lambda: dict(zip(names, pack_leaves(values, self.store.cap)))
         )
         known = {} if device_error() else digests(constants)
-        broken = device_error()  # again, since reading the values may be what fails
+        broken = device_error()  # wait again: reading the values may itself fail
         # Layout and counts of NaN and infinities of each new constant.
         texts = [encode_output(value, broken, True).text for value in values]
         members = [encode(name) + ": " + text for name, text in zip(names, texts)]
@@ -198,13 +198,13 @@ class Calls:
     # Calls
 
     def entering(self, _model: Any, *args: Any, **kwargs: Any) -> Ending:
-        """Keep the argument tree for the call inside this one: the loader sees only tensors."""
+        """Keep the argument tree for the nested call, because the loader sees only tensors."""
         self.thread.tree = (args, kwargs)
         yield
         self.thread.tree = None
 
     def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Ending:
-        entered = self._entered(loader, inputs)  # it keeps no input alive that the call takes over
+        entered = self._entered(loader, inputs)  # keeps no input alive
         result, error = yield
         self._called(entered, result, error)
 
@@ -263,8 +263,8 @@ class Calls:
                 self.memory.failed(state.load, state.number)
             return
         self.outputs.add(state.number, result)
-        # This waits for the device, so a fault of the call's kernels shows here, as `unreadable`, and not at
-        # a later line. The error itself stays with the CUDA context and reaches the program as before.
+        # Here the device is waited for, so a fault of the call's kernels shows as `unreadable`, not at a
+        # later line. The error stays with the CUDA context, and reaches the program as before.
         recorded = capturing()
         broken = "" if recorded else device_error()
         outputs = [encode_output(leaf, broken, not recorded) for leaf in result]
@@ -282,7 +282,7 @@ class Calls:
         self.store.evict(state.path, state.load, any(output.odd for output in outputs))
 
     def _held(self) -> dict[str, int]:
-        """Count what the program holds, after the first call, the second, the fourth and so on."""
+        """Count what the program holds after call 1, 2, 4 and so on."""
         self.returned += 1
         if self.returned & (self.returned - 1):
             return {}
@@ -290,7 +290,7 @@ class Calls:
 
 
 def device_error() -> str:
-    """Wait for the device. Return the text of its error. Empty if there is none."""
+    """Wait for the device. Return the text of its error, empty if there is none."""
     try:
         synchronize()
     except RuntimeError as error:

@@ -46,9 +46,9 @@ class Failing:
     error: Optional[BaseException]
     compile: Optional[Callable[..., Any]] = None
     build: Optional[Callable[..., Any]] = None
-    lines: List[Place] = field(default_factory=list)  # of the model, if the error names none
+    lines: List[Place] = field(default_factory=list)  # model lines, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
-    trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # of functions that are rewritten already
+    trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # by function: rewritten trees
     begun: Any = None  # the Python state before the export, of type `attempts.State`
 
     @property
@@ -66,12 +66,12 @@ class Change:
     attribute: str = ""
     function: Any = None
     tree: Any = None
-    lines: range = range(0)  # of the statement that is replaced
-    during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # while it is tried
+    lines: range = range(0)  # lines of the replaced statement
+    during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # entered while the change is tried
     example: Optional[Tuple[Any, Any]] = None  # other example inputs for the export
-    convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # what the program gets in each call
-    narrows: bool = False  # whether it may refuse sizes that were declared
-    factor: int = 1  # it refuses sizes that are no multiple of this number
+    convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # makes the program's arguments
+    narrows: bool = False  # whether it may reject declared sizes
+    factor: int = 1  # it rejects sizes that are not multiples of it
 
     def takes(self, sizes: Iterable[int]) -> bool:
         """Whether the change must accept these declared sizes."""
@@ -126,7 +126,7 @@ def helpers(known: Sequence[Any]) -> Iterator[Tuple[Any, str, Any]]:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """Yield the globals that a function names, and of a module the parts that it names."""
+    """Yield the globals that a function names and, for modules, the parts that it names."""
     names = function.__code__.co_names
     for value in (function.__globals__.get(name) for name in names):
         yield value
@@ -152,7 +152,7 @@ def changing(module: torch.nn.Module, name: str) -> Tuple[str, List[Place]]:
 
 
 def _of_forward(module: torch.nn.Module) -> List[Any]:
-    """List `forward` and the methods whose names it mentions, in turn."""
+    """List `forward` and the methods that it names, directly or through others."""
     known, named = list(functions(module)), deque(["forward"])
     found: Dict[str, List[Any]] = {}
     while named:
@@ -180,7 +180,7 @@ CHANGING = frozenset(
     {"append", "appendleft", "extend", "insert", "pop", "popleft", "clear", "remove", "update", "add"}
     | {"setdefault", "popitem", "discard"}
 )
-NUMBER = r"Expected a proper Tensor but got None"  # torch 2.8-2.15, of a SymInt where a tensor is expected
+NUMBER = r"Expected a proper Tensor but got None"  # torch 2.8-2.15, for a SymInt in place of a tensor
 UNKNOWN_TYPE = r"Unsupported input type|pytree|namedtuple|not a known type|Encountered unrecognized type"
 DEFERRED = "prefer_deferred_runtime_asserts_over_guards"
 _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_\w+|[A-Za-z_]\w*)\s*$", re.M)
@@ -259,7 +259,7 @@ def is_hint(dim: Any) -> bool:
 
 
 def suggestions(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield what torch itself suggests for the dimensions, except constants."""
+    """Yield torch's own suggestions for the dimensions, except constants."""
     shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
     declared = {name_of(each): each for *_, each in declared_dims(failing)}
     new: Dict[str, Any] = {}
@@ -293,7 +293,7 @@ MOST_GIVEN = 1 << 24  # elements of an input of that size
 
 
 def primed(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield a call of the model with the largest sizes before the export, if forward keeps what it builds.
+    """If forward keeps what it builds, yield a call of the model with the largest sizes before the export.
 
     A table that forward enlarges for a longer input is then large enough for all sizes.
     """
@@ -373,7 +373,7 @@ def larger_example(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def tensor_arguments(failing: Failing, text: str) -> Iterator[Change]:
-    """Pass numbers as tensors: one with a dynamic shape is a symbol, which most operators do not take."""
+    """Pass numbers as tensors: one with a dynamic shape is a symbol, which most operators reject."""
     if not re.search(NUMBER, text):
         return
 
@@ -514,7 +514,7 @@ def _nodes_of(function: Any) -> Iterator[Any]:
 
 
 def dense(failing: Failing) -> Iterator[Change]:
-    """Keep sparse tensors dense, and multiply them as matrices: export and compile know no sparse tensors."""
+    """Keep sparse tensors dense and multiply matrices: export and compile know no sparse tensors."""
     sparse = [
         (each, own, name, value)
         for each in failing.module.modules()
@@ -599,7 +599,7 @@ def _densely(sparse: List[Any], products: List[Any]) -> Iterator[None]:
 
 
 def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
-    """Register a fake function for the operator that has none, read off its results in `runs`."""
+    """Register a missing fake function for the operator, derived from its results in `runs`."""
     found = NO_FAKE.search(text)
     if found is None:
         return
@@ -622,7 +622,7 @@ def {plain}({given}):
 
 
 def as_operator(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
-    """Make the end of a function, from a line that needs a value, an operator: no compiler looks into it."""
+    """Move the end of a function, from a line that needs a value, into an operator, which is not compiled."""
     place = stop(failing) if re.search(VALUE, text) else None
     if place is None:
         return
@@ -642,7 +642,7 @@ def as_operator(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) 
 def _of_end(
     function: Any, tree: Any, start: int, runs: Sequence[Callable[[], Any]], at: Tuple[Any, str]
 ) -> Optional[Change]:
-    """Return the change that makes `body[start:]` an operator. None if other than tensors pass through it."""
+    """Return the change that makes `body[start:]` an operator. None if it passes anything but tensors."""
     body = tree.body[0].body
     end, body[start:] = body[start:], []
     values = _values_at(function, end[0].lineno, runs[0])
@@ -727,7 +727,7 @@ LAYERS = [
         "pad every input to one length in the caller, declare that dimension static, and mask the outputs of "
         "padded steps: the export unrolls the time steps of a recurrent layer, so their number is fixed",
     ),
-]  # measured with torch 2.13: a GRU, LSTM or RNN exports with a dynamic batch, not with a dynamic length
+]  # measured with torch 2.13: GRU, LSTM and RNN export with a dynamic batch, not with a dynamic length
 
 
 def advice(failing: Failing, reached: Sequence[Place] = ()) -> str:
@@ -747,7 +747,7 @@ def words(failing: Failing) -> str:
 
 
 def rewritten(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield the changes of rows that fit the error's text, at the lines that it names or, if none, at all."""
+    """Yield the changes of fitting rows at the lines that the error names; at any line if it names none."""
     rows = fitting(text, failing.stage)
     known = list(functions(failing.module)) if rows else []
     known += helpers([function for _, _, function in known])
@@ -789,7 +789,7 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
     block[number:] = made
     for node in (each for new in made for each in ast.walk(new)):
         if getattr(node, "lineno", 0) < tree.body[0].lineno and "lineno" in node._attributes:
-            ast.copy_location(node, statement)  # a node of a template
+            ast.copy_location(node, statement)  # the node is from a template
     same = next(
         (n for n, pair in enumerate(zip(after[::-1], made[::-1])) if pair[0] is not pair[1]),
         min(len(after), len(made)),

@@ -31,7 +31,7 @@ from .calls import Calls, failure
 from .journal import Ending
 from .memory import version_of
 
-CALLER = 4  # frames above a hook: `_begin`, `safely` and the wrapper of a function, then its caller
+CALLER = 4  # frames above a hook: `_begin`, `safely`, the wrapper of a function, and the wrapper's caller
 REPORTED = "aoti_debug_reported"  # attribute of an exception already journaled as a failed comparison
 
 
@@ -58,7 +58,7 @@ class Comparisons:
         _, error = yield
         self._forget()
         if isinstance(error, AssertionError):
-            error.__dict__[REPORTED] = True  # a reference would keep the tensors of its frames alive
+            error.__dict__[REPORTED] = True  # the error itself would keep its frames' tensors
             self.failed = self._kept(actual, expected)
             self._tell(error)
 
@@ -129,13 +129,13 @@ SLOW_EXPORT_S = 20.0
 MOST = 4
 MODELS = 8  # exported models whose weights are watched
 TEXT = 4000  # characters of one stack
-NAMES = ("self", "n", "node")  # variables for what a function of the compiler works on (torch 2.8-2.15)
+NAMES = ("self", "n", "node")  # variables with the node in a compiler function (torch 2.8-2.15)
 
 
 def stopped_at(error: BaseException) -> list[dict[str, str]]:
     """List the operators on which the innermost compiler frame works, with the model lines behind them.
 
-    A frame works on a node of a graph, or on an object of Inductor's IR or schedule built from such nodes.
+    The object may be a graph node, or an object of Inductor's IR or schedule built from such nodes.
     """
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         nodes: list[Any] = []
@@ -173,7 +173,7 @@ class Compiles:
         self.comparisons = Comparisons(calls)
         self.last_export: Any = None  # an instance of `changes.Failing`
         self.export_s = 0.0
-        # Of each exported model: itself, and its weights at the export with their counts.
+        # Each exported model, with its weights at the export and their version counts.
         self.models: deque[tuple[Any, dict[str, tuple[Any, int]]]] = deque(maxlen=MODELS)
         self.told_state = False
         self.last_compile: Any = None  # options and error of a failed compile
@@ -249,7 +249,7 @@ class Compiles:
         return path, ""
 
     def failing(self, error: BaseException) -> None:
-        """Journal the exception that ends the program: its own check may have raised it."""
+        """Journal the exception that ends the program, which a check in it may have raised."""
         self.drifted()
         places = raised_in(error)
         if self.compiles and REPORTED not in error.__dict__:
@@ -266,7 +266,7 @@ class Compiles:
         self.tell_state()
 
     def exiting(self, status: Any = None) -> None:
-        """Journal a `sys.exit` with a failure status, which may be a check, too."""
+        """Journal a `sys.exit` with a failure status, which may also be a check."""
         if self.compiles and status:
             self.drifted()
             self._program_failed(SystemExit(status), frames())
@@ -296,7 +296,7 @@ class Compiles:
             self.models.append((weakref.ref(module), known))
 
     def loading_weights(self, module: Any, *_args: Any, **_kwargs: Any) -> Ending:
-        """Journal the weights that a load which is not strict did not find, and what it found instead."""
+        """Journal the weights that a non-strict load did not find, and those that it found instead."""
         result, _ = yield
         if missing := getattr(result, "missing_keys", None):
             self.journal.event(
@@ -309,7 +309,7 @@ class Compiles:
             )
 
     def drifted(self) -> None:
-        """Write to the journal, and save, the weights that changed after their model was exported."""
+        """Journal and save the weights that changed after their model was exported."""
         models, self.models = self.models, deque()
         for number, (model, known) in enumerate(reversed(models)):
             module = model()
@@ -323,10 +323,10 @@ class Compiles:
                 self.journal.event("drifted", names=sorted(changed), file=file, notice=notice)
 
     def attempt(self, error: BaseException) -> None:
-        """Try changes that may make the failed export or compile pass, if it is what ends the program."""
+        """If the failed export or compile ends the program, try changes that may make it pass."""
         if self.last_export is None:
             return
-        from .attempts import attempts, compile_with  # only a program that fails this way needs these
+        from .attempts import attempts, compile_with  # only such failing programs need these
         from .changes import advice, chain
 
         failing, inside = self.last_export, set(map(id, chain(error)))
@@ -370,16 +370,16 @@ class Compiles:
             self.journal.event("attempted", stage="sizes", attempts=[told], frames=lines)
 
     def tell_state(self, passed: bool = False) -> None:
-        """Journal Python state that a call in eager mode changes: a package has that of the export.
+        """Journal Python state that a call in eager mode changes: a package keeps that of the export.
 
-        Of a program that passed, only if the outputs of later calls then differ from those of eager mode.
+        If the program passed, journal it only if outputs of later calls differ from eager mode's.
         """
         if self.last_export is None or self.last_export.error is not None or self.told_state:
             return
         from .attempts import CALLS, changed_by_a_call, compile_with, in_a_buffer, loses_state, python_state
         from .changes import changing
 
-        # A process that ends starts no threads, which a compile needs.
+        # An ending process starts no threads, which a compile would need.
         self.told_state, failing = True, replace(self.last_export, build=None if passed else compile_with({}))
         module = failing.module
         # Most programs that pass have no such state: their weights need not be copied.
@@ -405,10 +405,7 @@ class Compiles:
             self.journal.event("attempted", stage=stage, attempts=[told], frames=lines_at(place))
 
     def widen(self) -> None:
-        """Export again, at the end of the program, with a range that includes the sizes of its calls.
-
-        A slow export is not repeated.
-        """
+        """At the end of the program, export again with a range that includes the sizes of its calls."""
         shapes, self.calls.shapes = self.calls.shapes, None
         if not shapes or self.last_export is None or self.export_s > SLOW_EXPORT_S:
             return

@@ -1,8 +1,8 @@
 """The capture hook: which functions of torch are watched, by module.
 
 All ways of loading and calling end in the classes of `torch._C._aoti` (2.8-2.15), so these are wrapped.
-`AOTICompiledModel.__call__` is wrapped too, because only it sees the tree and the non-tensor arguments, and
-so is `load_package`, because what it rejects never reaches a loader.
+`AOTICompiledModel.__call__` is also wrapped, because only it sees the tree and non-tensor arguments, and so
+is `load_package`, because packages that it rejects never reach a loader.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Hook:
         printed = sys.excepthook
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
-            """Look at an uncaught exception before it is printed as usual."""
-            faulthandler.cancel_dump_traceback_later()  # what follows does not count as a hang
+            """Handle an uncaught exception before it is printed as usual."""
+            faulthandler.cancel_dump_traceback_later()  # the hook's own work is no hang
             safely(self.journal, self.compiles.ended, error)
             printed(kind, error, trace)
 
@@ -70,7 +70,7 @@ class Hook:
         self.calls.store.forget()
 
     def _exit(self) -> None:
-        """Journal an orderly end, to tell it from a crash, in processes that did something."""
+        """Journal an orderly end, which a crash lacks, in processes that did something."""
         if self.journal.pid == os.getpid():
             safely(self.journal, self.compiles.drifted)  # `raise SystemExit` reaches no other hook
             safely(self.journal, self.compiles.comparisons.left)
@@ -115,14 +115,14 @@ _lock = threading.Lock()
 def attach(name: str) -> None:
     """Wrap the functions of module `name`, just executed; modules from before torch was complete wait."""
     torch = sys.modules.get("torch")
-    # While torch is still being imported, the hook's own imports would break that.
+    # While torch is being imported, the hook's own imports would break that.
     importing = bool(getattr(getattr(torch, "__spec__", None), "_initializing", False))
     if not hasattr(torch, "_C") or (name != "torch" and importing):
         return
     with _lock:
         if not _hook:
             _hook.append(Hook(os.environ["AOTI_DEBUG_CAPTURE"]))
-            if not faulthandler.is_enabled():  # a crash between calls then shows its line, too
+            if not faulthandler.is_enabled():  # shows the line of a crash between calls
                 faulthandler.enable(2)
     for watched in _hook[0].watched if name == "torch" else (name,):
         if watched in sys.modules:

@@ -45,7 +45,7 @@ class Watcher:
 
 
 def _follow(name: str, loader: Any) -> None:
-    """Add a step after `loader.exec_module` on this one loader object, whose type does not change."""
+    """Add a step after `exec_module` of this loader object, without a change of its type."""
     execute: Any = getattr(loader, "exec_module", None)
 
     def exec_module(module: Any) -> None:
@@ -80,7 +80,7 @@ def _execute(spec: Any, name: str) -> Any:
 
 
 def read_changed(file: str, changed: str) -> None:
-    """Let Python run the text of `changed` as `file`, a script or module, and give its lines to Triton."""
+    """Make Python run the text of `changed` as `file`, a script or module, and give its lines to Triton."""
     import linecache
     from importlib.machinery import ModuleSpec, SourceFileLoader
 
@@ -88,7 +88,7 @@ def read_changed(file: str, changed: str) -> None:
         lines = text.readlines()
     real, own = os.path.realpath(file), SourceFileLoader.get_code
     for name in (file, real):
-        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)  # without a time: it stays
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)  # without a time, it stays
 
     def get_code(self: Any, fullname: str) -> Any:
         if os.path.realpath(self.path) != real:
@@ -119,7 +119,7 @@ def start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     if os.environ.get("AOTI_DEBUG_CAPTURE"):
-        # Print every thread's Python stack late, or on request, without the GIL.
+        # Print every thread's Python stack late or on request, even if the GIL is held.
         after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
         if after or request:
             import faulthandler

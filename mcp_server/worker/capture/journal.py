@@ -38,7 +38,7 @@ class Journal:
         self.file = -1
         self.count = 0
         self.written = 0
-        self.paused = False  # while we compile and call, and not the program
+        self.paused = False  # set while the hook compiles and calls, rather than the program
 
     def event(self, event: str, **facts: object) -> None:
         """Write one event. The first event starts the journal, with the event `process`.
@@ -84,7 +84,7 @@ class Journal:
 
 
 DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides this
-KEPT = 2  # finished calls of one loaded model whose inputs stay, whatever their size
+KEPT = 2  # finished calls of one loaded model whose inputs stay at any size
 LATEST = 32  # at most this many of its latest calls are kept,
 FIRST = 32  # and this many of the first calls of the process, since a check may come after all calls,
 BYTES = 128 << 20  # each within this many bytes
@@ -185,11 +185,11 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-DONE = object()  # marks a hook that ended before the call
+DONE = object()  # tells that a hook ended before the call
 Ending = Generator[None, tuple[Any, Optional[BaseException]], None]
 Hook = Callable[..., Optional[Ending]]
-"""Gets the arguments of a function before it is called. A generator continues at its `yield`, which returns
-the call's result and error. A function, or a generator that ends early, has nothing to do after the call.
+"""Gets the arguments of a function before the call. A generator continues at its `yield`, which returns the
+call's result and error. A plain function, or a generator that has ended, does nothing after the call.
 """
 
 
@@ -198,7 +198,7 @@ def safely(journal: Journal, function: Callable[..., Any], *args: Any, where: st
     try:
         return function(*args)
     except Exception as error:
-        with contextlib.suppress(Exception):  # a full disk must not stop the program either
+        with contextlib.suppress(Exception):  # not even a full disk must stop the program
             text = "{}: {}".format(type(error).__name__, error)
             journal.event("hook_failed", where=where or function.__name__, error=text)
         return None
@@ -206,7 +206,7 @@ def safely(journal: Journal, function: Callable[..., Any], *args: Any, where: st
 
 def around(journal: Journal, original: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
     """Wrap a function with a hook around its calls."""
-    where = getattr(hook, "func", hook).__name__  # also for a `partial`
+    where = getattr(hook, "func", hook).__name__  # handles a `partial`
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ frees these tensors, the package computes with the changed memory.
 
 `MemoryLog` journals what happened, besides the calls themselves, to storage that a call reads or returned.
 Each event has a `storage`, the `act` on it and the `interval` in which it happened; `logs.captured` has the
-record. The program, or another of its threads or streams, did it, and no call waited for it.
+record. The act came from the program, one of its other threads or a stream, and no call waited for it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Outputs:
     def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
         """List the calls whose outputs these tensors are or share memory with, each once.
 
-        Memory that several calls returned, such as a constant's or an input's, identifies none of them.
+        Memory that several calls returned, such as that of a constant or input, identifies no call.
         """
         owners: dict[int, set[int]] = {}
         for call, output in list(self.known):
@@ -87,7 +87,7 @@ class Outputs:
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
 MAX_COMPARED_BYTES = 1 << 20  # largest output whose values are compared; numpy writes without a count
-MOST_GIVEN = 4  # inputs given again: a program that refills its buffers has one at each call
+MOST_GIVEN = 4  # inputs reported as given again: a program that refills its buffers does so at each call
 GRACE = 2  # calls: a loop variable holds the previous call's output until the next call returns
 
 
@@ -100,7 +100,7 @@ class InputMemory(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """The last call of a load that had the memory as its input at `place`, and the thread of the call."""
+    """The last call of a load that had the memory as its input `place`, and the call's thread."""
 
     call: int
     load: int
@@ -139,7 +139,7 @@ class Aliases:
         return found
 
     def before(self, inputs: list[Optional[InputMemory]]) -> list[tuple[int, _Given]]:
-        """List the inputs that an earlier call was given, each with the last such call."""
+        """List the inputs that an earlier call also had, each with the last such call."""
         last = [self.given.get(now.address) if now is not None else None for now in inputs]
         pairs = enumerate(zip(inputs, last))
         return [(n, b) for n, (now, b) in pairs if now and b and b.memory.owner() is now.owner()]
@@ -186,7 +186,7 @@ class Aliases:
             if output is None or self.turn - view.turn < GRACE - 1:
                 continue
             counted = owner is not None and version_of(owner) != view.input.version
-            # Writes through numpy change no count; the values of the oldest output reveal them.
+            # Writes through numpy change no count; comparing the values of the oldest output reveals them.
             if counted or (first and _values(output) not in ("", view.values)):
                 found.append(list(view.place))
             first = False
@@ -207,7 +207,7 @@ def _values(output: torch.Tensor) -> str:
     return checksum(output.detach()) if small and not unmapped([output]) else ""
 
 
-SHARE = 0.02  # share of the elapsed time that may be spent on reading constants at calls,
+SHARE = 0.02  # share of the elapsed time for reading constants at calls,
 AT_FAILURE = 0.2  # the share if something failed,
 ALLOWANCE_S = 0.1  # and the seconds that are always allowed
 MAX_TRIED = 16  # constants whose ends are read before each call
@@ -252,7 +252,7 @@ class _Constant:
         )
 
     def written(self) -> bool:
-        """Whether the count of in-place writes changed. All views share it, whatever part they show."""
+        """Whether the count of in-place writes changed. All views share it, whichever part they show."""
         return self.count is not None and self.count._version != self.version
 
     def refilled(self) -> bool:
@@ -362,7 +362,7 @@ class MemoryLog:
         self.managed = Managed()
         self.aliases = Aliases()
         self.streams = Streams(self.tell)
-        self.unread: set[int] = set()  # loads whose constants were not read at the last call
+        self.unread: set[int] = set()  # loads whose constants were not read at their last call
         self.outputs: set[tuple[int, int, int]] = set()  # outputs already reported; each is reported once
 
     def tell(self, storage: str, act: str, interval: str, call: Optional[int], **more: Any) -> None:
@@ -419,7 +419,7 @@ class MemoryLog:
             self.tell("constant", "written", "call", call, load=load, names=names, counted=True)
 
     def failed(self, load: Optional[int] = None, call: Optional[int] = None) -> None:
-        """Look more closely at constants, because a call of `load`, or a check of the program, failed."""
+        """Look closer at constants, because a call of `load` or a check of the program failed."""
         if any(self.managed.known.values()) and not capturing() and idle():
             for each in sorted(self.unread) if load is None else self.unread & {load}:
                 self._look(each, call, AT_FAILURE)

@@ -1,4 +1,4 @@
-"""Constructs that stop an export or compile, each with its replacement: rows of a table.
+"""A table of constructs that stop an export or compile, each with its replacement.
 
 A rewrite changes the syntax tree of one function of the model. Every row was measured with torch 2.13: the
 program fails with `text` in its error, and passes with the rewrite, with eager's numbers.
@@ -19,7 +19,7 @@ SIZE = r"Constraints violated|Guard failed|specialized it to be a constant|gener
 
 @dataclass
 class Context:
-    """What a rewrite may use besides its statement: the module, the statements around it, the parameters."""
+    """What a rewrite may use besides its statement: the module, statements around it, parameters."""
 
     module: Any
     before: List[ast.stmt]
@@ -43,7 +43,7 @@ class Rewrite:
     action: str
     changes: str = ""
     stage: str = "export"
-    of: Any = ast.stmt  # the kind of the innermost statement at the failing line that it replaces
+    of: Any = ast.stmt  # kind of the statement that it replaces, the innermost at the failing line
 
 
 def in_expression(change: Callable[[Node, Any], Optional[Node]]) -> Made:
@@ -161,7 +161,7 @@ def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
             return None
         test, early = Unconverted().visit(copy.deepcopy(node.test)), first.value
         made: List[Node] = []
-        if between:  # they may assign what the test and the early result use
+        if between:  # statements in between may assign what the test and the early result use
             made = [ast.Assign([ast.Name("is_early", ast.Store())], test)]
             made.append(ast.Assign([ast.Name("early", ast.Store())], early))
             test, late = ast.Name("is_early", ast.Load()), ast.Name("early", ast.Load())
@@ -275,7 +275,7 @@ def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
     if not all(map(values_of, node.body)):
         return None
     names = carried([node.test] if isinstance(node, ast.While) else [], node.body, context.after)
-    # `n += 1` would write into the tensor of the pass before.
+    # `n += 1` would write into the tensor of the previous pass.
     body = [
         ast.Assign([ast.Name(str(assigned(each)), ast.Store())], value_of(each))
         if isinstance(each, ast.AugAssign)
@@ -284,7 +284,7 @@ def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
     ]
     step = "step"
     kinds: dict[str, Any] = {name: type(value) for part in context.before for name, value in values_of(part)}
-    wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}  # no two may be one tensor
+    wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}  # no two may be the same tensor
     start = {name: wrapped.get(kinds.get(name, object), "{}").format(name) for name in names}
     ends = {name: type(value) for part in node.body for name, value in values_of(part)}
     if counted:
@@ -314,7 +314,7 @@ def body({given}):
 
 
 def carried(tests: List[Node], body: List[Node], after: List[Node]) -> List[str]:
-    """List the variables that a pass of a loop gets from the one before, or that are used after the loop."""
+    """List variables that a pass of a loop takes from the previous one, or that are used after the loop."""
     found: dict[str, None] = {}
     stored: dict[str, None] = {}
     for part in [*tests, *body]:
@@ -390,7 +390,7 @@ def either(node: Node, _module: Any) -> Optional[Node]:
 def picked(statement: Node, context: Context) -> Optional[List[Node]]:
     """Rewrite `self.experts[k.item()](x)` and `self.heads[NAMES[k.item()]](x)`: compute all, and pick one.
 
-    A number or an element that has a name, and is used once, is put where it is used.
+    A name for a number or element that is used once is replaced with its value.
     """
     numbers = {name: value for each in context.before for name, value in values_of(each)}
 
@@ -427,7 +427,7 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
 
 
 def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite a `for` with `if ...: break`: all passes run, and those after the exit change nothing."""
+    """Rewrite a `for` with `if ...: break`: all passes run, but those after the exit change nothing."""
     exits = [each for each in getattr(loop, "body", ()) if isinstance(each, ast.If)]
     if not isinstance(loop, ast.For) or loop.orelse or not exits:
         return None
@@ -545,7 +545,7 @@ def symbolic_integer(node: Node, _module: Any) -> Optional[Node]:
 
 @in_expression
 def cut_by_index(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `x[:, :k]`: an index has no bound that the export must prove."""
+    """Rewrite `x[:, :k]` as an index, which has no bound that the export must prove."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
         return None
     new = copy.deepcopy(node)
@@ -648,7 +648,7 @@ class Padded(ast.NodeTransformer):
         self.packed: List[str] = []
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """Take the last state from the outputs: the layer's own is that after the padding."""
+        """Take the last state from the outputs, because the layer's own is the state after the padding."""
         packs = "pack_padded_sequence" in ast.unparse(node.value)
         given = [ast.unparse(each) for each in getattr(node.value, "args", ())]
         self.generic_visit(node)

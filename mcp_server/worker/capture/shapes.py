@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..encode import TORCH
 from ..report import Attempt
 
-# What torch 2.8-2.15 says of an operator of `torch.library.custom_op`, and of one of a `Library`.
+# torch 2.8-2.15 on an operator of `torch.library.custom_op`, and on one of a `Library`.
 NO_FAKE = re.compile(
     r"no fake impl registered for <CustomOpDef\((?P<made>[\w.]+::\w+)|"
     r"(?P<defined>[\w.]+::\w+)(?:\.\w+)?: attempted to run this operator with Meta tensors"
@@ -114,8 +114,8 @@ def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int], at: int) -> str:
     """Return the size of an argument that equals `wanted` in all calls, or a number. Empty if none does.
 
-    If several do, the size of the output's own dimension `at` is taken. A size that differs between calls of
-    the same sizes depends on values.
+    If several do, that of the output's own dimension `at` is taken. A size that varies between calls with
+    equal sizes depends on values.
     """
     sizes = [(name, dim) for name, each in given.items() for dim in range(min(one.dim() for one in each))]
     for name, dim in sorted(sizes, key=lambda place: place[1] != at):
@@ -197,7 +197,7 @@ def places(program: Any) -> Dict[Any, Tuple[str, int, int]]:
 
 
 def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape) -> List[Restriction]:
-    """Return the restrictions that the sizes of a call do not meet."""
+    """Return the restrictions that the sizes of a call violate."""
     sizes = {
         symbol: shape[number][dim]
         for symbol, (_, number, dim) in known.items()
@@ -213,13 +213,13 @@ def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape)
 def fixed_sizes(
     program: Any, guards: List[Any], shapes: List[Shape]
 ) -> Iterator[Tuple[Attempt, List[Dict[str, Any]]]]:
-    """Yield how to leave the operator to eager mode, with its line, if only the last sizes break a guard.
+    """If only the last sizes break a guard, yield how to run its operator in eager mode, and its line.
 
     `attempts.operate_sizes` tries it: a process that compiled the operator keeps its decomposition (2.13).
     """
     known, restrictions = places(program), restrictions_of(program, guards)
     against = broken(restrictions, known, shapes[-1]) if shapes else []
-    # What follows from a fixed size in later operators breaks, too: the first operator fixed it.
+    # A fixed size also breaks guards of later operators: the first operator fixed it.
     nodes = [node for each in (*against, *restrictions) for node in each.nodes]
     if against and nodes and not any(broken(restrictions, known, shape) for shape in shapes[:-1]):
         name = _name(nodes[0])
@@ -240,7 +240,7 @@ def _lines(node: Any) -> List[Dict[str, Any]]:
 
 
 def _in_words(against: List[Restriction], known: Dict[Any, Any]) -> str:
-    sympy: Any = importlib.import_module("sympy")  # it has no types
+    sympy: Any = importlib.import_module("sympy")  # sympy has no types
     names = {symbol: sympy.Symbol(f"{name}.shape[{dim}]") for symbol, (name, _, dim) in known.items()}
     found = [each.expression.subs(names) for each in against]
     texts = [f"{e.lhs} == {e.rhs}" if isinstance(e, sympy.Eq) else str(e) for e in found]

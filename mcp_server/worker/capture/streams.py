@@ -145,7 +145,7 @@ class Streams:
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self.several = False
-        self.graph_inputs: list[tuple[int, int, Any]] = []  # call, position of the input, storage
+        self.graph_inputs: list[tuple[int, int, Any]] = []  # call, number of the input, storage
         self.pending_uses = PendingUses(tell)
 
     def snapshot(self, leaves: list[torch.Tensor]) -> Optional[Snapshot]:
@@ -158,7 +158,7 @@ class Streams:
         return Snapshot(inputs, [leaf.clone() for leaf in inputs])
 
     def watch_graph(self, call: int, leaves: list[torch.Tensor]) -> None:
-        """Watch the inputs of a call that is captured into a graph, except the graph's own memory."""
+        """Watch the inputs of a call that is captured into a graph, except memory of the graph."""
         segments = torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else []
         pools = [tuple(segment.get("segment_pool_id", DEFAULT_POOL)) for segment in segments]
         owned = [_addresses(each) for each, pool in zip(segments, pools) if pool != DEFAULT_POOL]
