@@ -103,7 +103,7 @@ Given = dict[str, Any]  # options as typer gives them; `arguments_of` turns them
 
 
 def examples(*lines: str) -> str:
-    """Format examples for the end of a help; \b keeps their lines apart."""
+    """Format examples for the end of a help; \\b keeps their lines apart."""
     return "\b\nExamples:\n" + "\n".join(f"  aoti-debug {line}" for line in lines)
 
 

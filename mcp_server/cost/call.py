@@ -40,7 +40,7 @@ from mcp_server.worker.events import LaunchTime, PairsTimed, Phase, ProgramChang
 MOST_SHOWN = 5
 MOST_BUILDS = 2
 ONE_THREAD, ALL_THREADS = "one thread", "a thread for each processor"
-LEAST_SPUN = 1.5  # for the processor time that several threads take, divided by that of one
+LEAST_SPUN = 1.5  # processor time of several threads divided by that of one, from which threads only spin
 
 
 LEVERS = {
@@ -72,8 +72,8 @@ class Timed:
     signals: list[Found]
     pairs: list[PairsTimed]
     launches: list[LaunchTime]
-    tried: frozenset[str] = frozenset()  # signals whose build was made, or whose change does not apply
-    died: str = ""  # the build that ended the process
+    tried: frozenset[str] = frozenset()  # signals that were built, or whose change does not apply
+    died: str = ""  # name of the build that ended the process
 
     @property
     def plain(self) -> str:
@@ -88,7 +88,7 @@ class Timed:
 
     @property
     def remarks(self) -> list[str]:
-        """Changes that are faster but not a fix, with the reason."""
+        """Changes that are faster but no fix, with the reason."""
         said = [
             f"{each.name}: {each.ratio:.2f} times as fast, but the outputs differ: not a fix."
             for each in self.pairs
@@ -140,7 +140,7 @@ class Built:
 async def diagnose_call(
     context: Context, workload: PackageWorkload, built: Built, *, budget_s: float
 ) -> tuple[Verdict, float]:
-    """Return a verdict of category `cost`, or `no_fault` with the numbers, and the seconds of a call alone.
+    """Return a verdict of category `cost`, or `no_fault` with the numbers, and the seconds of a single call.
 
     May raise `ProblemError`.
     """
@@ -167,7 +167,7 @@ async def diagnose_call(
 async def _launches(
     context: Context, workload: PackageWorkload, view: PackageView, request: dict[str, object]
 ) -> list[LaunchTime]:
-    """Time the launches of the package as it is, the slowest first; none on a GPU, whose launches return."""
+    """Time the launches of the unchanged package, slowest first. None on a GPU, where they return early."""
     library = await build_forwarders(context, view) if view.package.device_type == "cpu" else None
     if library is None:
         return []
@@ -201,7 +201,7 @@ async def _pairs(
 
 
 def _with_program(signals: list[Found], built: Built) -> list[Found]:
-    """Add what only the program shows: work on constants inside of other kernels, and the build's options."""
+    """Add what only the program shows: work on constants in other kernels, and the build's options."""
     names = [each.signal.name for each in signals]
     leave = f"leave out {', '.join(built.configs)} of the build's options"
     own = [Found(replace(DEFAULTS, fix=leave))] if built.configs else []
@@ -212,7 +212,7 @@ def _with_program(signals: list[Found], built: Built) -> list[Found]:
 async def _builds(
     context: Context, workload: PackageWorkload, built: Built, signals: list[Found]
 ) -> tuple[list[Found], dict[str, Path], set[str]]:
-    """Compile the program again for its signals, with an option or a change; leave out what does not compile.
+    """Compile the program for its signals, with an option or a change, and omit builds that fail.
 
     Return the signals with the lines that a change replaced, the packages by the name of the signal, and the
     signals that are settled by a build or because there was nothing to change.
@@ -288,7 +288,7 @@ def _verdict(context: Context, timed: Timed, built: Built) -> Verdict:
 def _left(timed: Timed) -> list[tuple[Found, float]]:
     """List signals not settled by a build, with their launches' share of the time, the largest first.
 
-    If a build without such work was timed, other builds that avoid the same work are settled, too.
+    A timed build without such work also settles other builds that avoid the same work.
     """
     settled = {each.signal.headline for each in timed.signals if each.signal.name in timed.tried}
     open_ones = [each for each in timed.signals if each.launches and each.signal.headline not in settled]

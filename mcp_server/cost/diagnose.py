@@ -1,6 +1,6 @@
 """`--symptom slow`, `slow-load`, `slow-build`: nothing fails, but a call, a load or a build takes too long.
 
-Of a build, the part that takes the time is found, and the build is made without this part.
+For a build, finds the slowest part, and builds without it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.worker.events import BuildTimed, LinesTraced, LoadedIn, TracedLine
 
-OF_PROCESSORS = " of processor time"  # other processes do not lengthen it
-LEAST_SHARE = 0.2  # of a build; a smaller part is not worth a change
+OF_PROCESSORS = " of processor time"  # this time does not grow with other processes
+LEAST_SHARE = 0.2  # of a build; smaller parts are not worth a change
 LEAST_TIMES = 16  # a line traced more often is the body of a loop
 LEAST_OF_NODES = 0.4
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -62,7 +62,7 @@ async def diagnose_build(
 ) -> Verdict:
     """Build with an empty cache, then without the slowest part. Raise `ProblemError` if the build fails.
 
-    `empty_cache`: so was the cache of the user's build. Otherwise it had the results of the tests.
+    `empty_cache`: the user's build also had an empty cache. Otherwise the cache had the tests' results.
     """
     build = _Build(context, workload, program, budget_s, imports)
     first = await build.timed(configs)
@@ -93,7 +93,7 @@ async def diagnose_build(
 
 
 def _without_loss(first: BuildTimed, tried: bool) -> str:
-    """Say that nothing saves time in the build; what an empty cache adds is not part of the user's build."""
+    """Say that nothing saves time. Time that an empty cache adds is not part of the user's build."""
     said = "No change saved time." if tried else "No part of it can be left out."
     if first.testing < LEAST_SHARE * first.seconds:
         return said
@@ -207,7 +207,7 @@ class _Build:
 
 
 def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdict:
-    """Report a build that was stopped. An unrolled loop shows in the trace; the parts of the build do not."""
+    """Report a build that was stopped. Its trace shows an unrolled loop, but no times of parts."""
     summary, evidence = f"The build did not end within {build.limit:g} s.", _nodes_of(build.lines)
     if loops:
         return _unrolled(context, summary, loops[0], evidence)
@@ -339,7 +339,7 @@ def _loaded_again(loads: Sequence[CapturedLoad], took: str) -> _Words:
 
 
 def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) -> _Words | None:
-    """What the program does besides its calls, if that takes longer than the calls when they run alone."""
+    """The program's work besides its calls, if it takes longer than the calls do alone."""
     calls = calls_in_turn(seen.calls)
     own, loading = len(calls) * seconds, sum(load.seconds or 0.0 for load in loads)
     each = f"{counted(len(calls), 'call')} of {told(seconds)}"
@@ -347,7 +347,7 @@ def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) 
         took = f"{counted(len(loads), 'load')} of {loads[0].package.name} took {told(loading)} beside {each}."
         return _loaded_again(loads, took)
     gaps = (after.began_cpu - before.ended_cpu for before, after in pairwise(calls))
-    outside = max(sum(gaps), 0.0)  # processor seconds of the thread, without those of the hook
+    outside = max(sum(gaps), 0.0)  # processor seconds of the thread, without the hook's
     if outside < LEAST_OUTSIDE * (own + outside):
         return None
     took = f"Between {each}, the program itself took {told(outside)} of processor time."
@@ -367,7 +367,7 @@ COMPILE_ONCE = (
 
 
 def _compiled_again(seen: Capture) -> tuple[str, ModelLocation] | None:
-    """The line that compiled several times, with what that took, if it is more than the calls took."""
+    """The line that compiled several times, and the time for that, if the calls took less."""
     lines = [each.location for each in seen.compiles if each.location is not None]
     line = max(lines, key=lines.count, default=None)
     took = sum(each.seconds or 0.0 for each in seen.compiles if each.location == line)
@@ -400,7 +400,7 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
     package = None
     if call is not None and call.inputs is not None:
         around = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
-        imports = [str(name) for name in call.request.get("extra_imports", ())]  # of custom operators
+        imports = [str(name) for name in call.request.get("extra_imports", ())]  # for custom operators
         package = PackageWorkload(package=call.package, inputs=call.inputs, extra_imports=imports, **around)
     if package is None and not builds:
         raise ProblemError(
@@ -469,7 +469,7 @@ async def diagnose_load(context: Context, subject: _Subject, loads: Sequence[Cap
 
 
 def _most_of(view: PackageView) -> str:
-    """Name the constant that is most of a package, if one is: the model may use only a part of it."""
+    """Name the constant that is most of a package, of which the model may use only a part."""
     whole = sum(each.bytes for each in view.package.constants)
     largest = max(view.package.constants, key=lambda each: each.bytes, default=None)
     if largest is None or largest.bytes < MOST_OF_WEIGHTS * whole:
@@ -481,7 +481,7 @@ def _most_of(view: PackageView) -> str:
 
 
 async def _without_weights(context: Context, workload: PackageWorkload, subject: _Subject) -> list[_Way]:
-    """Build the package without its weights. Return no way to load it if that does not compile."""
+    """Build the package without its weights. Return how to load it; empty if it does not compile."""
     out = context.fresh("without-weights")
     package, weights = out / "model.pt2", out / "weights.pt"
     request = {
@@ -500,7 +500,7 @@ async def _without_weights(context: Context, workload: PackageWorkload, subject:
 def _of_loads(
     context: Context, times: list[list[LoadedIn]], loads: Sequence[CapturedLoad], most: str
 ) -> Verdict:
-    """The largest loss: loads of one package again and again, the test of the processor, or the weights."""
+    """The largest loss: repeated loads of one package, the test of the processor, or the weights."""
     plain, quick, *rest = times
     usual, without = (told(_middle(each)) for each in (plain, quick))
     said = f"The load takes {usual} of processor time, {without} with {ISA_OK}=1"

@@ -1,4 +1,4 @@
-"""What may cost time, what would win it back, and how a verdict says so.
+"""Work that may cost time, changes that may save it, and the verdicts on them.
 
 A signal is work that a package shows without a run. A lever is a change that is timed.
 """
@@ -51,7 +51,7 @@ class Win:
     spread: str
     subject: Literal["call", "load", "build"] = "call"
     same: str = ""
-    unit: str = ""  # what follows the seconds: " of processor time"
+    unit: str = ""  # follows the seconds: " of processor time"
 
     @property
     def fix(self) -> Fix:
@@ -110,13 +110,13 @@ def no_loss(
 
 
 LARGE = 4096  # elements; a smaller tensor is not worth keeping
-MANY = 48  # launches of one operator, whose work one launch can do
+MANY = 48  # launches of one operator whose work one launch could do
 _NO_VECTORS = "INVALID_VEC_ISA"
 _SORTS = re.compile(r"_(?:sort|argsort|sort_stable|topk|kthvalue)(?:_|$)")
 _PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")
 _BATCHED = re.compile(r"_(?:bmm|baddbmm)(?:_|$)")
 _ONE_HOT = re.compile(r"_(?:one_hot|arange_eq|scatter)(?:_|$)")
-_FUSED = re.compile(r"(?<=_)[a-z]+(?=_)")  # the operators in the name of a kernel, cpp_fused_clone_permute_0
+_FUSED = re.compile(r"(?<=_)[a-z]+(?=_)")  # operators in a kernel's name: cpp_fused_clone_permute_0
 _MOVES = frozenset({"clone", "permute", "transpose", "view", "unsafe", "copy", "contiguous", "t"})
 
 
@@ -162,7 +162,7 @@ class Found:
 def work_on_constants(view: PackageView) -> list[Launch]:
     """Launches that depend on no input, such as a mask, positions, or weights that are converted.
 
-    A kernel that also reads an input is not seen here: the program shows such work.
+    Work in a kernel that also reads an input is not found here, but in the program.
     """
     large = {each.name for each in view.package.constants if math.prod(each.shape) > LARGE}
     alone = (each for each in view.wrapper.launches if not view.flow.backward_from(each.index).inputs)

@@ -4,8 +4,8 @@ Threads, mapped files and dumped pages come from the core file's notes and segme
 and count in the file is checked against the possible range before it is used.
 
 A host keeps the inputs of a call in a std::vector<at::Tensor> until the call returns, in their order. Words
-on the stack of the calling thread lead to it (`MemoryReader`). What looks like a vector of tensors is taken
-only if each element has the virtual table of TensorImpl, and its sizes agree with its number of elements.
+on the stack of the calling thread lead to it (`MemoryReader`). A possible vector counts only if each element
+has the virtual table of TensorImpl, and sizes that agree with its number of elements.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _ALLOWED = "a core file of a Linux process on x86-64 (ELF type ET_CORE)"
 
 @dataclass
 class _Core:
-    """What has been read so far."""
+    """State of the reader."""
 
     path: Path
     file: BinaryIO
@@ -158,7 +158,7 @@ def _remains(core: _Core) -> Remains:
 def _segments(core: _Core) -> Iterator[tuple[int, int, int, int]]:
     """Yield type, file offset, address and size of each segment."""
     _, _, _, _, _, place, sections, _, _, each, count, *_ = _header(core)
-    if count == _MANY_SEGMENTS:  # too large for the header: sh_info of the first section has the number
+    if count == _MANY_SEGMENTS:  # too many for the header: sh_info of the first section has the number
         (count,) = struct.unpack("<I", core.read(sections + 44, 4, "its sections"))
     if count > MOST_SEGMENTS or each != _SEGMENT.size:
         raise core.damaged(
@@ -292,7 +292,7 @@ LONGEST_SAID = 200
 
 
 def _last_words(core: _Core) -> str:
-    """The message with which glibc aborted, which it keeps for core files; empty if there is none."""
+    """Return the message with which glibc aborted, kept for core files. Empty if there is none."""
     mapped = next((m for m in core.maps if m.offset == 0 and LIBC.match(library_of(m.path))), None)
     found = _symbols(Path(mapped.path), [_MESSAGE]) if mapped is not None else {}
     if mapped is None or not found:
@@ -308,7 +308,7 @@ _MESSAGE = "__abort_msg"  # struct abort_msg_s: its size, then the text (glibc 2
 MOST_CALLS = 8  # threads whose inputs are searched for, the one with the signal first
 MODE = "core"
 STACK = 256 << 10  # bytes of the stack to search
-LARGEST_VECTOR = 64  # elements for which it has room, beyond the inputs
+LARGEST_VECTOR = 64  # unused elements that a vector may have room for
 LARGEST_TENSOR = 1 << 40  # bytes
 _PAGE = 4096
 _INLINE = 5  # dimensions that are stored in the tensor itself
@@ -317,7 +317,7 @@ _INLINE = 5  # dimensions that are stored in the tensor itself
 # the sizes, PyObjectSlot, has 16 bytes up to 2.9 and 8 later: `_SIZES` has both places.
 _STORAGE, _SIZES = 16, (56, 64)
 _DATA, _BYTES = 16, 48  # in StorageImpl
-_OFFSET, _NUMEL, _DTYPE, _DEVICE = 88, 96, 104, 106  # from the sizes
+_OFFSET, _NUMEL, _DTYPE, _DEVICE = 88, 96, 104, 106  # bytes from the sizes
 _TENSOR = 64 + _DEVICE + 8
 _TABLES = {"tensor": "_ZTVN3c1010TensorImplE", "storage": "_ZTVN3c1011StorageImplE"}
 
@@ -382,8 +382,8 @@ class MemoryReader:
     def ended_with_inputs(self, thread: ThreadState, signature: Sequence[CompiledInput]) -> bool:
         """Whether a thread got the signal, and tensors like the package's inputs are in its memory.
 
-        At least half of their dtypes and ranks fit. If nobody catches an exception of a call, its frames in
-        the package are gone, but not its inputs.
+        At least half of their dtypes and ranks must fit. After an uncaught exception, the frames of a call in
+        the package are gone, but its inputs are still there.
         """
         found = self.inputs_of(thread, signature) if thread.signal else []
         return bool(found) and _fit(found, signature) > len(signature)
@@ -393,14 +393,14 @@ class MemoryReader:
         """The addresses of the virtual tables. 0 if the libc10 of the process is not on this machine."""
         mapped = next((m for m in self.remains.maps if m.offset == 0 and m.path.endswith("/libc10.so")), None)
         found = _symbols(Path(mapped.path), _TABLES.values()) if mapped is not None else {}
-        # The first two words of a table are not functions: objects point behind them.
+        # Objects point behind the first two words of a table, which are no functions.
         return {
             name: found[symbol] + mapped.start + 16 if mapped is not None and symbol in found else 0
             for name, symbol in _TABLES.items()
         }
 
     def _vectors(self, thread: ThreadState, count: int) -> Iterator[tuple[int, ...]]:
-        """Yield the contents of what may be a vector of `count` tensors, from the top of the stack down."""
+        """Yield the contents of possible vectors of `count` tensors, from the top of the stack down."""
         raw = b""
         while len(raw) < STACK and (part := self.remains.read(thread.sp + len(raw), _PAGE)):
             raw += part
@@ -452,7 +452,7 @@ class MemoryReader:
         )  # fmt: skip
 
     def _layout(self, address: int, dim: int) -> tuple[int, ...]:
-        """Read sizes and strides. Those that are stored in the tensor have room for five dimensions each."""
+        """Read sizes and strides. If stored in the tensor, each has room for five dimensions."""
         between = (_INLINE if dim <= _INLINE else dim) * 8
         raw = [self.remains.read(address + skip, 8 * dim) for skip in (0, between)]
         if any(len(part) < 8 * dim for part in raw):
@@ -461,14 +461,14 @@ class MemoryReader:
 
 
 def _is_vector(begin: int, end: int, limit: int, count: int) -> bool:
-    """Whether the words may be a vector that has, or before it was cleared had, `count` pointers."""
+    """Whether the words may be a vector with `count` pointers, or one that had them before it was cleared."""
     room = limit - begin
     is_full = end in (begin, begin + 8 * count)
     return begin > _PAGE and is_full and 8 * count <= room <= 8 * (count + LARGEST_VECTOR)
 
 
 def _fit(found: Sequence[RecordedInput], signature: Sequence[CompiledInput]) -> int:
-    """How many facts of the package's inputs the tensors agree with, plus one. 0 for none found."""
+    """Return one plus the number of matching facts of the package's inputs. 0 if none were found."""
     if not found:
         return 0
     agree = 1

@@ -1,9 +1,9 @@
 """Examines a live process: its mapped files, its memory, and where its threads are.
 
-A thread that waits in a system call is read without being touched. A thread that computes says nothing about
-its position, so it is stopped briefly (ptrace), and its registers and stack are copied. So is one that waits
-for a lock: only its registers say where the frame of code without optimization begins. That system call goes
-on after a stop, unlike some others.
+A thread that waits in a system call is read without being touched. The position of a thread that computes is
+unknown, so it is stopped briefly (ptrace), and its registers and stack are copied. The same is done for a
+thread that waits for a lock, because only its registers say where a frame of unoptimised code begins. This
+system call, unlike some, continues after a stop.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mcp_server.recorder.remains import FUTEX, LARGEST_READ, NEXT, WAITS, Remain
 _GONE = (FileNotFoundError, ProcessLookupError)
 Read = Callable[[int, int], bytes]
 
-# Requests of ptrace, its event for a stop that was asked for, and __WALL of wait4 (linux/ptrace.h, wait.h).
+# Requests of ptrace, its event for a requested stop, and __WALL of wait4 (linux/ptrace.h, wait.h).
 _GETREGS, _DETACH, _SEIZE, _INTERRUPT = 12, 17, 0x4206, 0x4207
 _EVENT_STOP, _ALL = 128, 0x40000000
-_STOP_S = 0.2  # the longest wait for a thread to stop: one in an uninterruptible wait does not
+_STOP_S = 0.2  # limit for stopping a thread: one in an uninterruptible wait does not stop
 STACK = 1 << 16  # bytes copied from the stack of a thread that computes
 MOST_STOPPED = 256
 
@@ -108,7 +108,7 @@ def _copied(caught: Sequence[_Caught], address: int, count: int) -> bytes:
 def _positions(threads: Sequence[int], read: Read) -> list[_Caught]:
     """Stop each thread for a moment and copy its position; leave out those that cannot be stopped.
 
-    A thread of its own does it: when it ends, the system lets go whatever it still holds.
+    This runs in a separate thread: when it ends, the system releases all threads that it still holds.
     """
     found: list[_Caught] = []
 
@@ -130,7 +130,7 @@ def _position(thread: int, read: Read) -> _Caught | None:
         status = None if _ptrace(_INTERRUPT, thread) else _stopped(thread)
         if status is None:
             return None
-        # A stop for a signal that arrived just now: the thread must still get the signal.
+        # If a signal has just arrived, the thread must still get it.
         signal = (status >> 8) & 0xFF if status >> 16 != _EVENT_STOP else 0
         raw = ctypes.create_string_buffer(REGISTERS.size)
         if _ptrace(_GETREGS, thread, raw):
@@ -155,7 +155,7 @@ def _stopped(thread: int) -> int | None:
 
 
 def _ptrace(request: int, thread: int, data: object = None) -> bool:
-    """Whether the request failed."""
+    """Make a ptrace request. Return whether it failed."""
     call = ctypes.CDLL(None).ptrace
     call.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     call.restype = ctypes.c_long

@@ -1,7 +1,7 @@
 """Compiles the recorder, puts it into a copy of a package or before a host, and removes it again.
 
-The library replaces the one of a package, or is preloaded by the host of a diagnosis run. The user's file is
-never changed. Also finds a package's library, and its build ID, in a file and in a process.
+The recorder replaces a package's library, or is preloaded into a host that a diagnosis runs. The user's file
+is never changed. Also finds a package's library, and its build ID, in a file and in a process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ORIGINAL = ".orig"  # suffix of the library that the recorder replaces; the load
 
 
 def is_recorded(package: Package) -> bool:
-    """Whether the package's library is the recorder, with the original beside it."""
+    """Whether the package's library is the recorder, with the original library beside it."""
     library = package.files.library
     return library is not None and package.files.named(library.name + ORIGINAL) is not None
 
@@ -92,7 +92,7 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
                 copy_member(container, member.name, archive, name)
                 if replaced:
                     archive.write(libraries[member.name], member.name)
-        os.link(partial, target)  # unlike a rename, it fails if somebody created the file meanwhile
+        os.link(partial, target)  # fails if somebody else has created the file, unlike a rename
     except FileExistsError as error:
         raise ProblemError("the file is there already", value=str(target), allowed="a new file") from error
     except OSError as error:
@@ -152,7 +152,7 @@ class LoadedLibrary:
     remains: Remains
 
     def is_at(self, path: str) -> bool:
-        """Whether a mapped file is the library, with or without the recorder in its place."""
+        """Whether a mapped file is the library or, in its place, the recorder."""
         return library_of(path).removesuffix(ORIGINAL) == self.file.name
 
     @cached_property

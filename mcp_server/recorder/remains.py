@@ -31,7 +31,7 @@ FOREIGN = re.compile(
     r"|ld-linux[^/]*|python[\d.]*|_C\.[^/]*|_ctypes\.[^/]*)$"
 )
 MOST_LOOKED_AT = 256  # threads of a process, the one with the signal first
-LARGEST = 1 << 30  # bytes of a file whose debug information is read
+LARGEST = 1 << 30  # bytes of a file with debug information
 NEAR = 400  # rows of a line table to search for a line from another file
 SYSTEM = re.compile(r"^/usr/(?:include|lib)/|/include/(?:ATen|c10|torch)/")
 SOURCES = (".cpp", ".cc", ".cxx", ".c", ".cu")
@@ -88,8 +88,8 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
             continue
         found = line_at(
             Path(place.path), address - place.start + place.offset - 1
-        )  # of the call, not of the instruction after it
-        if found is not None and SYSTEM.search(found.file):  # inlined from a header of the system
+        )  # of the call, not of the next instruction
+        if found is not None and SYSTEM.search(found.file):  # inlined from a system header
             found = line_at(Path(place.path), address - place.start + place.offset - 1, SOURCES)
         if found is not None:
             yield found
@@ -98,7 +98,7 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
 def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> SourceLine | None:
     """Return the source line of the code at `offset` in a file. None if unknown.
 
-    Of the files with one of the `suffixes`, take the nearest line before it: for inlined header code.
+    For inlined header code, return the nearest line before it of a file with one of the `suffixes`.
     """
     try:
         if not binary.is_file() or binary.stat().st_size > LARGEST:
@@ -191,8 +191,8 @@ def _text(raw: bytes | str) -> str:
 
 
 Death = Literal["stack", "file", "null", "abort", "exit", "other"]
-OF_MEMORY = ("stack", "file")  # deaths that are no fault of a call, also inside one
-NEAR_STACK = 1 << 16  # bytes from the stack pointer to an access that missed the stack
+OF_MEMORY = ("stack", "file")  # deaths that no call is to blame for, even inside one
+NEAR_STACK = 1 << 16  # largest distance from the stack pointer of an access that missed the stack
 NULL_PAGE = 4096
 _NAMES_INSIDE = re.compile(r"_Z+N?[KL]*(?=\d)")
 NO_ACCESS = (1 << 64) - 1  # the address for a signal that somebody sent
@@ -200,7 +200,7 @@ NO_ACCESS = (1 << 64) - 1  # the address for a signal that somebody sent
 
 @dataclass(frozen=True)
 class CrashSite:
-    """Where and how a process died: the host's lines, innermost first, and the innermost function of its own.
+    """How a process died, and where: the host's lines, innermost first, and its innermost own function.
 
     `memory` says what was at the address of the access; `said` is the last message of libc. `inside` is the
     thread of the call that the crashing thread belongs to, or 0.
@@ -217,7 +217,7 @@ class CrashSite:
 
     @property
     def words(self) -> str:
-        """The death in a sentence without its end, without the place."""
+        """How the thread died, as a sentence without full stop and place."""
         said = f" ({self.said})" if self.said else ""
         return f"thread {self.thread} died of {self.signal}{said}" + (
             f": {self.memory}" if self.memory else ""
@@ -257,7 +257,7 @@ def _death(number: int, address: int, sp: int, maps: Sequence[Mapping]) -> tuple
 
 
 def _own_function(stack: Sequence[int], maps: Sequence[Mapping]) -> str:
-    """Return the innermost function that is not of torch or the system, with its library."""
+    """Return the innermost function outside torch and the system, with its library."""
     for address in stack:
         place = mapping_at(address, maps)
         if place is None or FOREIGN.search(place.path):
@@ -360,7 +360,7 @@ Awaited = Literal["instance", "gil", "mutex", "weights", "rwlock", "device", "op
 OPENMP = re.compile(r"^lib(?:gomp|iomp5|omp)\b")
 LIBC = re.compile(r"^lib(?:c|pthread)[-.]")
 NAMED = re.compile(r"^(?:lib(?:gomp|iomp5|omp|c|pthread|cuda|cudart)\b|(?:lib)?python)")
-"""Libraries whose functions tell what is awaited. The symbols of all others take too long to read."""
+"""Libraries whose functions show what a thread waits for. Reading all others' symbols takes too long."""
 
 
 @dataclass(frozen=True)
@@ -378,13 +378,13 @@ _ROWS: tuple[tuple[Awaited, re.Pattern[str], str], ...] = (
     ("weights", re.compile("pthread_rwlock_"), "the lock of the weights"),
     ("mutex", re.compile("pthread_mutex_(?:lock|timedlock)|__lll_lock_wait"), "a mutex"),
 )
-_OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # one that the package does not take
+_OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # a lock that is not the package's
 """What is awaited, by the innermost function that tells (model_container.h 2.8-2.15, CPython 3.10-3.14, CUDA
 12-13, glibc 2.31-2.41)."""
 
 
 def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str] | None:
-    """Return what a thread waits for and its name in words. None if it waits for nothing that is known."""
+    """Return what a thread waits for and its name in words. None if that is unknown or nothing."""
     first = next((frame for frame in frames if not LIBC.match(frame.library)), None)
     for frame in frames:
         for kind, functions, words in _ROWS:
@@ -396,18 +396,18 @@ def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str]
     return None
 
 
-_SPINS = {"device"}  # a wait that may use a whole core
+_SPINS = {"device"}  # waits that may use a whole core
 
 
 def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
-    """Return the thread that holds a lock, as the lock itself says. None if it does not say.
+    """Return the thread that a lock names as its holder. None if it names none.
 
     The layouts are those of glibc (struct_mutex.h, struct_rwlock.h, x86-64).
     """
     if kind == "mutex":
         places = [8]  # __owner after __lock, which is the awaited word
     elif kind in ("weights", "rwlock"):
-        # __cur_writer, from __wrphase_futex, __writers_futex or __readers.
+        # __cur_writer, relative to __wrphase_futex, __writers_futex and __readers.
         places = [16, 12, 24]
     else:
         return None
@@ -425,7 +425,7 @@ _MOST_STACK, _TID = 1 << 20, 0x2D0  # bytes of stack in use; the place of `tid` 
 
 
 def in_team(thread: ThreadState, barrier: int, remains: Remains) -> bool:
-    """Whether a thread's own memory points to the OpenMP team with this barrier word (libgomp, glibc)."""
+    """Whether a thread's local storage points to the OpenMP team with this barrier word (libgomp, glibc)."""
     start = thread.sp & ~63
     raw, own = remains.read(start, _MOST_STACK), struct.pack("<i", thread.number)
     for at in range(0, len(raw) - _TID - len(own), 64):

@@ -84,14 +84,14 @@ class Candidate:
 
     @property
     def model(self) -> RecordedModel:
-        models = self.recording.models  # of a host that died before its first call, there are none
+        models = self.recording.models  # a host that died before its first call has none
         return models[self.call.model] if models else RecordedModel("", "", 0)
 
     @property
     def number(self) -> str:
         """The call's number among those of the package in its process, and among those of its thread.
 
-        Sequences count per slot, and one thread at a time uses a slot. A core file has no numbers.
+        Each slot counts its calls, and serves one thread at a time. A core file has no numbers.
         """
         if not self.call.number:
             return f"the call of thread {self.call.thread}"
@@ -107,14 +107,14 @@ class Candidate:
     def updates(self) -> int:
         """How often the weights were updated before the call ended, or before the host ended.
 
-        A call that returned is no suspect: later calls may have had other weights.
+        For a call that returned, all updates count: later calls may have had other weights.
         """
         after = self.call.generation_after if self.suspect else None
         return max(self.call.generation, self.model.updates) if after is None else after
 
     @property
     def missing(self) -> str:
-        """What was not kept of the call, in words. Empty if everything was kept."""
+        """The parts of the call that were not kept, in words. Empty if everything was kept."""
         if self.call.total_inputs > len(self.call.inputs):
             return f"{self.call.total_inputs - len(self.call.inputs)} of {self.call.total_inputs} inputs"
         gone = [
@@ -129,10 +129,8 @@ LAST_OF_CRASHED = "it is the last call of the thread that got the fatal signal"
 
 
 def candidates(recording: Recording) -> Iterator[Candidate]:
-    """Yield the crashing thread's call, other calls in flight and calls with an error; else the last ones.
-
-    On a device a call returns before its kernels have run, so after a crash the fault may be in any of the
-    last calls.
+    """Yield the crashing thread's call, other calls in flight, and calls with an error; otherwise the last
+    calls.
     """
     crash = recording.crash
     flying = [call for call in recording.calls if call.end_ns is None]
@@ -141,7 +139,7 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
     failed = [call for call in reversed(recording.calls) if call.end_ns is not None and call.code != 0]
     for call in crashed:
         yield Candidate(recording, call, "its thread got the fatal signal")
-    if crash is not None and not crashed:  # the host may have looked at what its last call returned
+    if crash is not None and not crashed:  # the host may have read the results of its last call
         own = [call for call in recording.calls if call.thread == crash.thread and not call.code]
         yield from (Candidate(recording, call, LAST_OF_CRASHED, False) for call in own[-1:])
     for call in failed if recording.ended or recording.alive else ():
@@ -159,7 +157,7 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
     if on_device:
         return
     yield from (Candidate(recording, call, "it is the last call that returned", False) for call in last[:1])
-    # Another call says nothing about one that failed.
+    # An older call says nothing about one that failed.
     newest = next((call for call in last if call.complete), None) if not (crashed or failed) else None
     if newest is not None and newest is not last[0]:
         why = "it is the last call that returned and of which all was kept"
@@ -167,7 +165,7 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
 
 
 def _misfits(recording: Recording, package: Package) -> Iterator[Candidate]:
-    """Yield the last call that has inputs for which the package was not compiled, if all calls returned."""
+    """If all calls returned, yield the last one with inputs for which the package was not compiled."""
     if recording.crash is not None or any(call.code or call.end_ns is None for call in recording.calls):
         return
     for call in reversed(recording.calls):
@@ -185,7 +183,7 @@ class Replayed:
     candidate: Candidate
     inputs: Path
     finished: Finished
-    weights: CapturedUpdate | None  # those of the host, with which the call was made
+    weights: CapturedUpdate | None  # the host's weights at the call
     nonfinite: bool
 
     @property
@@ -206,7 +204,7 @@ MOST_PAIRS = 4096  # of calls that ran at the same time
 
 
 def _overwritten(recording: Recording) -> Overwritten | None:
-    """Find memory whose values differ between the beginnings of two calls that ran at the same time."""
+    """Find memory whose values differed when two overlapping calls began."""
     pairs, running = 0, list[RecordedCall]()
     for call in recording.calls:
         running = [each for each in running if each.end_ns is None or each.end_ns > call.begin_ns]
@@ -231,7 +229,7 @@ def _differs(then: RecordedInput, now: RecordedInput) -> bool:
 class TakenCall:
     """A call from a recording: the file of its inputs, its number, and the host's lines that make it.
 
-    `inputs` is None if no call could be repeated. `site` is where the host died, if that was not in a call.
+    `inputs` is None if no call could be repeated. `site` is where the host died outside of calls.
     `input_at_fault` is the input in whose memory it died.
     """
 
@@ -240,8 +238,8 @@ class TakenCall:
     lines: list[ModelLocation]
     facts: list[str]
     updates: int = 0  # of the weights, before the call or while it ran
-    weights: CapturedUpdate | None = None  # that the updates gave, if all values were kept
-    open: str = ""  # why it proves little that the call returns when it is repeated alone
+    weights: CapturedUpdate | None = None  # given by the updates, if all values were kept
+    open: str = ""  # why a repeated call that returns proves little
     site: CrashSite | None = None
     input_at_fault: int | None = None
     made_at: Mapping[int, ModelLocation] = field(default_factory=dict)  # the lines that make inputs
@@ -310,7 +308,7 @@ def _lines(stack: Sequence[int], maps: Sequence[Mapped]) -> list[ModelLocation]:
 
 
 def _maker(found: ModelLocation) -> ModelLocation:
-    """The line of at::from_blob at or just before a line: code is inlined there."""
+    """The line of at::from_blob at or just before a line, because its code is inlined there."""
     before = ((line, _code(found.file, line)) for line in range(found.line, max(found.line - 5, 0), -1))
     line, code = next((each for each in before if "from_blob" in each[1]), (found.line, found.code))
     return ModelLocation(file=found.file, line=line, code=code)
@@ -325,7 +323,7 @@ def _on_ended_frame(call: RecordedCall) -> int | None:
 
 
 def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[CrashSite | None, int | None]:
-    """Where the host died, and the input with the address of the access; None for a call that died itself."""
+    """Where the host died, and the input with the accessed address. None for a call that itself died."""
     crash = recording.crash
     if crash is None:
         return None, None
@@ -351,13 +349,13 @@ KILLED = (
 
 
 def _was_killed(recording: Recording) -> bool:
-    """Whether no signal was handled: only a crash file that is there and empty shows it."""
+    """Whether the host was killed without a handled signal: the crash file exists and is empty."""
     watched = recording.path.with_suffix(".crash").is_file() and recording.crash is None
     return watched and not (recording.ended or recording.alive)
 
 
 def _died(found: Sequence[Candidate]) -> TakenCall | None:
-    """What is known of a host none of whose calls can be repeated; None if not even how it died."""
+    """The facts about a host whose calls cannot be repeated. None if not even its death is known."""
     recording = found[0].recording
     site, number = _where_it_died(recording, found)
     suspect = next((each for each in found if each.suspect), None)
@@ -372,7 +370,7 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
 
 
 def death_in(folder: Path) -> TakenCall | None:
-    """How a process of a recording died, if that says more than its calls."""
+    """How a process of a recording died, if its calls do not show that."""
     for path in recordings_in(folder)[:MOST_READ]:
         recording = read_recording(path)
         if recording.crash is not None:
@@ -396,7 +394,7 @@ def _open(chosen: Candidate, found: Sequence[Candidate]) -> str:
 def _lost(found: Sequence[Candidate], recording: Recording) -> str:
     """Describe the call that most likely ended the host and could not be made again. Empty if there is none.
 
-    It failed, or was in flight, or it is the last one.
+    It failed, was in flight, or was the last call.
     """
     lost = next((each for each in found if each.missing), None)
     if lost is None:
@@ -487,7 +485,7 @@ async def _replay(candidate: Candidate, number: int, workload: PackageWorkload, 
 
 
 def steps_of(inputs: Path, weights: CapturedUpdate | None) -> list[Step]:
-    """The steps that make a recorded call again: the host's weights put in use, and the call."""
+    """The steps that repeat a recorded call: put the host's weights in use, and make the call."""
     call: Step = {"do": "call", "file": str(inputs)}
     if weights is None:
         return [call]
@@ -498,7 +496,7 @@ def steps_of(inputs: Path, weights: CapturedUpdate | None) -> list[Step]:
 async def _weights(
     candidate: Candidate, number: int, workload: PackageWorkload, context: Context
 ) -> CapturedUpdate | None:
-    """Write the host's weights to a file, as one update; None if it gave none, or values are missing."""
+    """Write the host's weights to a file, as one update. None if there are none, or if values are missing."""
     given = candidate.weights
     package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
     named = {each.name: each.fqn for each in package.constants}
@@ -558,7 +556,7 @@ def _code(file: str, line: int) -> str:
 def _told(
     chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candidate], package: str
 ) -> Iterator[str]:
-    """Yield what the reader must know about the call: which one it is, and what was tried first."""
+    """Yield what the reader must know: which call this is, and which were tried before."""
     candidate, call = chosen.candidate, chosen.candidate.call
     when = {each.kept for each in call.inputs if each.bytes is not None}
     kept = "its inputs were copied " + " and ".join(sorted(when)) if when else "its inputs are empty"

@@ -23,7 +23,7 @@ MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 3, 1 << 16,
 MOST_RING, MOST_CRASH = 64 << 30, 16 << 30  # bytes; both files are mapped, not read
 MOST_INPUTS, MOST_DIM, MOST_FRAMES, MOST_ENTRIES, SITES = 4096, 32, 64, 100_000, 4
 MOST_CONSTANTS, LONGEST_NAME = 1 << 16, 4096
-LOOK = 64  # calls between two looks of the recorder at the memory of the process
+LOOK = 64  # calls between two checks of the process's memory by the recorder
 
 _HEADER = struct.Struct("<8sIIIIQQQIIII")
 _SLOT = struct.Struct("<IIQQ40x")
@@ -94,8 +94,8 @@ class RecordedCall:
     total_inputs: int
     inputs: tuple[RecordedInput, ...]
     stack: tuple[int, ...] = ()  # return addresses, innermost first
-    number: int = 0  # among all calls of the model in its process; 0 if unknown
-    host_sp: int = 0  # of the host's function that calls the package; 0 if unknown
+    number: int = 0  # number among all calls of the model in its process; 0 if unknown
+    host_sp: int = 0  # of the host function that calls the package; 0 if unknown
     sites: tuple[tuple[int, ...], ...] = ()  # of each input: return addresses of at::from_blob, or zeros
     blocks: tuple[int, ...] = ()  # of each input: the bytes of its block of memory, or 0
 
@@ -109,7 +109,7 @@ class RecordedCall:
 class RecordedWeights:
     """One update of a model's weights. `effect` numbers the update or swap that put it in use; 0 for none.
 
-    `inactive` says that it went to the buffer that was not in use, for a later swap.
+    `inactive`: it went to the unused buffer, for a later swap.
     """
 
     effect: int
@@ -121,7 +121,7 @@ class RecordedWeights:
 class RecordedModel:
     path: str
     build_id: str
-    updates: int  # of its weights, also those that were not complete at the end
+    updates: int  # updates of its weights, also unfinished ones
     calls: int = 0
     weights: tuple[RecordedWeights, ...] = ()
 
@@ -130,7 +130,7 @@ class RecordedModel:
 
     @property
     def memory(self) -> str:
-        """How much the memory of the process grew, in words; empty if it was not seen to grow."""
+        """Describe how much the process's memory grew. Empty if no growth was seen."""
         if self.memory_last < 1.5 * self.memory_before or not self.memory_before:
             return ""
         first, last = (f"{each / 2**20:.0f} MiB" for each in (self.memory_before, self.memory_last))
@@ -140,7 +140,7 @@ class RecordedModel:
         )
 
     def weights_at(self, generation: int) -> RecordedWeights:
-        """What the updates in use after so many updates and swaps gave together; the newest value counts."""
+        """The weights after so many updates and swaps, merged from those in use. The newest value counts."""
         used = [each for each in self.weights if 0 < each.effect <= generation]
         used.sort(key=lambda each: each.effect)
         constants = {name: value for each in used for name, value in each.constants.items()}
@@ -149,10 +149,7 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class Crash:
-    """What the handler of a fatal signal recorded: the signal's number, the address, the thread.
-
-    `stack` has the return addresses of the thread, innermost first, and `sp` its stack pointer.
-    """
+    """The record of a fatal signal's handler: the signal's number, the address, the thread."""
 
     signal: int
     address: int
@@ -164,7 +161,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Recording:
-    """One process: its models, and the calls still in the ring or that failed, as they began."""
+    """One process: its models, and the calls still in the ring and failed ones, in order of their start."""
 
     path: Path
     pid: int
@@ -180,7 +177,7 @@ class Recording:
 
     @property
     def alive(self) -> bool:
-        """Whether a process with this id runs now; it may be a later process."""
+        """Whether a process with this id is running. It may be a later process."""
         return not self.ended and Path(f"/proc/{self.pid}").exists()
 
 
@@ -319,7 +316,7 @@ def _input(
     where: Bytes | None = None
     if kept in (1, 3) and span and payload + span <= length:
         here = memory[start + payload : start + payload + span] if kept == 3 else b""
-        if kept == 1 or here.strip(_PATTERN):  # otherwise the stream never reached the copy
+        if kept == 1 or here.strip(_PATTERN):  # else the stream never reached the copy
             when, where = "before the call", Bytes(path, start + payload, span)
     elif left_at_failure is not None and left_at_failure.length == span:
         when, where = "at failure", left_at_failure
@@ -333,7 +330,7 @@ def _input(
 class CrashFile:
     """The entries of a crash file: whole inputs by (slot, sequence, input), the rest by (slot, sequence).
 
-    `failed` has the place and length of the record of a call that returned an error, and when it returned.
+    `failed` has place and length of a failed call's record, and the time when it returned.
     """
 
     crash: Crash | None = None

@@ -136,7 +136,7 @@ def _entry(information: _Information, pc: int) -> int | None:
 
 
 def _row_of(information: _Information, pc: int, steps: Iterator[int]) -> tuple[_Row, bool]:
-    """Return the rules at `pc`, and whether the function is one through which a signal returns."""
+    """Return the rules at `pc`, and whether signals return through the function."""
     place = _entry(information, pc)
     if place is None:
         raise UnknownFrameError
@@ -249,7 +249,7 @@ class Unwinder:
     _steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     def addresses(self, thread: ThreadState) -> list[int]:
-        """Return the thread's position, then its return addresses as far as they can be followed."""
+        """Return the thread's position, then its return addresses, until one cannot be found."""
         registers = {RSP: thread.sp, RIP: thread.pc}
         if thread.frame is not None:
             registers[RBP] = thread.frame
@@ -271,7 +271,7 @@ class Unwinder:
         information = self._information(mapping.path) if mapping is not None else None
         if mapping is None or information is None:
             raise UnknownFrameError
-        # A return address is after the call, which may be the function's last instruction.
+        # A return address follows the call, which may be the function's last instruction.
         address = address_of(pc - mapping.start + mapping.offset, information.segments)
         if address is None:
             raise UnknownFrameError
@@ -310,7 +310,7 @@ class Unwinder:
         return found
 
     def _value(self, expression: bytes, registers: Registers) -> int:
-        """Evaluate DW_OP_breg and DW_OP_deref, by which functions that align their stack find the CFA."""
+        """Evaluate DW_OP_breg and DW_OP_deref, which describe the CFA of functions that align their stack."""
         cursor, value = _Bytes(expression), 0
         while cursor.at < len(expression):
             operation = cursor.number("B")

@@ -52,7 +52,7 @@ Place = Mapping[str, "Loop"]
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop variable, written as a sum of axes."""
+    """A loop variable as a sum of axes."""
 
     value: Whole
     axes: tuple[Axis, ...]
@@ -60,7 +60,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Statement:
-    """A store of a kernel: its loops, its terms, and the places that it uses, with their tensors' strides."""
+    """A store of a kernel: its loops, its terms, and the tensors that it uses, with their strides."""
 
     ranges: tuple[Range, ...]
     roots: tuple[Term, ...]
@@ -126,7 +126,7 @@ class Axes:
         if op in ("minimum", "maximum") and "@" not in f"{left}{right}":
             return named(f"{op[:3]}({left}, {right})")
         if op in QUOTIENTS | REMAINDERS and (right - constant(1)).is_positive_or_zero():
-            # Truncating and rounding down agree if nothing is negative.
+            # Truncation and rounding down agree if nothing is negative.
             ends = self.bounds(left)
             if op not in ("mod", "floordiv") and (ends is None or not ends[0].is_positive_or_zero()):
                 return None

@@ -34,7 +34,7 @@ COMMON = {
     "addmm_out": _schema("torch.addmm", "self mat1 mat2", *_SCALED),
     "baddbmm_out": _schema("torch.baddbmm", "self batch1 batch2", *_SCALED),
 }
-"""The operators of nearly every package: read without an installed torch."""
+"""Operators of nearly every package, known without an installed torch."""
 _ATTENTION = [f"_scaled_dot_product_{kind}_attention" for kind in ("efficient", "flash", "cudnn")]
 """Operators that only a GPU has (torch 2.8-2.15, native_functions.yaml)."""
 
@@ -72,7 +72,7 @@ class Alone:
     """A launch as one expression over its arguments.
 
     The expression returns the tensors `gives`, or writes to the tensors among `takes` that the launch writes.
-    `assumed` are the size, stride and type with which it reads the memory of tensors of operators.
+    `assumed` are size, stride and type with which the launch reads tensors that operators made.
     """
 
     expression: str
@@ -101,7 +101,7 @@ def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Tensors) -> 
         if not each.is_out:
             found = by_position[next(positions)]
             if each.type.endswith("Device") or "List[" in each.type:
-                next(positions, None)  # skip its index, or length
+                next(positions, None)  # skip the tensor's index, or the list's length
             given.append((each, _given(each, found, written, launch, names)))
     written.text = f"{schema.operator}({', '.join(_arguments(given))})"
     if shim in _ATTENTION:

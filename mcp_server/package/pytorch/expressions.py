@@ -183,12 +183,12 @@ FORMS = {
     "neg": "-{0}",
     "signbit": "torch.signbit({0})",
 }
-"""How the operators are written that do not stand between their operands."""
+"""Forms of operators that are not written between their operands."""
 TESTS = ("isnan", "isinf", "signbit")
 
 
 class Operators(Expressions):
-    """Writes operators. `_sums` has what each sum, divided by this number of elements, is: a mean."""
+    """Writes operators. `_sums` maps each sum to what it becomes when divided by this number: a mean."""
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         super().__init__(axes, memory)

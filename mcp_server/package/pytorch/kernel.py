@@ -293,7 +293,7 @@ class _Writer:
         self.values.stored.pop(tensor.text, None)
 
     def _keep_old(self, store: Store, later: Sequence[Store]) -> None:
-        """Copy the values that the store overwrites and a later statement needs."""
+        """Copy the values that the store overwrites but a later statement needs."""
         tensor = self._tensor(store)
         same = {name for name, held in self.current.items() if held.text == tensor.text}
         inside = (
@@ -329,7 +329,7 @@ def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:
 
 
 def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:
-    """Write the index of a store as the sum of its steps."""
+    """Write the index of a store as a sum of steps."""
     total = Whole()
     for axis, step in zip(axes, steps, strict=True):
         total = total + step.stride * (named(axis.symbol) - axis.start)

@@ -61,7 +61,7 @@ class Lifetimes:
         if buffer.kind not in ("allocated", "moved", "view", "alias", "assigned"):
             return False
         if any(buffer.line < block.line for block in branches(launch)):
-            return False  # the other branch and later code know it by its name
+            return False  # the other branch and later code use this name
         family = self._families[buffer.storage]
         if any(each.kind in ("input", "constant", "pool") for each in family):
             return False
@@ -88,7 +88,7 @@ class Lifetimes:
         )
 
     def is_written_after(self, name: str, launch: Launch) -> bool:
-        """Whether a later statement writes to the memory of a tensor."""
+        """Whether a later statement writes to a tensor's memory."""
         return self._last_write.get(self.buffers[name].storage, -1) > launch.start
 
     def _comes_from(self, buffer: Buffer, name: str) -> bool:
@@ -103,7 +103,7 @@ class Lifetimes:
 
 
 def branches(node: Node) -> list[Block]:
-    """Return the blocks around a statement that may run less or more than once."""
+    """Return the blocks around a statement that may run not at all or several times."""
     return [each for each in node.context if each.kind in ("if", "else", "loop")]
 
 
@@ -192,7 +192,7 @@ class Launches(Tensors):
             if len(written.results) == 1:
                 self._name(written.results[0], launch)
             line = f"{', '.join(self.scope.names.get(each, '_') for each in written.results)} = {line}"
-            # Seeds and similar results that nobody reads belong to the operator.
+            # Only the operator needs seeds and similar results that nobody reads.
             gives = [each if self.lifetimes.is_read_after(each, launch) else "" for each in written.results]
         elif written.out:
             line = self._written_out(launch, written.out, line)
@@ -278,14 +278,14 @@ class Launches(Tensors):
         fused = launch.kernel in self.wrapper.kernels
         operator = _VIEWS.sub("", f"_{_operators(launch)}").strip("_") if fused else _node(launch)
         wanted = f"{re.sub(r'_[0-9]+$', '', operator)}_{launch.index}" if operator else ""
-        if len(modules) == 1 and len(weights) > fused:  # a kernel may copy a weight for another launch
+        if len(modules) == 1 and len(weights) > fused:  # a kernel may copy a weight that another launch uses
             wanted = modules.pop() or wanted
         if wanted and len(wanted) <= _LONG_NAME and not LOCAL.fullmatch(wanted):
             plain = self.identifier(target)
             self.names.setdefault(plain, self.identifier(f"name of {plain}", wanted))
 
     def _in_memory_of(self, target: str) -> None:
-        """Give a tensor that is written in place of another one its own name."""
+        """Give a tensor that is written into the memory of another one a separate name."""
         buffer = self.body.buffers[target]
         if buffer.kind == "moved" and target not in self.scope.names:
             name, before = self.identifier(target), self.variable(target)
@@ -305,7 +305,7 @@ class Launches(Tensors):
         if self._is_flat(call.arguments[name]):
             return f"flat({given})"
         if not re.search(rf"\b(?:strided|take|put)\({name}\b", text) or _writes(name, text):
-            return given  # a copy would not be written to: its creator lays it out
+            return given  # a write must not go to a copy: the tensor's creator lays it out
         return self.with_strides(given, target)
 
     def _laid_out_results(self, results: Mapping[str, str], lines: Sequence[str]) -> list[str]:

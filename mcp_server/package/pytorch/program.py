@@ -28,16 +28,15 @@ from mcp_server.worker.events import Schema
 ASSIGN = "assign"  # the callee of a moved handle
 
 
-LEAST_USUAL = 3  # launches that agree before another one of their kind is odd
+LEAST_USUAL = 3  # launches that must agree before another one of their kind counts as odd
 MOST_ODD_LINES = 2
 MOST_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class OddLaunch:
-    """A launch that computes something else than all `others` of its kind: the lines that are unlike theirs.
-
-    `text` is the program with the usual lines in its function.
+    """A launch that computes something else than all `others` of its kind, and the lines that differ from
+    theirs.
     """
 
     launch: int
@@ -85,7 +84,7 @@ class PytorchProgram:
     def odd(self) -> list[OddLaunch]:
         """Launches that differ in a line or two from at least three of their kind, which all agree.
 
-        Layers of a model repeat, so that such a launch is worth a look. Kernels are of one kind if the same
+        Layers of a model repeat, so such a launch may be a fault. Kernels are of one kind if the same
         operators were fused, on tensors of the same shapes.
         """
         kinds: dict[tuple[str, ...], list[tuple[WrittenLaunch, list[str]]]] = {}
@@ -210,14 +209,14 @@ class _Writer(Launches):
         test = _test(exit_, body) if block.kind == "loop" and exit_ is not None else None
         if test is not None and exit_ is not None:
             before = [each for each in nodes if each.line < test.symbol.line]
-            self.scope.lines.append("while True:")  # the test between its statements breaks out of it
+            self.scope.lines.append("while True:")  # a test among its statements breaks out of the loop
             self._statements(before, depth + 1, body)
             self.scope.lines += [f"if {self._condition(exit_, body)}:", "break", DEDENT]
             nodes = nodes[len(before) :]
         elif block.header == "else":
             self.scope.lines.append("else:")
         else:
-            condition = self._condition(block.header, body)  # it may define sizes before
+            condition = self._condition(block.header, body)  # the condition may define sizes before its use
             self.scope.lines.append(f"if {condition}:")
         self._statements(nodes, depth + 1, body)
         self.scope.lines.append(DEDENT)
@@ -251,7 +250,7 @@ class _Writer(Launches):
             self.launches.append(WrittenLaunch(node.index, node.kernel, node.kind, "", (), why))
 
     def _finished(self, lines: Sequence[str | Call]) -> list[str]:
-        """Return the statements of a method without those whose results are unused. Search from the end."""
+        """Return the statements of a method without those with unused results, searching from the end."""
         used: set[str] = set()
         found: list[str] = []
         for line in reversed(lines):
@@ -324,7 +323,7 @@ def _names_of(function: str) -> list[str]:
 def _common_names(function: str) -> str:
     """Return a function with its names numbered, so that equal functions have equal texts."""
     numbers = {name: f"v{number}" for number, name in enumerate(_names_of(function))}
-    # A copy is written where memory is shared, and short weights are numbers in the code.
+    # Copies are written where memory is shared, and short weights are numbers in the code: ignore both.
     plain = re.sub(r"\.clone\(\)|(?<=torch\.tensor\()\[[^\]]*\]", "", function)
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda found: numbers.get(found[0], found[0]), plain)
 

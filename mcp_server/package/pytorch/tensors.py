@@ -58,7 +58,7 @@ class Tensors:
 
     def __init__(self, package: PackageView) -> None:
         self.package, self.wrapper = package, package.wrapper
-        self.body = package.wrapper.run  # the function that is being written
+        self.body = package.wrapper.run  # function being written
         self.scope = Scope()
         self.taken: set[str] = {
             "torch",
@@ -73,7 +73,7 @@ class Tensors:
             *HELPERS,
         }
         self.identifiers: dict[str, str] = {}
-        self.in_place = set[str]()  # variables that are written in the memory of another one
+        self.in_place = set[str]()  # variables written in the memory of another one
         self.symbols: set[str] = set()  # of the program
         self.constants = {each.name: each for each in package.package.constants}
 
@@ -193,7 +193,7 @@ class Tensors:
                 return self._of_type(base, buffer)
             if buffer.kind != "view" or buffer.sizes is None:
                 return base
-            # The wrapper describes a view by its place in the whole memory.
+            # The wrapper describes a view by its position in the whole memory.
             start = self.whole(of.offset) if of.offset else Whole()
             at = self.whole(buffer.offset or "0") - start
             return self._view(base, of.name, buffer.sizes, buffer.strides or (), at)

@@ -176,7 +176,7 @@ def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
 
 
 def with_blanks(line: str, used: Collection[str]) -> str:
-    """Write a call of several results, leaving out unused ones."""
+    """Write a call with several results, omitting unused ones."""
     found = re.match(r"\w+(?:, \w+)+ = (?=torch\.|attention\()", line)
     if found is None:
         return line
@@ -390,7 +390,7 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
             missing[constant.name] = f"its type {constant.dtype} has no code in safetensors"
         else:
             found.append((constant, copy))
-    found.sort(key=lambda each: -itemsize_of(each[0].dtype))  # so that each is aligned for its type
+    found.sort(key=lambda each: -itemsize_of(each[0].dtype))  # this order aligns each for its type
     header, at = {}, 0
     for constant, _ in found:
         count = reached(constant.shape, constant.stride)[1]
@@ -410,8 +410,8 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
 class ConstantValues:
     """The values of a constant of float32 in `file`: how many, how many zeros, and the largest magnitude.
 
-    `bad` is the index of the first that is NaN or infinite. None if there is none. Minus infinity is left
-    out, because masks hold it.
+    `bad` is the index of the first NaN or +inf, None if there is none. Minus infinity is not counted, since
+    masks hold it.
     """
 
     constant: CompiledConstant
@@ -474,7 +474,7 @@ def _sources(package: Package) -> Iterator[tuple[CompiledConstant, _Copy | None]
             yield constant, _from_file(package, constant, size)
             continue
         yield constant, _copied(package, member.name, at, size) if member is not None else None
-        at += constant.bytes  # as the loader steps: rounded up to 64, but not where all are on CUDA
+        at += constant.bytes  # as the loader advances: rounded up to 64, unless all are on CUDA
 
 
 def _from_file(package: Package, constant: CompiledConstant, size: int) -> _Copy | None:

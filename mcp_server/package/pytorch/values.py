@@ -42,7 +42,7 @@ LONG = 90  # characters; longer expressions get a name
 MOST_LISTED = 64  # elements of a constant that are written out
 REDUCED = {"mean": "mean", "max": "amax", "min": "amin", "any": "any", "all": "all"}
 NESTED = Value("nested", (), "bool")
-"""Beside the innermost test under which a value is computed: there are outer ones, too."""
+"""Marks that, besides the innermost test under which a value is computed, there are outer tests."""
 LOCAL = re.compile(r"(?:[a-z]|total|largest|least|mean|spread|product|mask|old|lane)\d*_*")
 """The names that a function gives to its own values."""
 HINTS = {"sum": "total", "max": "largest", "min": "least", "mean": "mean", "m2": "spread", "prod": "product"}
@@ -107,7 +107,7 @@ class Values(Operators):
         if found is not None:
             _, steps, value = self.stored.get(tensor.text, (None, None, None))
             if value is not None and steps == found[1] and found[2] == Whole():
-                return replace(value, axes=found[0])  # stored by another loop of the same form
+                return replace(value, axes=found[0])  # stored by another loop with the same form
             text = _viewed(tensor, found[1], found[2])
             # Under a test the elements may lie outside the tensor, unless they are known to be inside.
             if text and (not guards or not text.startswith("strided(")):
@@ -388,7 +388,7 @@ def rolled(term: Apply) -> Fold | None:
 
 
 def _step(elements: Sequence[Element]) -> int | None:
-    """Return the constant distance between the indices of elements of one tensor. None if it varies."""
+    """Return the constant distance between elements of one tensor. None if it varies."""
     places = [linear(each.index, lambda _: True) or Whole() for each in elements]
     steps = {(after - before).number for before, after in pairwise(places)}
     step = steps.pop() if len({each.parameter for each in elements}) == len(steps) == 1 else None

@@ -14,7 +14,7 @@ from mcp_server.package.terms.program import Store
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread, is_float
 from mcp_server.package.terms.whole import Whole, constant, product
 
-_TYPICAL = 97  # a size by which symbolic strides are ordered
+_TYPICAL = 97  # substituted for sizes, to order symbolic strides
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def typical(value: Whole) -> int:
 
 
 def listed(sizes: Sequence[Whole]) -> str:
-    """Write sizes as arguments; without dimensions, that is an empty tuple."""
+    """Write sizes as arguments; an empty tuple if there are none."""
     return ", ".join(map(str, sizes)) or "()"
 
 
@@ -276,7 +276,7 @@ class Structures:
         return self._identity[term]
 
     def count(self, *terms: Term) -> None:
-        """Count uses, so that terms used twice get a name. A term that has one is not looked into again."""
+        """Count uses, so that a term used twice gets a name. Terms inside a named one are not counted."""
         for term in terms:
             number = self.identity(term)
             self.uses[number] = self.uses.get(number, 0) + 1

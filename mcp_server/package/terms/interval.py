@@ -257,7 +257,7 @@ def _compared(op: str, a: Interval, b: Interval) -> bool | None:
         apart = a.high < b.low or b.high < a.low
         same = a.low == a.high == b.low == b.high
         return apart == (op == "ne") if apart or same else None
-    extremes = [(a.high, b.low), (a.low, b.high)]  # decide the least and the most favourable case of a < b
+    extremes = [(a.high, b.low), (a.low, b.high)]  # the worst and the best case of a < b
     worst, best = extremes if op in ("lt", "le") else extremes[::-1]
     return True if FUNCTIONS[op](*worst) else None if FUNCTIONS[op](*best) else False
 
