@@ -62,7 +62,7 @@ OPERATIONS = {
     "recompile_triton": Operation("loading.operate_recompile_triton"),
     "index_values": Operation("inputs.operate_index_values", **READING),
     "observe": Operation("observe.operate", left_at_once=True, **RUNNING),
-    "rebuild": Operation("encode.operate_rebuild", left_at_once=True),
+    "rebuild": Operation("encode.operate_rebuild", **READING),
     "attempt": Operation("reduction.attempt.operate_attempt", compiles=True, leases=True, forks=True),
     "record": Operation("reduction.attempt.operate_record", leases=True, **READING),
     "cut": Operation("reduction.attempt.operate_cut", **READING),

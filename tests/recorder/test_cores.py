@@ -25,6 +25,7 @@ from mcp_server.recorder.replay import candidates
 from mcp_server.recorder.unwind import Unwinder
 from tests.conftest import ZooPackage
 from tests.fuzz.made import SLOT, call, recording
+from tests.support.command import typed
 
 X86, ARM = 62, 183
 SPARSE = 3 << 30  # bytes
@@ -101,30 +102,32 @@ SPARSE_CORES = {
     "many small notes": note(6, b"") * 300_000,
 }
 READ = """
-import sys
+import contextlib, sys
 from pathlib import Path
+from mcp_server.errors import ProblemError
 from mcp_server.recorder.core_file import open_core
-with open_core(Path(sys.argv[1])):
-    pass
+for path in map(Path, sys.argv[1:]):
+    with contextlib.suppress(ProblemError), open_core(path):
+        sys.exit(f"{path} was read")
 """
 
 
-@pytest.mark.parametrize("case", SPARSE_CORES)
-def test_a_sparse_core_takes_little(case: str, tmp_path: Path) -> None:
+def test_a_sparse_core_takes_little(tmp_path: Path) -> None:
     """A size that lies is not read, also where the file has that many bytes."""
-    path = tmp_path / "core"
-    path.write_bytes(core(ONE + SPARSE_CORES[case]))
-    os.truncate(path, SPARSE)
+    paths = [tmp_path / name for name in SPARSE_CORES]
+    for path in paths:
+        path.write_bytes(core(ONE + SPARSE_CORES[path.name]))
+        os.truncate(path, SPARSE)
     limit = 1 << 30
     run = subprocess.run(
-        [sys.executable, "-c", READ, str(path)],
+        [sys.executable, "-c", READ, *map(str, paths)],
         capture_output=True,
         text=True,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         timeout=60,
     )
-    assert "ProblemError" in run.stderr, run.stderr[-500:]
+    assert run.returncode == 0, run.stderr[-500:]
 
 
 def test_an_error_of_the_caller_passes(tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_threads_that_end_meanwhile_are_left_out() -> None:
     with subprocess.Popen([sys.executable, "-c", CHURN], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stdout.readline()
-            until = time.monotonic() + 3
+            until = time.monotonic() + 1.5
             while time.monotonic() < until:
                 with open_process(process.pid) as remains:
                     assert remains.maps
@@ -223,12 +226,6 @@ def test_rules_of_frames_that_never_end_are_left(case: str, tmp_path: Path) -> N
     assert time.monotonic() - begun < 60
 
 
-def post_mortem(path: Path, package: Path) -> subprocess.CompletedProcess[str]:
-    """What the command says of a core file."""
-    argv = [sys.executable, "-c", "from mcp_server.cli.main import main; main()", "post-mortem", str(path)]
-    return subprocess.run([*argv, "--package", str(package)], capture_output=True, text=True, check=False)
-
-
 def core_of(package: Path, threads: bytes, *, build: bytes = b"") -> bytes:
     """The core of a process that had loaded the package, or one with another `build` id."""
     with zipfile.ZipFile(package) as archive:
@@ -243,7 +240,7 @@ def core_of(package: Path, threads: bytes, *, build: bytes = b"") -> bytes:
 def test_another_build_of_the_package_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """Addresses of one build mean nothing in another: both builds are named, and what to call."""
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), ONE, build=b"\xab" * 20))
-    run = post_mortem(tmp_path / "core", zoo("ranker"))
+    run = typed("post-mortem", str(tmp_path / "core"), "--package", str(zoo("ranker")))
     assert run.returncode == 2 and "another build of this package" in run.stderr
     assert f"the package with build {'ab' * 20}" in run.stderr and "try: post-mortem" in run.stderr
 
@@ -253,7 +250,7 @@ def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: ZooPackage, tmp_
     """Of 300 threads 44 are said to be unknown, and only the others are counted."""
     threads = b"".join(status(n, pc=0x999) for n in range(300))
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), threads))
-    run = post_mortem(tmp_path / "core", zoo("ranker"))
+    run = typed("post-mortem", str(tmp_path / "core"), "--package", str(zoo("ranker")))
     assert run.returncode == 0, run.stderr
     assert "44 threads of 300 were not examined" in run.stdout and "build" not in run.stdout
     assert "256 elsewhere" in run.stdout and "300 elsewhere" not in run.stdout
@@ -269,7 +266,7 @@ def test_how_a_process_died_is_told(
     """A used-up stack and a null pointer are named; of a signal that somebody sent, only the signal."""
     access = note(0x53494749, struct.pack("<iii4xQ", 11, 0, code, address))
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), status(7, 0x999, received=11) + access))
-    told = post_mortem(tmp_path / "core", zoo("ranker")).stdout
+    told = typed("post-mortem", str(tmp_path / "core"), "--package", str(zoo("ranker"))).stdout
     assert "died of SIGSEGV" in told and says in told
     assert says or "SIGSEGV;" in told
 
