@@ -179,8 +179,8 @@ class Evidence(Record):
     command: str = ""
 
 
-PROOF_FILE = "proof.py"  # of a proven verdict: a script of a few lines with its experiment
-SUBJECT_FILE = "subject.json"  # of a job: what was diagnosed, for its report and bundle
+PROOF_FILE = "proof.py"  # short script of a proven verdict that repeats its experiment
+SUBJECT_FILE = "subject.json"  # what a job diagnosed, for its report and bundle
 
 
 class RuledOut(Record):

@@ -113,7 +113,7 @@ LONGEST_ON_SHARED_LINE = 60
 
 FINDINGS = ("summary", "pattern", "how", "failure", "problems", "mismatches", "first_bad", "last")
 
-Fields = Mapping[str, Any]  # of any record, by label
+Fields = Mapping[str, Any]  # any record's fields by label
 
 
 def _is_record(value: object) -> bool:

@@ -162,7 +162,7 @@ def run_diagnose(given: Given) -> int:
         if not HANDLE.fullmatch(resume):
             allowed = "the handle that a stopped diagnosis printed, such as job_1a2b3c4d"
             raise ProblemError("not a job handle", value=resume, allowed=allowed)
-        given["log"] = resume  # as in the tool's arguments
+        given["log"] = resume  # named `log` in the tool's arguments
     arguments = arguments_of(DiagnoseArguments, given)
     assert isinstance(arguments, DiagnoseArguments)
     called = arguments.inputs or arguments.recording or arguments.pid
@@ -347,7 +347,7 @@ def serve(
 
 
 MARK = "sweep.json"
-REPORT_WIDTH = 200  # columns, when printed to a pipe
+REPORT_WIDTH = 200  # columns, if printed to a pipe
 
 
 def is_sweep(mark: Path) -> bool:

@@ -416,7 +416,7 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
 ROUNDS = 3
 # Seconds of processor time. The test takes 1 to 2 s in every process, and more with an empty cache.
 LEAST_TEST_S = 3.0
-LEAST_SAVED_S = 0.2  # of processor time, by weights outside of the package
+LEAST_SAVED_S = 0.2  # of processor time, to be saved by weights outside of the package
 LARGE_WEIGHTS = 64 << 20  # bytes
 MOST_OF_WEIGHTS = 0.5
 WITHOUT_TEST = Lever(

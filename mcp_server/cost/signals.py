@@ -27,7 +27,7 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
 ISA_OK = "TORCHINDUCTOR_VEC_ISA_OK"  # skips the test of the processor's vector instructions
-LEAST_WIN = 1.15  # for the lower quartile of the paired ratios
+LEAST_WIN = 1.15  # least lower quartile of the paired ratios
 
 
 @dataclass(frozen=True)
@@ -370,6 +370,6 @@ SIGNALS = (
 
 def signals_of(view: PackageView) -> list[Found]:
     """Return the signals of a package, in the order of the table."""
-    launches = {find: find(view) for find in {signal.find for signal in SIGNALS}}  # two signals may share one
+    launches = {find: find(view) for find in {signal.find for signal in SIGNALS}}  # signals may share one
     found = (Found(signal, launches[signal.find]) for signal in SIGNALS)
     return [each for each in found if each.launches]

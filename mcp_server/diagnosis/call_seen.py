@@ -64,8 +64,8 @@ class CallSeen(ProgramSeen):
     exported: ExportedFacts | None = None
     mismatches: tuple[Mismatch, ...] = ()
     call: CallSpec | None = None
-    constants_read: tuple[ConstantValues, ...] | None = None  # of the package
-    parsed: PackageView | None = None  # of `package`, if the package has a wrapper
+    constants_read: tuple[ConstantValues, ...] | None = None  # values of the package's constants
+    parsed: PackageView | None = None  # `package`, if it has a wrapper
     writers: list[Writer] = field(default_factory=list)  # earlier writers of inputs of the suspect call
 
     @property

@@ -57,7 +57,7 @@ def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation
 
 
 TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # namespaces
-_LONGEST = 1 << 20  # bytes of a script
+_LONGEST = 1 << 20  # bytes of a script that is searched
 
 
 def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:

@@ -282,7 +282,7 @@ async def _attempt(observation: Observation, case: DiagnosisState, context: Cont
         case.notes.append(f"{observation.name} broke: {type(error).__name__}: {error}")
 
 
-MORE = 4  # factor of the next budget, if this one was too short
+MORE = 4  # factor of the next budget after one that was too short
 LEAST_S = 120.0
 MOST_S = 86_400.0
 MOST_OPEN = 3  # categories that a summary names

@@ -382,7 +382,7 @@ WITHOUT_VALUE = (
     "correct what computes {value}, for which {op} has no value; if such numbers are valid, give these "
     "elements a result of their own (torch.where). A clamp only hides them"
 )
-NEAR = 1e-3  # a value closer to the end of a domain may be there by rounding
+NEAR = 1e-3  # distance beyond the end of a domain that rounding may cause
 
 
 def _without_value(operation: Operation) -> bool:
@@ -404,9 +404,9 @@ def _limit(condition: Condition) -> tuple[str, str]:
         return (f"different from {low:g}" if low == high else f"outside {low:g}..{high:g}"), ""
     below, good = high is None, condition.good
     side, sign = ("below", "<") if below else ("above", ">")
-    if isinstance(good, float):  # for a float, the exact neighbour does not matter
+    if isinstance(good, float):  # name the bad end: the float next to it says little
         bad = low if below else high
-        if good == 0 != bad:  # 0 is clearer than its smallest neighbour
+        if good == 0 != bad:  # 0 is clearer than the number next to it
             return f"at 0 or {side}", f"{sign}= 0"
         return f"{side} {bad:g}", f"{sign} {bad:g}"
     return f"at {good} or {side}", f"{sign}= {good}"

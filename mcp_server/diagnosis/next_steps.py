@@ -27,7 +27,7 @@ from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import INPUTS, PACKAGE, PROGRAM, program_of
 from mcp_server.tools.running_process import ProcessSeen
 
-Arguments = dict[str, Any]  # of any tool, as JSON
+Arguments = dict[str, Any]  # a tool's arguments as JSON
 
 
 def call_arguments(case: DiagnosisState) -> Arguments:

@@ -203,7 +203,7 @@ class OtherOutput:
     alone: float
 
 
-SAME_SUM = 1e-4  # per element, as a share of the largest value: more than rounding causes
+SAME_SUM = 1e-4  # share of the largest value, for each element: more than rounding causes
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class DiagnosisState(CallSeen):
     kernel_io: KernelIO | None = None
     harmless: FirstBad | None = None  # bad value of an input; without it, the call fails in the same way
     with_eager: ComparedWithEager | None = None
-    by_source: Comparison | None = None  # comparison with the package read as PyTorch, by launch
+    by_source: Comparison | None = None  # package read as PyTorch, compared launch by launch
     bisected: tuple[Suspect, Bisected] | None = None  # the suspected compiler fault, and the result
     interpreted: WorkerRun | None = None
     operators: WorkerRun | None = None
@@ -78,14 +78,14 @@ class DiagnosisState(CallSeen):
     located: LocatedFault | None = None
     users_kernel: UsersKernel | None = None
     problems: tuple[Problem, ...] = ()
-    kernel_defects: dict[Finding, Intervention | None] | None = None  # each defect with its removal
-    users_changes: dict[tuple[str, str], Intervention] = field(default_factory=dict)  # by kernel, mistake
+    kernel_defects: dict[Finding, Intervention | None] | None = None  # each with its removal
+    users_changes: dict[tuple[str, str], Intervention] = field(default_factory=dict)  # by kernel and mistake
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
     origin: Origin | None = None
-    origin_changes: list[Intervention] = field(default_factory=list)  # they remove what is at the origin
+    origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
     origin_fix: Intervention | None = None  # the expression at the origin, corrected
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
-    following: Verdict | None = None  # on the call without its first cause, if it fails in another way
+    following: Verdict | None = None  # verdict on the second failure that remains without the first cause
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)

@@ -36,7 +36,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ElementChange, NeededElement, OutputChange
 
 Outcome = Literal["fixed", "passes", "harmful", "changed", "same", "no_failure", "not_applicable"]
-SHOWN = 8  # elements of each kind, at most
+SHOWN = 8  # elements of each kind that are listed
 
 
 class ElementShown(Record):

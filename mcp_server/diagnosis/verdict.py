@@ -214,7 +214,7 @@ def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledO
 FAILS_ALONE = (
     "the call fails in the same way when it is repeated alone, in one thread, on its own copy of the inputs"
 )
-MOST_NAMED = 3  # user's kernels and operators
+MOST_NAMED = 3  # user's kernels and operators that are named
 
 
 def _no_reference(case: DiagnosisState) -> str:

@@ -44,7 +44,7 @@ AT_STAGE: dict[tuple[Category, str], str] = {
     ("toolchain", "load"): "loading failed",
 }
 
-POSSIBLE = HEADLINES | {  # each as one of several possible causes
+POSSIBLE = HEADLINES | {  # names for one of several possible causes
     "input_mismatch": "inputs that do not fit the package",
     "index_out_of_bounds": "a wrong index value",
     "illegal_memory_access": "a wrong index or size inside a kernel",
@@ -171,7 +171,7 @@ def lines_of(party: Component | None, case: DiagnosisState) -> list[str]:
         return []
     try:
         program = write_program(case.view, only=[number])
-    except Exception:  # a verdict must not be lost for its illustration
+    except Exception:  # an illustration must not cost the verdict
         logging.getLogger(__name__).exception("launch %d was not written", number)
         return []
     found = next((each for each in program.launches if each.index == number), None)

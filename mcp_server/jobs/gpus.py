@@ -127,7 +127,7 @@ async def leased(names: Iterable[str], waits: Waits) -> AsyncIterator[tuple[int,
         yield tuple(found)
 
 
-LISTING_LIMIT_S = 10.0  # without persistence mode, nvidia-smi loads the driver first
+LISTING_LIMIT_S = 10.0  # seconds; without persistence mode, nvidia-smi first loads the driver
 
 _GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 _PART = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")

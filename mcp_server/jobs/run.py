@@ -51,7 +51,7 @@ def marked_processes(mark: str) -> list[int]:
     """List the ids of this user's processes with the mark in their environment."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # it has ended, or belongs to another user
+        with suppress(OSError):  # the process has ended, or is another user's
             if wanted in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
     return found
@@ -71,10 +71,10 @@ def kill_marked(mark: str) -> None:
 # Seconds from SIGTERM to SIGKILL. A cancelled call often means that the server must exit within a second.
 TIMEOUT_GRACE_S = 1.0
 CANCEL_GRACE_S = 0.3
-STALL_POLL_S = 3.0  # between checks of whether a child has stalled
-TELL_S = 8.0  # between two messages that a child still runs
-STACKS_S = 1.0  # for a process to print its stacks
-DRAIN_S = 2.0  # for the output left in the pipes after every process has ended
+STALL_POLL_S = 3.0  # seconds between checks whether a child has stalled
+TELL_S = 8.0  # seconds between two messages that a child still runs
+STACKS_S = 1.0  # seconds for a process to print its stacks
+DRAIN_S = 2.0  # seconds for output left in the pipes after every process has ended
 
 
 async def run(

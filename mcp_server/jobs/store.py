@@ -250,7 +250,7 @@ class Store:
         try:
             path = (root / unquote(relative)).resolve()
             found = path.is_file()
-        except OSError as error:  # a name that is too long, or too many links
+        except OSError as error:  # the name is too long, or there are too many links
             raise ProblemError(f"not the path of an artifact ({error.strerror})", value=uri[:300]) from None
         if not path.is_relative_to(root):
             raise ProblemError("the path leaves the job's directory", value=uri)

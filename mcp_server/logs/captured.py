@@ -541,7 +541,7 @@ def _built(kind: type[R], facts: Facts) -> list[R]:
         return []
 
 
-SLOWER = 100.0  # times longer than any earlier call
+SLOWER = 100.0  # ratio to any earlier call
 LARGER = 8.0  # how many times more elements than the largest earlier call still count as comparable
 
 

@@ -32,7 +32,7 @@ _FRAMES = (
         r"(?: (?P<file>/\S+?|\S+\.(?:cpp|cc|c|h)):(?P<line>\d+)(?::\d+)?)?$"
     ),
     re.compile(
-        r"^\s*frame #\d+: (?P<function>.+?) \+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in (?P<module>\S+)\)"  # of c10
+        r"^\s*frame #\d+: (?P<function>.+?) \+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in (?P<module>\S+)\)"  # c10
     ),
 )
 # The suffix that the compiler appends when it makes several functions from one.

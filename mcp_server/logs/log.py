@@ -233,7 +233,7 @@ class _Reader:
 MIB = 1 << 20
 HEAD_BYTES = 8 * MIB
 TAIL_BYTES = 24 * MIB
-MIDDLE_BYTES = 8 * MIB  # of the lines around errors between head and tail
+MIDDLE_BYTES = 8 * MIB  # bytes of lines around errors between head and tail
 LONGEST_LINE = 1 << 16
 CHUNK = 4 * MIB
 # Every error that ends a program contains one of these; a search for plain bytes runs at memory speed.

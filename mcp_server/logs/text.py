@@ -111,7 +111,7 @@ _PREFIX = re.compile(
     r"^\s*(?:what\(\):\s*|(?:\w+\.)*\w*(?:Error|Exception):\s*)?(?:\w+, [^\s,]+\.(?:h|hpp|cpp):\d+, )?"
 )
 _ARGUMENTS = re.compile(r"(?<=_func_)\(.*")  # arguments of a C function: run_func_( container_handle_, ...
-_LONGEST_MESSAGE = 160  # characters inside a sentence
+_LONGEST_MESSAGE = 160  # characters of a message inside a sentence
 
 
 def kernel_message(text: str) -> str:

@@ -18,7 +18,7 @@ from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.view import PackageView
 
 _SHOWN = 16
-_NO_ADDRESS = ("race", "barrier")  # these concern several threads, not one address outside an argument
+_NO_ADDRESS = ("race", "barrier")  # they concern several threads, not one address outside an argument
 _ENDED_THERE = ("fault", "died", "threw")
 
 
@@ -165,7 +165,7 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
         how = f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
         return Choice(None, how)
     fitting = []
-    for number in named:  # the faulting block must lie in the grid, as far as the grid is not symbolic
+    for number in named:  # the faulting block must lie in the grid, if the grid is not symbolic
         sizes = [evaluate(part, {}) for part in view.wrapper.grid(launches[number])]
         places = zip(sizes, access.block or (), strict=False)
         if all(size is None or at < size for size, at in places):

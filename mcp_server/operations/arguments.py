@@ -390,7 +390,7 @@ class Operation(Declaration):
 
 Model = TypeVar("Model", bound=Arguments)
 OUT_OF_RANGE = frozenset({"greater_than_equal", "greater_than", "less_than_equal", "less_than"})
-BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}  # of annotated_types
+BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}  # names of constraints in annotated_types
 
 
 def validated(model: type[Model], values: Mapping[str, Any]) -> Model:

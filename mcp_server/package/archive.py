@@ -340,7 +340,7 @@ def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
                 container: Container = DirectoryContainer(root)
                 return container, find_models(container)
         container = DirectoryContainer(path, recursive=False)
-        if models := flat_model(container):  # as a compile leaves it
+        if models := flat_model(container):  # a flat directory, as a compile leaves it
             return container, models
         raise PackageError(
             "not_a_package_directory",

@@ -61,12 +61,12 @@ GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, for 
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
 _OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # hostile text may also cause these
 _MOST_LANES = 1 << 14
-_FIRST_PROGRAMS = 2  # in each direction of a grid
+_FIRST_PROGRAMS = 2  # programs in each direction of a grid
 _POINTERS = re.compile(r"(?P<name>\w+)\.to\(tl\.pointer_type\((?P<dtype>[\w.]+)\)")
-_MOST_BASES = 32  # of a view; in damaged text, a buffer may be its own base
+_MOST_BASES = 32  # bases of a view; in damaged text, a buffer may be its own base
 _GROWING = ("add", "sub", "mul", "lshift")
 _NARROW = ("int8", "int16", "int32")
-_LARGEST = 1 << 40  # elements of an input
+_LARGEST = 1 << 40  # largest number of elements of an input
 
 
 @dataclass(frozen=True)
@@ -626,7 +626,7 @@ class _MaskedLane(Evaluator):
             case Apply(op="where", args=(test, _, other)) if say(test) == self.mask:
                 return self.value(other)
             case Fold(body=body, ranges=ranges) if not _over_lanes(ranges):
-                return self.value(body)  # each iteration has the same value
+                return self.value(body)  # same value in each iteration
             case Size() | Fold():
                 return next(self.shared)
             case Position() | Element() if not any(map(_is_lane, free_positions(term))):

@@ -152,7 +152,7 @@ class ModelBuild:
                 rewritten = rewrite(wrapper, name, refused, separate_weights=separate)
             placed = self._place(member, rewritten.text)
             # Headers dominate the compile time of a wrapper; -O0 saves a quarter of it.
-            level = "-O1" if options.statements else "-O0"  # such packages are meant to be kept
+            level = "-O1" if options.statements else "-O0"  # such packages are kept and used
             argv = commands.compile_command(
                 self.tools.compiler,
                 self.flags,

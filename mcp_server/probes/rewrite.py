@@ -250,7 +250,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
         raise ProblemError("the text to replace is empty", allowed=f"a text out of {kernel.name}")
     # including overlapping occurrences
     places = [match.start() for match in re.finditer(f"(?={re.escape(old)})", kernel.source)]
-    first = max(kernel.first_line, 1)  # its line in the file that contains the kernel
+    first = max(kernel.first_line, 1)  # the kernel's first line in its file
     if not places:
         spaced = r"\s*".join(re.escape(part) for part in re.findall(r"\w+|[^\w\s]", old))
         hint = ""

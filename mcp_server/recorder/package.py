@@ -85,7 +85,7 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
             names = {member.name for member in container.members}
             for member in container.members:
-                if member.name + ORIGINAL in names:  # the recorder
+                if member.name + ORIGINAL in names:  # this member is the recorder
                     continue
                 replaced = member.name in libraries
                 name = member.name + ORIGINAL if replaced else member.name.removesuffix(ORIGINAL)

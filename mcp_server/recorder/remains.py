@@ -47,7 +47,7 @@ class Mapping:
     path: str
 
 
-Segments = tuple[tuple[int, int, int], ...]  # the loaded ones: offset in the file, bytes, address
+Segments = tuple[tuple[int, int, int], ...]  # loaded segments: offset in the file, bytes, address
 
 
 def segments_of(elf: ELFFile) -> Segments:
@@ -88,7 +88,7 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
             continue
         found = line_at(
             Path(place.path), address - place.start + place.offset - 1
-        )  # of the call, not of the next instruction
+        )  # address in the call, not after it
         if found is not None and SYSTEM.search(found.file):  # inlined from a system header
             found = line_at(Path(place.path), address - place.start + place.offset - 1, SOURCES)
         if found is not None:
@@ -195,7 +195,7 @@ OF_MEMORY = ("stack", "file")  # deaths that no call is to blame for, even insid
 NEAR_STACK = 1 << 16  # largest distance from the stack pointer of an access that missed the stack
 NULL_PAGE = 4096
 _NAMES_INSIDE = re.compile(r"_Z+N?[KL]*(?=\d)")
-NO_ACCESS = (1 << 64) - 1  # the address for a signal that somebody sent
+NO_ACCESS = (1 << 64) - 1  # address of a signal that somebody sent
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ _ROWS: tuple[tuple[Awaited, re.Pattern[str], str], ...] = (
     ("weights", re.compile("pthread_rwlock_"), "the lock of the weights"),
     ("mutex", re.compile("pthread_mutex_(?:lock|timedlock)|__lll_lock_wait"), "a mutex"),
 )
-_OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # a lock that is not the package's
+_OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # a lock outside of the package
 """What is awaited, by the innermost function that tells (model_container.h 2.8-2.15, CPython 3.10-3.14, CUDA
 12-13, glibc 2.31-2.41)."""
 

@@ -80,7 +80,7 @@ class Candidate:
     recording: Recording
     call: RecordedCall
     why: str
-    suspect: bool = True  # it failed, or was in flight; others returned
+    suspect: bool = True  # the call failed or was in flight; others returned
 
     @property
     def model(self) -> RecordedModel:
@@ -200,7 +200,7 @@ class Overwritten:
     other: RecordedCall
 
 
-MOST_PAIRS = 4096  # of calls that ran at the same time
+MOST_PAIRS = 4096  # compared calls that ran at the same time
 
 
 def _overwritten(recording: Recording) -> Overwritten | None:
@@ -239,11 +239,11 @@ class TakenCall:
     facts: list[str]
     updates: int = 0  # of the weights, before the call or while it ran
     weights: CapturedUpdate | None = None  # given by the updates, if all values were kept
-    open: str = ""  # why a repeated call that returns proves little
+    open: str = ""  # why it proves little that the repeated call returns
     site: CrashSite | None = None
     input_at_fault: int | None = None
     made_at: Mapping[int, ModelLocation] = field(default_factory=dict)  # the lines that make inputs
-    on_ended_frame: int | None = None  # an input in the stack frame of a function that has returned
+    on_ended_frame: int | None = None  # number of an input in the stack frame of a function that has returned
     overwritten: Overwritten | None = None
     short: Mapping[int, int] = field(default_factory=dict)  # bytes of blocks shorter than the input
 

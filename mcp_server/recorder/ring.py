@@ -95,9 +95,9 @@ class RecordedCall:
     inputs: tuple[RecordedInput, ...]
     stack: tuple[int, ...] = ()  # return addresses, innermost first
     number: int = 0  # number among all calls of the model in its process; 0 if unknown
-    host_sp: int = 0  # of the host function that calls the package; 0 if unknown
-    sites: tuple[tuple[int, ...], ...] = ()  # of each input: return addresses of at::from_blob, or zeros
-    blocks: tuple[int, ...] = ()  # of each input: the bytes of its block of memory, or 0
+    host_sp: int = 0  # stack pointer of the host's calling function; 0 if unknown
+    sites: tuple[tuple[int, ...], ...] = ()  # for each input: return addresses of at::from_blob, or zeros
+    blocks: tuple[int, ...] = ()  # for each input: the bytes of its memory block, or 0
 
     @property
     def complete(self) -> bool:
@@ -121,7 +121,7 @@ class RecordedWeights:
 class RecordedModel:
     path: str
     build_id: str
-    updates: int  # updates of its weights, also unfinished ones
+    updates: int  # weight updates, also unfinished ones
     calls: int = 0
     weights: tuple[RecordedWeights, ...] = ()
 
@@ -338,10 +338,10 @@ class CrashFile:
     failed: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     stacks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     maps: str = ""
-    weights: dict[int, list[RecordedWeights]] = field(default_factory=dict)  # by the number of the model
+    weights: dict[int, list[RecordedWeights]] = field(default_factory=dict)  # by number of the model
 
 
-MOST_MAPS = 4 << 20  # characters
+MOST_MAPS = 4 << 20  # characters that are read
 
 
 def read_crash(path: Path) -> CrashFile:

@@ -16,7 +16,7 @@ from elftools.elf.elffile import ELFFile
 
 from mcp_server.recorder.remains import Remains, Segments, ThreadState, address_of, segments_of
 
-DEEPEST = 96  # frames
+DEEPEST = 96  # frames that are followed
 LARGEST = 64 << 20  # bytes of one library's frame information
 MOST_LIBRARIES = 256
 MOST_SECTIONS = 4096

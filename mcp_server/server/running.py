@@ -133,7 +133,7 @@ class Running:
 
         Until the caller has the handle, the job belongs to the call: cancelling the call stops the job.
         """
-        from mcp_server.jobs.shared_import import WarmImports, limits_here  # the server starts without it
+        from mcp_server.jobs.shared_import import WarmImports, limits_here  # imported when needed
 
         arguments, again = resumed(self.manager.store, arguments)
         if again:

@@ -132,7 +132,7 @@ def _writer_that_never_waits(fd: int) -> Writer:
 
 
 LONGEST_MESSAGE = 2_000  # characters
-FRAMES = 4  # innermost frames of an exception that are named
+FRAMES = 4  # frames of an exception that are printed, the innermost
 
 ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 

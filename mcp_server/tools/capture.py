@@ -112,7 +112,7 @@ async def capture(
         last = max(phase.t + (phase.seconds or 0.0) for phase in phases)
         quiet_s = max(0.0, started + finished.waited_s + finished.wall_s - last)
     checks = seen.assertions
-    if finished.returncode == 0:  # a comparison may fail without effect
+    if finished.returncode == 0:  # a failed comparison may have no effect
         checks = [each for each in checks if each.error is None or each.error.type != "builtins.SystemExit"]
     return Capture(
         **{**dict(seen), "assertions": checks},

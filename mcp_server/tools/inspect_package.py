@@ -198,7 +198,7 @@ def _overview(view: PackageView) -> Overview:
     elif not framed:
         model_lines = f"graph nodes for {sources['comments']} of {total} launches"
         model_lines += "; compile with INDUCTOR_PROVENANCE=1 for stack frames"
-    inputs = []  # such as `input 0 (ids): int64 [s23, 6], s23 of 2 to 64`
+    inputs = []  # lines such as `input 0 (ids): int64 [s23, 6], s23 of 2 to 64`
     for one in package.inputs[:_SHOWN]:
         ranges = {
             str(d): f", {d} of {d.lower} to {d.upper}" for d in one.dims if None not in (d.lower, d.upper)

@@ -43,7 +43,7 @@ from mcp_server.worker.reduction import Minimiser
 SCRIPT = "repro.py"
 VERIFIED = 3  # reproductions tried under a plain interpreter, the smallest first
 PASSED_ON = 1 << 20  # bytes that are easily sent to others
-SMALL = 64 << 10  # bytes of real values that a reproduction may contain without trying seeded ones
+SMALL = 64 << 10  # bytes of real values that are kept without a trial of seeded ones
 TINY = 4 << 10  # bytes of values for which smaller sizes gain nothing
 SIZES = 6  # distinct sizes that are tried
 MOST_NOTES = 5

@@ -56,7 +56,7 @@ SWITCHES: dict[str, dict[str, object]] = {
 }
 # Rounds intermediate results of bf16 and fp16 as eager does (torch/_inductor/config.py, 2.6 and later).
 PRECISION = {"emulate_precision_casts": True}
-TIMED = {"timed_calls": 5}  # calls of the whole program, with and without the workaround
+TIMED = {"timed_calls": 5}  # timed calls of the whole program, with and without the workaround
 ROUNDED = tuple(PRECISION)
 ROUNDING = (
     "The difference is rounding, not a fault: with intermediate results rounded as in eager "
@@ -152,7 +152,7 @@ def workaround_lines(asked: protocol.Workaround) -> str:
         for table in (
             "decompositions",
             "select_decomp_table()",
-        )  # after the first compile, it is a copy of the first table
+        )  # from the first compile on, it is a copy of the first one
     ]
     for name in asked.get("fallbacks", ()):
         lines.append(f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name}, None)")

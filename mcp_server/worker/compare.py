@@ -248,13 +248,13 @@ def _layout(old: torch.Tensor, now: torch.Tensor, strict: bool = True) -> str:
 
 
 NEAR = 8.0
-SUMMED_EPS = 2.0**-23  # float32: no kernel sums in less
+SUMMED_EPS = 2.0**-23  # float32; no kernel sums in less
 ROUNDINGS = 16.0
 GROWTH = 2.0  # the rounding error of a sum of K numbers grows by this factor times sqrt(K)
 TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices
 FEW = 4  # with fewer runs, `moves` is multiplied by FEW_MORE
 FEW_MORE = 2.0
-MOST = 0.95  # share of a tensor's elements; beyond it, values may be flipped decisions rather than rounding
+MOST = 0.95  # share of elements with rounding only; the others may be flipped decisions
 
 
 @dataclass(frozen=True, eq=False)

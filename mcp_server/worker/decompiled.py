@@ -121,7 +121,7 @@ class LaunchByLaunch:
         with torch.no_grad():
             result = eval(launch["expression"], {**self.names, **names})
         changed = {place: each for place, each in ready.items() if each._version != before[place]}
-        if any(len(places) > 1 for places in overlapping(ready)):  # overlapping places share their versions
+        if any(len(places) > 1 for places in overlapping(ready)):  # they share a count of versions
             same = given(prepared)
             changed = {place: each for place, each in changed.items() if unequal(each, same[place]).any()}
         results = result if isinstance(result, (tuple, list)) else [result]
@@ -223,7 +223,7 @@ def rank(found: Verified) -> tuple[int, float]:
     return RANKS.index(found.agreement), found.largest_difference or 0.0
 
 
-MOVES, MORE = 2, 18  # runs with moved inputs: always, and more if those do not explain a difference
+MOVES, MORE = 2, 18  # runs with moved inputs: always, and in addition if a difference remains
 
 
 class Meaning:

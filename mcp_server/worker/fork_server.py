@@ -150,7 +150,7 @@ def main(argv: list[str]) -> int:
     if not import_torch(modules):
         if not modules:
             return 1
-        os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # try torch alone
+        os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # retry with torch only
     worker.register_as_package()
     for name in PREPARED:
         importlib.import_module(worker.PACKAGE + name)

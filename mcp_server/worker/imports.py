@@ -329,7 +329,7 @@ def _take_operators(path: str, report: Report) -> None:
     report.event(OperatorsTaken(path, lines, refused))
 
 
-PREFIX = "_aoti_debug_import_"  # of the names of modules that are run from files
+PREFIX = "_aoti_debug_import_"  # beginning of the names of modules that run from files
 
 
 def _directory_first(path: str) -> str:

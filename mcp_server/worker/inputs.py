@@ -44,7 +44,7 @@ class Inputs:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    mapping: bool = False  # one dict of tensors: by name, or a single dict argument
+    mapping: bool = False  # one dict of tensors: the inputs by name, or a single argument
     flat: bool = False
 
 
@@ -266,7 +266,7 @@ def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     if values.stride() == tensor.stride() or not values.numel():
         return values
     if any(step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride())):
-        return values.contiguous()  # its elements shared memory
+        return values.contiguous()  # the elements shared memory
     return strided(values, tensor.stride())
 
 

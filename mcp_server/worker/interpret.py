@@ -229,7 +229,7 @@ class Watcher(torch.fx.Interpreter):
             if broken is None:
                 continue
             strides_only = _but_strides(broken.promised) == _but_strides(broken.returned)
-            if not (strides_only and str(node.target).startswith("aten.")):  # torch's own choose strides
+            if not (strides_only and str(node.target).startswith("aten.")):  # torch may choose
                 self._report(events.FakeMismatch, node, **vars(broken))
 
     def _report(self, kind: Callable[..., events.Event], node: torch.fx.Node, **more: Any) -> None:
@@ -345,7 +345,7 @@ class Operators(TorchDispatchMode):
         self.repair = repair
         self.calls = 0
         self.events = 0
-        self.returned: dict[str, list[StorageWeakRef]] = {}  # by operator
+        self.returned: dict[str, list[StorageWeakRef]] = {}  # storages that each operator returned
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

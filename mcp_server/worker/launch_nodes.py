@@ -30,7 +30,7 @@ from .report import Refused, Report
 from .tensors import laid_out, only_tensors
 
 Known = tuple[str, int, bool]  # a value: its node, number, and whether it lacks the product's bias
-RETURNED = -1  # as a reader of a tensor: the caller
+RETURNED = -1  # marks the caller as a reader of a tensor
 Value = TypeVar("Value")  # a tensor, or what represents one
 
 
@@ -115,7 +115,7 @@ class ProgramGraph:
         names = {name for launch in launches for name in self.nodes.get(launch, ())}
         taken = {one.name for name in names if name in self.by_name for one in self.takes[self.by_name[name]]}
         for name in sorted(taken & own.keys()):
-            with contextlib.suppress(RuntimeError):  # another shape
+            with contextlib.suppress(RuntimeError):  # the shape does not fit
                 yield Stored(name, 0, replace(own[name], eager=own[name].eager.expand(tuple(shape))))
 
     def taken(self, stored: Stored, readers: Sequence[int]) -> bool:

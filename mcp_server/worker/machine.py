@@ -28,7 +28,7 @@ def operate(_request: Request, report: Report) -> None:
     """
     import torch
 
-    from .events import Cuda, Gpu, Python  # run as a script, this file has no package
+    from .events import Cuda, Gpu, Python  # missing if this file runs as a script
 
     report.event(Python(platform.python_version(), _triton_version()))
     why, driver = "this torch is built without CUDA", None

@@ -36,7 +36,7 @@ from .report import Refused, Report
 from .tensors import MASK, describe, dtype_name, first_non_finite, first_outside, is_strided
 
 MAX_EVENTS = 100_000
-SAVE_BYTES = 4 << 30  # of all tensors saved in one observation
+SAVE_BYTES = 4 << 30  # bytes of all tensors saved in one observation
 
 
 def operate(request: ObserveRequest, report: Report) -> None:
@@ -52,7 +52,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
 
 
 CHUNK = 1 << 24  # elements in host memory at a time
-MOST_TURNS = 100_000  # tensors of one name
+MOST_TURNS = 100_000  # tensors of one name that are saved
 LONGEST = {"kernel": 120, "name": 60}  # characters in a file's name, which may have 255 bytes
 
 # The format's names of dtypes.
@@ -102,7 +102,7 @@ def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Map
     return path
 
 
-METADATA = ("launch", "sequence", "run", "runner", "kernel", "stride", "device")  # of a saved tensor
+METADATA = ("launch", "sequence", "run", "runner", "kernel", "stride", "device")  # facts of a saved tensor
 
 
 class Saver:

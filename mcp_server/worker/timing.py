@@ -41,7 +41,7 @@ from .protocol import ChangedRequest, CompileRequest, TimingRequest
 from .report import Report
 from .tensors import only_tensors
 
-LEAST, MOST = 5, 60  # pairs
+LEAST, MOST = 5, 60  # pairs that are timed
 WARM = 3  # calls before the first pair
 BLOCK_S = 0.02  # shorter calls are timed several at a time
 MOST_BUSY = 0.15  # of all processors, used by others; above it, the clock is unreliable
@@ -84,7 +84,7 @@ def operate(request: TimingRequest, report: Report) -> None:
     changes: list[tuple[str, Any, Callable[[], Any]]] = [
         (name, contextlib.nullcontext, rebuilt(request, package, flat, report))
         for name, package in request.get("others", {}).items()
-    ]  # first: the package shows a reason for these changes
+    ]  # first, as the package shows signs of them
     on_cuda = any(each.is_cuda for each in expected)
     threads, processors = torch.get_num_threads(), os.cpu_count() or 1
     # The clock is unreliable beside busy processes, and threads that wait for each other use processor time.
@@ -337,7 +337,7 @@ def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:
     setattr(owner, name, timed)
 
 
-MOST_BYTES = 1 << 30  # of the values that are computed before the compile
+MOST_BYTES = 1 << 30  # bytes of values computed before the compile
 PLACES = 4096  # elements; computing fewer in each call costs nothing
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -364,7 +364,7 @@ def operate_changed(request: ChangedRequest, report: Report) -> None:
 def precomputed(program: Any) -> tuple[Any, list[Any]]:
     """Compute what depends on no input once, and keep it as buffers, as `__init__` could."""
     weights = weights_of(program)
-    fixed: dict[Any, int] = {}  # by node that depends on no input: the largest value behind it
+    fixed: dict[Any, int] = {}  # by node without inputs: the largest value behind it
     for node in program.graph.nodes:
         inner = node.all_input_nodes
         if node.op == "placeholder" and node.name in weights:
@@ -465,7 +465,7 @@ def in_float32(program: Any) -> tuple[Any, list[Any]]:
             if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
                 held[name] = _like(value, value.detach().float())
     for node in [each for each in nodes if getattr(each.target, "_opname", "") == "_assert_tensor_metadata"]:
-        program.graph.erase_node(node)  # it asserted double precision before the conversion
+        program.graph.erase_node(node)  # asserts that the dtype was double before the conversion
         nodes.remove(node)
     changed = [node for node in nodes if node.op == "call_function" and _is_double(node)]
     for node in changed:

@@ -259,7 +259,7 @@ def _own(read: ConstantValues, name: str, factor: float | None) -> Step:
     return {**update_from(read.file), "own": own}
 
 
-LARGE = 100.0  # few trained weights are larger
+LARGE = 100.0  # scale that few trained weights exceed
 
 
 _OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE, harmful=False)

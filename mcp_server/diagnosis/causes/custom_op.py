@@ -55,7 +55,7 @@ _SETTLE = (
     "see whether it changes the eager result."
 )
 
-_RETURNS = re.compile(r"return [\w.]+(\[[^][]*\])?")  # one value
+_RETURNS = re.compile(r"return [\w.]+(\[[^][]*\])?")  # returns one value
 
 _OfOperator = partial(Suspect, level=CausalLevel.STATE)
 

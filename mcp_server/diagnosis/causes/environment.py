@@ -237,7 +237,7 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-_REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # argparse, which ends with 2
+_REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # of argparse; it exits with 2
 REFUSED_STATUS = 2
 
 

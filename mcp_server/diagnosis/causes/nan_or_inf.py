@@ -253,7 +253,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     if made is not None:
         return guard_fix(made)
     explanation = case.origin.explanation if case.origin is not None else ""
-    operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # in `exp(110) is inf`, `0 / 0 is nan`
+    operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # the `exp` in `exp(110) is inf`
     op = "" if operation is None else "div" if operation[0].endswith(" ") else operation[0]
     op = "where" if case.nan_written else op
     return _fix_of_line(op, first.locations[0].code if first.locations else "")

@@ -28,9 +28,9 @@ UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <<
 SMALL = 64 << 20  # bytes that any machine has, enough for a call that should pass
 SMALLEST = 2  # export assumes that every dynamic size is at least 2
 _LIMITED = {"RLIMIT_AS": "address space", "RLIMIT_DATA": "private memory"}
-ROUNDING = 0.01  # the text of CUDA has two decimals, and its allocator rounds up
+ROUNDING = 0.01  # CUDA's text has two decimals, and its allocator rounds up
 
-Sizes = Mapping[str, int]  # of the symbols of a package, in this call
+Sizes = Mapping[str, int]  # by symbol of a package: its value in this call
 
 
 def _bytes(buffer: Buffer, sizes: Sizes) -> int | None:
@@ -101,9 +101,9 @@ def _of_outputs(holding: HoldsOutputs, case: DiagnosisState) -> Suspect:
 
 
 KEEP_LESS = "copy what is needed of an output (.clone()), and drop the output: a view of it keeps all of it"
-LARGE = 32 << 20  # bytes, from which on a change is worthwhile
-SEVERAL = 3  # loaders of packages: more than a program needs
-GROWS = 1.5  # factor of growth in blocks after twice as many calls
+LARGE = 32 << 20  # bytes that justify a change
+SEVERAL = 3  # loaders of packages that exceed a program's needs
+GROWS = 1.5  # factor for blocks after twice as many calls
 
 
 def held(case: DiagnosisState) -> list[CapturedCall]:

@@ -43,7 +43,7 @@ from mcp_server.worker.report import TensorFacts
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
 WIDEN = "widen the bound where the model states it (torch._check, the size of a tensor) and export again"
-LARGEST = 2**31 - 1  # for a size, if its check has no limit
+LARGEST = 2**31 - 1  # limit of a size without a limit of its own
 
 
 def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
@@ -257,7 +257,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     if case.failure_of("plain") != "differs" and not check_failed(case):
         return
     overflowed, exact = case.eager_events(events.NodeOverflow), case.trials.get(EXACT)
-    cured = exact is not None and exact.effect is Effect.GONE  # also if two program runs differ
+    cured = exact is not None and exact.effect is Effect.GONE  # decides even if two program runs differ
     if overflowed and (case.equals_eager or cured):
         event = next((each for each in overflowed if not each.modular), overflowed[0])
         suspect = of_overflow(event, case)
@@ -280,7 +280,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
 def own_drift(case: DiagnosisState) -> CapturedDrift | None:
     """The changed weights that are in the examined call's package. None if they belong to another model."""
     names = {each.fqn for each in case.package.constants} if case.package is not None else set()
-    names |= set(case.exported.state) if case.exported is not None else set()  # with folded ones
+    names |= set(case.exported.state) if case.exported is not None else set()  # includes folded weights
     return next((each for each in case.captured.drifts if names.intersection(each.names)), None)
 
 
@@ -436,7 +436,7 @@ def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
     return key, Kind.OPERATOR, f"{', '.join(dict.fromkeys(node.op for node in nodes))} {words}"
 
 
-EXTREME = 10**12  # float32 overflows in products of few such numbers, and sums keep nothing else
+EXTREME = 10**12  # float32 overflows in products of few such numbers, and sums lose all others
 
 
 def is_extreme(leaf: TensorFacts) -> bool:

@@ -474,7 +474,7 @@ def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-MOST_EXTREME = 4  # at most so many in an input, as a mask has many
+MOST_EXTREME = 4  # extreme elements of an input, at most, as a mask has many
 STEPS = {dtype: EPSILON[dtype] / 2 for dtype in ("bfloat16", "float16")}  # relative error of one rounding
 ROUNDINGS = 2.0  # roundings by which outputs may differ: even a deep model accumulates fewer
 

@@ -202,7 +202,7 @@ def _essence(text: str) -> str:
 
 
 NOT_MADE = Seen("not_made")
-MOST_PLACES = 8  # changed elements not at fault, to be named
+MOST_PLACES = 8  # places that are named, of changed elements not at fault
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ async def interpret(case: DiagnosisState, context: Context, **more: object) -> W
 
 
 LONGEST_CALL_S = 15.0
-MOST_BYTES = 1 << 30  # of a package that is loaded four times
+MOST_BYTES = 1 << 30  # largest package that is loaded four times
 
 
 class RepeatCall(Observation):

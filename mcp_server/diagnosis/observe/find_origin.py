@@ -47,7 +47,7 @@ from mcp_server.worker.protocol import Change, Where
 MOST_FAULTS = 4
 MOST_LAUNCHES = 64  # launches whose values are kept
 MOST_OF_CALL = 512  # the same for a walk from an output through the whole call
-ARGUMENTS = 64  # of one launch
+ARGUMENTS = 64  # kept arguments of one launch
 SCANNED = 1 << 16  # most elements of an index that are examined
 
 
@@ -268,7 +268,7 @@ async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisStat
 
 MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
 MOST_USUAL = 3  # elements replaced by a usual value, each in a separate trial
-LEAST_VARIED = 2  # a line must be longer, so that a deviation is computed in it
+LEAST_VARIED = 2  # a deviation is computed only in a longer line
 MOST_COUNTED = 1 << 16  # most elements of a tensor that are examined
 _BOOLEAN = {"True": True, "False": False}
 
@@ -339,7 +339,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
         if above:
             change = Change("elements", leaf.input, high=good, where=Where(above=good))
         part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} replaced by {good}"
-        if isinstance(good, float) and good:  # for a float, the exact neighbour does not matter
+        if isinstance(good, float) and good:  # the float next to a bad one is no readable number
             side, bad = ("below", condition.low) if above else ("above", condition.high)
             nearest = f"the nearest number {side} {bad:g}"
             part = f"the elements of {leaf.name} that are not {side} {bad:g} replaced by {nearest}"

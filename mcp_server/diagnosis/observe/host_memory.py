@@ -28,7 +28,7 @@ TUNABLES = "glibc.malloc.perturb={}:glibc.malloc.tcache_count=0"
 # The bytes with which glibc fills freed memory and new memory (malloc.c, free_perturb).
 FILLS: Mapping[Literal["freed", "unwritten"], int] = {"freed": PERTURB, "unwritten": 0xFF - PERTURB}
 SHORTEST_HOST_S, LONGEST_HOST_S = 15.0, 60.0
-SHORTEST_FILL = 16  # so many equal bytes are no coincidence
+SHORTEST_FILL = 16  # fewer equal bytes may be a coincidence
 
 
 class FillHostMemory(Observation):

@@ -35,10 +35,10 @@ from mcp_server.worker import events
 from mcp_server.worker.events import CallFacts
 
 MAX_ROUNDS = 4
-MAX_TOGETHER = 6  # in one round, with a shared load of the package
+MAX_TOGETHER = 6  # interventions of one round, with one load of the package
 MAX_COMBINED = 6  # suspects that are removed at the same time
 SHARE = 0.4  # of the remaining budget, for one round
-OF_PROGRAM = ("actual",)  # of a request: reference outputs of a replay
+OF_PROGRAM = ("actual",)  # key of a request: reference outputs of a replay
 
 
 class TryInterventions(Observation):
@@ -163,7 +163,7 @@ def judged(trial: Trial) -> Trial:
     """Judge the trial of a call that returns by its values. Undecided if no expectation fits."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
-    if fails_by_values and cut is not None and cut.part:  # the part has faults
+    if fails_by_values and cut is not None and cut.part:  # the part has faulty elements
         same = "a call with fewer elements returns the same values for them, including the wrong ones"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:

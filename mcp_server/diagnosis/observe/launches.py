@@ -20,7 +20,7 @@ from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.locate_fault import in_graph, locate_fault, run_under_checker
 from mcp_server.tools.trace_launches import trace_launches
 
-MOST_LAUNCHES = 10_000  # of one call; the detectors look at all of them
+MOST_LAUNCHES = 10_000  # launches of one call; the detectors look at all
 
 
 class WatchLaunches(Observation):

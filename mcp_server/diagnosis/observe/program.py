@@ -49,7 +49,7 @@ SHARE_OF_PROGRAM = 0.6  # the rest is for the captured call
 
 # After this number of seconds a child prints every thread's stack, which shows where it hangs.
 STACKS = "AOTI_DEBUG_STACKS_AFTER"
-STACKS_AT = 0.85  # of the limit of the run
+STACKS_AT = 0.85  # share of the run's time limit
 PROVENANCE = "INDUCTOR_PROVENANCE"
 
 
@@ -262,7 +262,7 @@ OF_TORCH = re.compile(rb"aot_inductor|AOTIModel|AOTInductor|libtorch")
 STARTS_OTHERS = re.compile(rb"\b(?:subprocess|popen|execv|posix_spawn|os\.system)", re.IGNORECASE)
 MOST_TEXT = 1 << 24  # bytes of a program that are searched
 SHELL_WORDS = re.compile(r"[\w./+@%-]+")
-MOST_WORDS = 1000  # words of a shell script that may name programs
+MOST_WORDS = 1000  # words of a shell script that are looked up as programs
 PACKAGE_NAME = re.compile(rb"[\w./+@%-]+\.pt2\b")
 
 
@@ -311,7 +311,7 @@ def _packages_at(names: Sequence[str], folders: Sequence[Path]) -> set[Path]:
     """The packages that words name, and those in folders that they name."""
     found: set[Path] = set()
     for path in (folder / name for name in names if name for folder in folders):
-        with suppress(OSError):  # a word that is too long for a name
+        with suppress(OSError):  # the word is too long for a name
             files = path.glob("*.pt2") if path.is_dir() else [path]
             found |= {each.resolve() for each in files if each.suffix == ".pt2" and each.is_file()}
     return found

@@ -69,7 +69,7 @@ class CompareLaunches(Observation):
             case.trials |= await try_in_eager(context, call, every, program)
 
 
-MOST_BYTES = 8 << 20  # of a constant that is read
+MOST_BYTES = 8 << 20  # size of a constant that is read
 MOST_IN_ALL = 64 << 20
 
 

@@ -98,7 +98,7 @@ class Correction(Record):
     high: int | None = None
 
 
-WRITTEN = "the model itself writes"  # beginning of an explanation without bad arithmetic
+WRITTEN = "the model itself writes"  # beginning of an explanation without arithmetic
 
 
 class Origin(Record):

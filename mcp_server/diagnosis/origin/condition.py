@@ -228,7 +228,7 @@ def is_next_to_0(low: Scalar | None, high: Scalar | None) -> bool:
 
 def _where(name: str, low: Scalar | None, high: Scalar | None, good: Scalar) -> str:
     if isinstance(good, float) and good == 0 and (low is None) != (high is None):
-        return f"{name} {'<' if low is None else '>'} 0"  # 0 is clearer than its neighbour
+        return f"{name} {'<' if low is None else '>'} 0"  # 0 is clearer than the number next to it
     if is_next_to_0(low, high):
         return f"{name} = 0"
     if low is None:

@@ -183,7 +183,7 @@ class _Finder:
         self.view, self.fault = view, fault
         self.walker = Walker(view, values)
         self.launch = view.wrapper.launches[fault.launch]
-        self.recorded: Scalar | None = None  # the value that was seen
+        self.recorded: Scalar | None = None  # value as the probe saw it
 
     def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):
@@ -313,7 +313,7 @@ class _Finder:
         advice, table = "", label_of(bound.tables[0], self.walker) if bound.tables else ""
         produced = source if isinstance(source, Produced) and is_index else None
         looked = looked_up(self.walker, produced, allowed) if produced is not None else None
-        if looked is not None and looked[0] not in bound.tables:  # added rows would be more boundaries
+        if looked is not None and looked[0] not in bound.tables:  # otherwise, added rows raise the index
             advice = too_short(0, looked[1], allowed, table)
         elif of_model and not narrow and not self._made_here(bound):
             lowest, highest = (own_end(expression.term, above=above) for above in (False, True))
@@ -326,7 +326,7 @@ class _Finder:
                 left, explanation, advice = by_rounding
         if left is not None and left.domain.nonzero and sums_nothing(self.walker, left):
             explanation += ": the divisor is a sum of no elements"
-        if left is not None:  # elements behind the operand that left its domain
+        if left is not None:  # look behind the operand that left its domain
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
             found, read = list(offending(behind)) or found, read or operands(behind)
         if too_large is not None and not found and isinstance(source, Computed):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from mcp_server.package.terms.evaluate import DOMAINS, Domain
 from mcp_server.package.terms.parts import SIGNS
 
-_ZERO_TIMES_INFINITY = "0 * -inf"  # in the explanation of an origin
+_ZERO_TIMES_INFINITY = "0 * -inf"  # part of an origin's explanation
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ _BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", 
 _LARGEST = 1 << 31  # a larger limit is that of the type, not of the expression
 
 
-OPEN_END = "it is one past the end, and nothing limits it"  # a float range's end, as an integer
+OPEN_END = "it is one past the end, and nothing limits it"  # end of a float range, as an integer
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:

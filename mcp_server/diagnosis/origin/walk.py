@@ -25,8 +25,8 @@ from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
 from mcp_server.package.view import PackageView
 
 _HOPS = 40
-_SEARCHED = 1 << 18  # elements of a tensor
-_FOLDED = 4096  # points of a reduction
+_SEARCHED = 1 << 18  # elements of a tensor, at most, that are searched
+_FOLDED = 4096  # points of a reduction, at most, that are evaluated
 
 # Operators whose first result holds values of an input, by their names in the wrapper's shims
 # (`aoti_torch_cpu_sort_stable`), torch 2.8 to 2.15. Their other results (positions) are computed.

@@ -139,7 +139,7 @@ class Launches(Tensors):
         self.schemas, self.lifetimes = schemas, Lifetimes(self.body)
         self.functions: list[str] = []
         self.launches: list[WrittenLaunch] = []
-        self.names: dict[str, str] = {}  # better ones for `buf3` of the wrapper
+        self.names: dict[str, str] = {}  # better names for `buf3` of the wrapper
         self.by_memory: set[str] = set()  # variables whose memory a statement below addresses
 
     def node(self, node: Node) -> None:

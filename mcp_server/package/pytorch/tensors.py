@@ -74,7 +74,7 @@ class Tensors:
         }
         self.identifiers: dict[str, str] = {}
         self.in_place = set[str]()  # variables written in the memory of another one
-        self.symbols: set[str] = set()  # of the program
+        self.symbols: set[str] = set()  # symbols of the program
         self.constants = {each.name: each for each in package.package.constants}
 
     # Names.

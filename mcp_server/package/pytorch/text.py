@@ -23,7 +23,7 @@ from mcp_server.package.terms.term import itemsize_of
 
 INDENT = "    "
 HEAD = '"""A package of AOTInductor, read as PyTorch. `python -i model.py`, then Model()(*inputs)."""'
-DEDENT = "# end"  # of a block of Python
+DEDENT = "# end"  # marks the end of a Python block
 
 
 def assembled(

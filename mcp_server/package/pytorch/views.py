@@ -14,7 +14,7 @@ from mcp_server.package.terms.program import Store
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Size, Term, Unread, is_float
 from mcp_server.package.terms.whole import Whole, constant, product
 
-_TYPICAL = 97  # substituted for sizes, to order symbolic strides
+_TYPICAL = 97  # a size for ordering symbolic strides
 
 
 @dataclass(frozen=True)

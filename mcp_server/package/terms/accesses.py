@@ -37,7 +37,7 @@ from mcp_server.package.terms.term import (
 )
 
 _MOST = 1 << 17
-_MOST_ACCESSES = 16  # of one tensor that are kept
+_MOST_ACCESSES = 16  # accesses of one tensor that are kept
 _NEAR = 40  # lines after a check in which its index is used
 _MOST_LANES = 4096
 _MOST_MASKED = 64

@@ -138,9 +138,9 @@ class _Reader(Reader):
         }
         self.lines = kernel.source.split("\n")
         self.scopes = [_Scope(0, given)]
-        self.local: dict[str, list[tuple[Term | None, Term]]] = {}  # None: the whole array
+        self.local: dict[str, list[tuple[Term | None, Term]]] = {}  # by array; None: the whole array
         self.outer = 0  # number of tests around the lambda being read
-        self.returned: list[tuple[Term | None, Term]] = []  # by the lambda being read: a test and a value
+        self.returned: list[tuple[Term | None, Term]] = []  # tests and values of the lambda's returns
 
     # Names
 

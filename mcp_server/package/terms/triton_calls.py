@@ -261,7 +261,7 @@ class Functions(Reader):
         self.run(function.body)
         made = self.results
         self.names, self.line, self.results, self.depth = outside, line, results, self.depth - 1
-        return made[0] if len(made) == 1 else Unread(call.name)  # several results are for different paths
+        return made[0] if len(made) == 1 else Unread(call.name)  # each result is for a different path
 
     def _reduced(self, kind: str, value: Term, call: Call, position: int = 1) -> Term:
         """Build a reduction over the r axes of a generated kernel, or over an axis of a block."""

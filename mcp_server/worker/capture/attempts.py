@@ -530,7 +530,7 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
         try:
             with _guards_logged(failing) as guards:
                 program = exported(failing, failing.options)
-            for shape in shapes:  # guards between several sizes are only in the program
+            for shape in shapes:  # guards on several sizes are only in the program
                 changed = {(n, axis): shape[place][axis] for place, n, axis, _ in declared}
                 given = with_sizes(failing, changed)
                 if given is not None:
@@ -681,7 +681,7 @@ def loses_state(failing: Failing, path: str, name: str) -> bool:
             restore(kept)
             try:
                 same.append(_same(wanted, _outputs(failing.module, failing, begun, own, spared)))
-            except Exception:  # it does not fit the other state
+            except Exception:  # the restored state does not fit
                 same.append(False)
     return same == [True, False]
 
@@ -807,6 +807,6 @@ def _compare(loader: Any, failing: Failing, shape: List[List[int]], when: str, r
     same = False
     with torch.no_grad():
         wanted = only_tensors(failing.module(*given[0], **given[1])) if given is not None else []
-        with contextlib.suppress(RuntimeError):  # operators may be compiled for other sizes
+        with contextlib.suppress(RuntimeError):  # an operator compiled for other sizes may raise
             same = compare_all(wanted, only_tensors(loader.run(only_tensors(given)))).equal
     report.event(SizeCompared(when, shape, same))

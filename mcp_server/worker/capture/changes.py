@@ -48,7 +48,7 @@ class Failing:
     build: Optional[Callable[..., Any]] = None
     lines: List[Place] = field(default_factory=list)  # model lines, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
-    trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # by function: rewritten trees
+    trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # rewritten trees, by function
     begun: Any = None  # the Python state before the export, of type `attempts.State`
 
     @property
@@ -289,7 +289,7 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
 
 
 LONGEST = 1024  # the largest size that is tried if a `Dim` has no maximum
-MOST_GIVEN = 1 << 24  # elements of an input of that size
+MOST_GIVEN = 1 << 24  # elements of an input with that size
 
 
 def primed(failing: Failing, text: str) -> Iterator[Change]:

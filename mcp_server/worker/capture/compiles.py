@@ -58,7 +58,7 @@ class Comparisons:
         _, error = yield
         self._forget()
         if isinstance(error, AssertionError):
-            error.__dict__[REPORTED] = True  # the error itself would keep its frames' tensors
+            error.__dict__[REPORTED] = True  # the error itself would keep tensors alive
             self.failed = self._kept(actual, expected)
             self._tell(error)
 
@@ -129,7 +129,7 @@ SLOW_EXPORT_S = 20.0
 MOST = 4
 MODELS = 8  # exported models whose weights are watched
 TEXT = 4000  # characters of one stack
-NAMES = ("self", "n", "node")  # variables with the node in a compiler function (torch 2.8-2.15)
+NAMES = ("self", "n", "node")  # names of a node's variable in the compiler (torch 2.8-2.15)
 
 
 def stopped_at(error: BaseException) -> list[dict[str, str]]:
@@ -283,7 +283,7 @@ class Compiles:
             from .attempts import state_of
             from .changes import Failing
 
-            begun, began = state_of(module, only_python=True), time.process_time()  # others may be busy
+            begun, began = state_of(module, only_python=True), time.process_time()  # excludes other work
             _, error = yield
             options = dict(kwargs)
             given = args[0] if args else options.pop("args", ())
@@ -326,7 +326,7 @@ class Compiles:
         """If the failed export or compile ends the program, try changes that may make it pass."""
         if self.last_export is None:
             return
-        from .attempts import attempts, compile_with  # only such failing programs need these
+        from .attempts import attempts, compile_with  # rarely needed
         from .changes import advice, chain
 
         failing, inside = self.last_export, set(map(id, chain(error)))

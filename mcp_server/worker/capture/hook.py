@@ -58,7 +58,7 @@ class Hook:
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
             """Handle an uncaught exception before it is printed as usual."""
-            faulthandler.cancel_dump_traceback_later()  # the hook's own work is no hang
+            faulthandler.cancel_dump_traceback_later()  # the following work is no hang
             safely(self.journal, self.compiles.ended, error)
             printed(kind, error, trace)
 
@@ -122,7 +122,7 @@ def attach(name: str) -> None:
     with _lock:
         if not _hook:
             _hook.append(Hook(os.environ["AOTI_DEBUG_CAPTURE"]))
-            if not faulthandler.is_enabled():  # shows the line of a crash between calls
+            if not faulthandler.is_enabled():  # then a crash shows its line
                 faulthandler.enable(2)
     for watched in _hook[0].watched if name == "torch" else (name,):
         if watched in sys.modules:

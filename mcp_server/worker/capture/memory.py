@@ -236,7 +236,7 @@ class _Constant:
         count: Optional[torch.Tensor] = None
         if plain and not tensor.is_inference():
             with torch.inference_mode(False), torch.no_grad():
-                count = tensor.detach()  # shares the count
+                count = tensor.detach()  # has the same count
                 count.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             count = count if version_of(count) == version_of(tensor) else None
         as_is = plain and tensor.device.type != "meta" and not tensor.is_conj() and not tensor.is_neg()

@@ -43,7 +43,7 @@ class Rewrite:
     action: str
     changes: str = ""
     stage: str = "export"
-    of: Any = ast.stmt  # kind of the statement that it replaces, the innermost at the failing line
+    of: Any = ast.stmt  # kind of the innermost statement at the failing line, which it replaces
 
 
 def in_expression(change: Callable[[Node, Any], Optional[Node]]) -> Made:

@@ -146,7 +146,7 @@ def registered(name: str, code: str) -> Iterator[None]:
             operator._abstract_fn = before
 
 
-Shape = Tuple[Tuple[int, ...], ...]  # of each tensor of a call
+Shape = Tuple[Tuple[int, ...], ...]  # shape of each tensor of a call
 NOTE = "these tables are private to torch; the operator then runs as it does in eager mode, and is not fused"
 CODE = """import torch._decomp, torch._inductor.decomposition, torch._inductor.lowering
 tables = torch._inductor.lowering.lowerings, torch._inductor.decomposition.decompositions

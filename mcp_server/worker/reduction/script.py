@@ -24,7 +24,7 @@ from .program import TORCHS, Cut, compact, users_operators
 
 SCRIPT = "repro.py"
 INPUTS = "inputs.pt"
-LINE = re.compile("^# ---- copied .* ----\n", re.MULTILINE)  # before each part that is copied
+LINE = re.compile("^# ---- copied .* ----\n", re.MULTILINE)  # marks each part that is copied
 
 HEADER = '''"""{title}
 
