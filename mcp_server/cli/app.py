@@ -329,8 +329,8 @@ def serve(
 ) -> None:
     """Serve the same operations over MCP, for an agent: on stdio, or with --http on this machine.
 
-    Whoever can call the tools can run code as you. On any address but loopback, the server needs a
-    bearer token, from --token-file or AOTI_DEBUG_HTTP_TOKEN. Set one on a shared machine, too.
+    Whoever can call the tools can run code as you. On any address but loopback, the server needs a bearer
+    token, from --token-file or AOTI_DEBUG_HTTP_TOKEN. Set one on a shared machine as well.
     """
     from mcp_server.server import app as server
 

@@ -55,7 +55,7 @@ def parts_of(indices: Iterable[Index]) -> list[InputSlice]:
 
 
 def index_error(case: DiagnosisState) -> ErrorFact | None:
-    """The index assertion with which any run or the given log ended."""
+    """The index assertion that ended a run or the given log."""
     return next((error for _, error in case.errors if "index_assert" in error.family.tags), None)
 
 

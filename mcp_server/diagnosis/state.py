@@ -37,7 +37,7 @@ def explained_by_rounding(run: WorkerRun | None) -> events.Rounding | None:
 
 
 def equal_to_program(run: WorkerRun | None) -> bool | None:
-    """Whether package and exported program gave the same in a run. None if it did not compare them."""
+    """Whether package and exported program gave equal outputs in a run. None if it did not compare them."""
     compared = run.last(events.Compared) if run is not None else None
     return compared.equal or explained_by_rounding(run) is not None if compared is not None else None
 

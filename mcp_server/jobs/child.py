@@ -33,10 +33,10 @@ class Command:
     """One child process.
 
     `env` holds variables to add to the inherited ones. `timeout_s` is wall-clock seconds. `gpus` are the
-    device indices that the child may use. None if it uses no GPU. They are leased, so that two jobs never
-    share a GPU; children of one job may. `stalled` is called every few seconds. It returns the id of a
-    process that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the
-    child is stopped as at its time limit. `tell` is called regularly with the seconds since the start.
+    device indices that the child may use. None if it uses no GPU. They are leased: two jobs never share a
+    GPU, while children of one job may. `stalled` is called every few seconds. It returns the id of a process
+    that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the child is
+    stopped as at its time limit. `tell` is called regularly with the seconds since the start.
     """
 
     argv: tuple[str, ...]

@@ -1,13 +1,12 @@
 """Processes that have imported torch and fork a worker for each request. They may outlive a server's call.
 
 A request is forked only if a fresh process would find the same conditions: the same interpreter, no wrapper
-around it, and an environment that differs at most in variables that nothing reads before the request does. A
-tool announces its requests early, so that the import runs beside the program, which uses one core for most of
-its compile.
+around it, and an environment that differs only in variables that just the request reads. A tool announces its
+requests early, so that the import runs beside the program, which uses one core for most of its compile.
 
 The processes create no tensor and touch no device (worker/fork_server.py). They end with the server, however
-it ends, as any supervised child does. A server ends one earlier that has been idle for long, has served many
-requests or has grown, or whose files have changed on disk since it loaded them.
+it ends, as any supervised child does. A server ends a process earlier if it has been idle for long, has
+served many requests, has grown, or has loaded files that have since changed on disk.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ State = tuple[int, int, int]  # time of the last change in ns, bytes, inode
 
 @dataclass(frozen=True)
 class Limits:
-    """When a process kept ready ends (idle time, requests, own memory), and how many are kept at once."""
+    """When a waiting process ends (idle time, requests, own memory), and how many may wait at once."""
 
     idle_s: float = 600.0
     requests: int = 1000

@@ -129,7 +129,7 @@ def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
 def _cpp_parameter(declared: str, source: str) -> Parameter:
     """Read a parameter with its role: Inductor declares only read-only pointers as `const T*`.
 
-    `in_out_ptr` and pointers that are only added to atomically count as read, too.
+    `in_out_ptr` and pointers with only atomic additions also count as read.
     """
     type_, _, name = declared.rpartition(" ")
     if "*" not in type_ or type_.startswith("const "):

@@ -136,7 +136,7 @@ async def compare_with_eager(
     *,
     factor: float = 1.0,
 ) -> ComparedWithEager:
-    """Run both on the same inputs. Compare the outputs, and judge every launch alone on correct inputs.
+    """Run package and program on the same inputs. Compare outputs, and judge each launch on correct inputs.
 
     A package needs `exported`, the program that it was compiled from. An exported program is compiled here. A
     script is run once, and its suspect call is used, with the updates of constants before it. Without inputs,

@@ -256,7 +256,7 @@ async def schemas_of(context: Context, view: PackageView, workload: PackageWorkl
 async def compare(
     context: Context, workload: PackageWorkload, written: Written, save: Path | None = None
 ) -> Comparison:
-    """Compare the outputs of both for the same inputs, and each launch if the package can be given probes.
+    """Compare outputs of package and program for the same inputs, and each launch if it can get probes.
 
     The program's outputs are saved to `save`.
     """

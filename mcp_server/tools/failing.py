@@ -45,7 +45,7 @@ COMPARED = 200  # characters of a text; the rest may have been cut
 
 class FailureShown(Record):
     """A failure. `kind` is crash (killed by `signal`), error (an exception, in `phase`), not_finite (`nan` if
-    NaN occurs, too) or departs (from eager). `family` and `text` come from the root error, if any.
+    any is NaN) or departs (from eager). `family` and `text` come from the root error, if any.
     """
 
     kind: Kind

@@ -396,7 +396,7 @@ def _host_problems(package: Package, machine: Machine) -> Iterator[Problem]:
     missing = [isa for isa in metadata.isa if not flags.issuperset(ISA_FLAGS.get(isa, ()))]
     if flags and missing:
         what = f"the package was compiled for a CPU with {', '.join(missing)}, which this one lacks"
-        # The host code of a CUDA package is compiled with -march=native too, but need not use every set.
+        # The host code of a CUDA package also gets -march=native, but need not use every instruction set.
         yield _arch(what, certain=package.device_type == "cpu")
 
 

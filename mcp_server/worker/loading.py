@@ -73,8 +73,8 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
 def _load_weight_files(loader: Any, package: str, model: str) -> None:
     """Give `loader` the weights that the package keeps outside its library, if any.
 
-    As `load_pt2(..., load_weights_from_disk=True)` does (torch/export/pt2_archive/_package.py, 2.9-2.15, for
-    packages made with `package_constants_on_disk_format="pickle_weights"`).
+    This is done as in `load_pt2(..., load_weights_from_disk=True)` (torch/export/pt2_archive/_package.py,
+    2.9-2.15, for packages made with `package_constants_on_disk_format="pickle_weights"`).
     """
     with zipfile.ZipFile(package) as archive:
         members = {name.partition("/")[2]: name for name in archive.namelist()}

@@ -173,7 +173,7 @@ def is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
 
 
-# Sums of finite halves may overflow. Those of floats may, too; the values are then counted.
+# Sums of finite halves may overflow. So may those of floats: the values are then counted.
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 

@@ -204,7 +204,7 @@ def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
 
 
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
-    """Return a verdict of no fault, with the errors of package and eager mode, and the proving compile."""
+    """A verdict of no fault, with the errors of package and eager mode, and the compile that shows it."""
     assert case.rounding is not None
     error = max((float(each.error or 0.0) for each in case.rounding.outputs), default=0.0)
     eager = max((float(each.eager_error or 0.0) for each in case.rounding.outputs), default=0.0)

@@ -411,7 +411,7 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _oddity(leaf: Leaf) -> tuple[int, float]:
-    """How odd the values of a constant are: not finite, then all zero, then large."""
+    """Rank the oddity of a constant's values: not finite above all zero above large."""
     zero = leaf.zero is not None and leaf.shape is not None and leaf.zero == prod(leaf.shape)
     return 2 * int(leaf.not_finite) + int(zero), max(abs(leaf.min or 0), abs(leaf.max or 0))
 

@@ -1,4 +1,4 @@
-"""Arguments that were no tensors at export: the package keeps computing with their values of that time.
+"""Arguments that were no tensors at export: the package still computes with the values of the export.
 
 `AOTICompiledModel.__call__` drops non-tensors (torch/export/pt2_archive/_package.py, 2.8-2.15). The value
 of an argument is in the exported program, not in the package, whose code has a literal in its place.

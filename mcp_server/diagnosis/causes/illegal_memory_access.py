@@ -45,7 +45,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     blame = _blame(fault, change, marker)
     category: Category = blame.category or "illegal_memory_access"
     guilty = _guilty(blame, fault, case)
-    # For a fault inside the operator, fix its code; for a bad result of it, fix its fake function.
+    # For a fault inside the operator, fix its code; for a bad result, fix its fake function.
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
     action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]

@@ -338,8 +338,8 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
             came_back = capture is not None and all(call.outcome == "ok" for call in calls)
             return came_back and alone == "none"
         case "wrong_output":
-            # The capture saw no comparison by the script, and eager mode returns the same. That clears no
-            # kernel or operator of the user's, which computes the same in both.
+            # The capture saw no comparison by the script, and eager mode returns the same. That does not
+            # clear the user's kernels and operators, which also run in eager mode.
             uncompared = capture is not None and not capture.assertions
             return bool(case.equals_eager) and uncompared and not users_code(case)
     return False

@@ -286,7 +286,7 @@ MOST_NAMED = 4
 
 
 def _only_one(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether only one of several calls has such an event, as a program that refills its buffers has many."""
+    """Whether just one of several calls has such an event. A program that refills its buffers has many."""
     what = (event.act, event.interval, event.input)
     alike = [each for each in case.captured.memory if (each.act, each.interval, each.input) == what]
     return len(alike) == 1 and len(case.calls) > 2

@@ -112,7 +112,7 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
     for suspect in ranked(suspects, case):
         if is_cause(suspect, case) and not suspect.leaves_out:
             break
-        # Try a call that returns if it should give the same values, or if the program judges its values.
+        # A call that returns is tried with changes that keep its values, or if the program can judge them.
         told = case.equals_eager is False
         left = (each for each in untried(suspect, case) if each.keeps_values or (told and each.leaves_out))
         found |= {each.key: each for each in (left if ends_well else untried(suspect, case))}

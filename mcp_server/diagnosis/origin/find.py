@@ -106,7 +106,7 @@ class Fault:
         return Fault(found.launch, "value", buffer=found.argument, element=element, when=when)
 
     def checks(self, program: Program) -> tuple[Check, ...]:
-        """Return the checks of the kernel at the fault, or those that it lacks."""
+        """Return the checks of the kernel at the fault; for an access, those that the kernel lacks."""
         if self.kind == "access":
             return index_checks(program, self.parameter, self.shape, self.stride)
         found = program.check_at(self.line) if self.kind == "check" else None

@@ -39,7 +39,7 @@ class UnknownValue(Exception):
 
 
 def _unseen(_element: Element, _offset: int) -> None:
-    """A `read` for which no element is recorded."""
+    """A `read` that knows no element."""
 
 
 class Evaluator:

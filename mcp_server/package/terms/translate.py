@@ -291,7 +291,7 @@ def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term
 def _is_shift(test: Term, first: Term, second: Term) -> bool:
     """Whether a choice is the shift `second`, written out for shifts by too many bits.
 
-    `b < 0 || b >= limit ? (0 or a >> limit) : a << b` (cpp.py `bitwise_left_shift`); torch shifts so.
+    `b < 0 || b >= limit ? (0 or a >> limit) : a << b` (cpp.py `bitwise_left_shift`), as in torch.
     """
     match test, uncast(first), uncast(second):
         case (

@@ -88,7 +88,7 @@ def read_changed(file: str, changed: str) -> None:
         lines = text.readlines()
     real, own = os.path.realpath(file), SourceFileLoader.get_code
     for name in (file, real):
-        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)  # no time: kept
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)  # None: never stale
 
     def get_code(self: Any, fullname: str) -> Any:
         if os.path.realpath(self.path) != real:

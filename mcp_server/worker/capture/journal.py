@@ -43,8 +43,8 @@ class Journal:
     def event(self, event: str, **facts: object) -> None:
         """Write one event. The first event starts the journal, with the event `process`.
 
-        `logs.captured` has a record for each event, with fields of these names and what they mean. An
-        `Encoded` fact is already JSON: a model is called with the same layouts again and again.
+        `logs.captured` has a record for each event, with these fields and their meanings. An `Encoded` fact
+        is already JSON: a model is called with the same layouts again and again.
         """
         with self.lock:
             if self.pid != os.getpid():

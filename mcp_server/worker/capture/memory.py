@@ -147,7 +147,7 @@ class Aliases:
     def again(
         self, call: int, inputs: list[Optional[InputMemory]], before: list[tuple[int, _Given]], load: int = 0
     ) -> Iterable[tuple[str, int, int]]:
-        """Yield (act, input, earlier call) of tensors that an earlier call was given, as `before` lists them.
+        """Yield (act, input, earlier call) for tensors that an earlier call also had, as `before` lists them.
 
         `written`: the program has changed it since. `given`: another thread gave the same tensors unchanged.
         """
@@ -404,7 +404,7 @@ class MemoryLog:
         return Watched(bool(gone), snapshot, versions, constants, memory, shared)
 
     def returned(self, call: int, watched: Watched, outputs: Any, readable: bool) -> None:
-        """Handle the return of `outputs`, whose device is `readable`: report what happened to the inputs."""
+        """Handle the return of `outputs` (`readable` or not): report what happened to the inputs."""
         self.aliases.returned(call, watched.inputs, outputs)
         if watched.snapshot is not None:
             for place in watched.snapshot.raced() if readable else ():
