@@ -24,6 +24,8 @@ from mcp_server.package.terms.term import (
 )
 from mcp_server.package.terms.whole import Whole, constant, divided, named, whole_of
 
+_ABOVE = ("ge", "gt", "le", "lt")
+
 
 class NotRead(Exception):
     """A kernel operation cannot be written as PyTorch; the text says why."""
@@ -46,6 +48,8 @@ class Axis:
         return self.start + self.size - constant(1)
 
 
+Box = Mapping[Axis, tuple[Whole, Whole]]
+"""Parts of axes: where each begins and ends. An axis that it does not have is whole."""
 Place = Mapping[str, "Loop"]
 """The loops around a term, by the name of their variable."""
 
@@ -77,6 +81,7 @@ class Axes:
     sizes: Mapping[str, Whole]
     statements: Sequence[Statement] = ()
     loops: dict[tuple[str, Whole, Whole], Loop] = field(default_factory=dict)
+    inner: dict[tuple[Loop, Axis, Whole, Whole], Loop] = field(default_factory=dict)
     by_symbol: dict[str, Axis] = field(default_factory=dict)
 
     def ordered(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
@@ -149,6 +154,81 @@ class Axes:
                 self.loops[key] = self._loop(name, start, stop)
             inside[name] = self.loops[key]
         return inside
+
+    def within(self, place: Place, box: Box) -> tuple[dict[str, Loop], dict[Axis, Axis]]:
+        """Return the loops over only a part of their axes, and the whole axis of each part."""
+        inside = {name: self._part(loop, box) for name, loop in place.items()}
+        pairs = [
+            pair for name, loop in place.items() for pair in zip(inside[name].axes, loop.axes, strict=True)
+        ]
+        return inside, {part: whole for part, whole in pairs if part is not whole}
+
+    def _part(self, loop: Loop, box: Box) -> Loop:
+        for axis, (start, stop) in box.items():
+            if axis not in loop.axes:
+                continue
+            key = (loop, axis, start, stop)
+            if key not in self.inner:
+                part = self._axis(axis.name, start, stop - start)
+                symbols = list(self.by_symbol)
+                symbols.insert(symbols.index(axis.symbol) + 1, symbols.pop())
+                self.by_symbol = {symbol: self.by_symbol[symbol] for symbol in symbols}
+                value = loop.value.replaced({axis.symbol: named(part.symbol)})
+                self.inner[key] = Loop(value, tuple(part if each is axis else each for each in loop.axes))
+            loop = self.inner[key]
+        return loop
+
+    def box(self, test: Term, place: Place) -> Box | None:
+        """Return the part of the axes where a test holds, an empty one where it never does.
+
+        None if the test is more than limits of single axes.
+        """
+        match test:
+            case Number(value=value):
+                return {} if value else None
+            case Apply(op="and", args=(left, right)):
+                boxes = self.box(left, place), self.box(right, place)
+                return None if boxes[0] is None or boxes[1] is None else self._both(boxes[0], boxes[1])
+            case Apply(op=op, args=(left, right)) if op in _ABOVE:
+                wholes = self.whole(left, place), self.whole(right, place)
+                if wholes[0] is None or wholes[1] is None:
+                    return None
+                above = wholes[0] - wholes[1] if op in ("ge", "gt") else wholes[1] - wholes[0]
+                return self._above(above - constant(op in ("gt", "lt")))
+        return None
+
+    def _above(self, value: Whole) -> Box | None:
+        """Return the part of one axis in which a sum is not negative. None for several axes."""
+        ends = self.bounds(value)
+        if ends is not None and ends[0].is_positive_or_zero():
+            return {}
+        if len(axes := self.of(value)) != 1:
+            return None
+        (axis,) = axes
+        step = value.coefficient(axis.symbol)
+        rest = value - step * named(axis.symbol)
+        if not step.number or self.of(rest) or (abs(step.number) != 1 and rest.number is None):
+            return None
+        if rest.number is not None:
+            rest = constant(rest.number // abs(step.number))
+        start, stop = axis.start, axis.last + constant(1)
+        start, stop = (Whole() - rest, stop) if step.number > 0 else (start, rest + constant(1))
+        inside = (start - axis.start, axis.last + constant(1) - stop)
+        if not all(each.is_positive_or_zero() for each in inside):
+            return None
+        return {axis: (start, stop)}
+
+    def _both(self, one: Box, two: Box) -> Box | None:
+        """Return the common part of two boxes. None if it is not known which of two limits is narrower."""
+        found = {**one, **two}
+        for axis in one.keys() & two.keys():
+            starts, stops = zip(one[axis], two[axis], strict=True)
+            start = next((a for a in starts if all((a - b).is_positive_or_zero() for b in starts)), None)
+            stop = next((a for a in stops if all((b - a).is_positive_or_zero() for b in stops)), None)
+            if start is None or stop is None:
+                return None
+            found[axis] = start, stop
+        return found
 
     def _loop(self, name: str, start: Whole, stop: Whole) -> Loop:
         base = re.sub(r"\W+", "_", name).strip("_").removesuffix("index").strip("_") or "i"

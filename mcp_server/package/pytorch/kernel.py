@@ -208,20 +208,23 @@ class _Writer:
         tested = store.test is not None and not isinstance(store.test, Number)
         tensor, adds = self._tensor(store), store.mode == "add"
         found = self.values.indexed(tensor, store.index, place)
-        if found is None or tested or not set(value.axes) <= set(found[1]):
+        if found is None or tested or not set(value.axes) <= set(found.axes):
             return False
-        if adds and (found[0].startswith(":") or set(looped) - set(found[1])):
+        index = ", ".join(found.parts)
+        if found.gathers is not None or (adds and set(looped) - set(found.axes)):
             return False
-        if set(value.axes) == set(found[1]):
-            value = permuted(value, found[1])
-        elif (adds and value.axes) or found[1] != self.axes.ordered(found[1]):
+        if adds and any(re.match(r"\w*:", part) for part in found.parts):
+            return False
+        if set(value.axes) == set(found.axes):
+            value = permuted(value, found.axes)
+        elif (adds and value.axes) or found.axes != self.axes.ordered(found.axes):
             return False
         self._keep_old(store, later)
         if adds:
             value = self.values.cast(self.values.as_tensor(value, tensor.dtype), tensor.dtype)
-        filled = self.values.aligned(value, found[1], alone=True)
-        added = f"{tensor.text}.index_put_(({found[0]},), {filled}, accumulate=True)"
-        self._in_place(store, added if adds else f"{tensor.text}[{found[0]}] = {filled}")
+        filled = self.values.aligned(value, found.axes, alone=True)
+        added = f"{found.of.text}.index_put_(({index},), {filled}, accumulate=True)"
+        self._in_place(store, added if adds else f"{found.of.text}[{index}] = {filled}")
         return True
 
     def _tensor(self, store: Store) -> Tensor:

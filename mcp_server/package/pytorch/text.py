@@ -140,6 +140,19 @@ _RULES = [
         r"\g<out>F.rms_norm(\g<x>, \g<w>.shape, \g<w>\g<f>, \g<eps>)\g<rest>",
     ),
     (
+        # group norm
+        r"(?P<a>\w+) = (?P<x>\w+)(?P<as>\.(?:unflatten\(1, \(|reshape\(\d+, )(?P<g>\d+), (?P<k>\d+)[^a-z]*\))"
+        r"(?P<p>\.permute\(0, 1, [\d, ]+\))?\.mean\(\(-3, -2, -1\)\)\n"
+        r"(?P<b>\w+) = (?P=x)(?P=as)(?(p)(?P=p)) - (?P=a)\[:, :, None, None, None\]\n"
+        rf"(?P<c>\w+) = \(\((?P=b) \* (?P=b)\)\.mean\(\(-3, -2, -1\)\) \+ (?P<eps>{_NUMBER})\)\.rsqrt\(\)"
+        r"\[:, :, None\] \* (?P<w>\w+)\.reshape\((?P=g), (?P=k)\)\n"
+        r"(?P<d>\w+) = \(\(-(?P=a)\)\[:, :, None\] \* (?P=c)\) \+ (?P<bias>\w+)\.reshape\((?P=g), (?P=k)\)\n"
+        rf"{_IN_LINE[0]}\((?P=x)(?P=as)(?P<q>\.permute\(0, 3, 4, 1, 2\))? \* (?P=c)"
+        r"(?P<at>(?(q)\[:, None, None, :, :\]|\[:, :, :, None, None\]))\) \+ "
+        rf"(?P=d)(?P=at){_IN_LINE[1]}",
+        r"\g<out>F.group_norm(\g<x>, \g<g>, \g<w>, \g<bias>, \g<eps>)\g<as>\g<q>\g<rest>",
+    ),
+    (
         # mean and variance
         r"(?P<out>\w+) = (?P<x>.+)\.mean\((?P<at>.+)\)\n(?P<b>\w+) = (?P=x) - (?P=out)\[[:, None]+\]\n"
         r"(?P<c>\w+) = \((?P=b) \* (?P=b)\)\.mean\((?P=at)\)$",

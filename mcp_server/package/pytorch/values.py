@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import eq
 
-from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place, plain_name, summands
+from mcp_server.package.pytorch.axes import Axes, Axis, Box, NotRead, Place, plain_name, summands
 from mcp_server.package.pytorch.expressions import Operators, Value, literal, operand
-from mcp_server.package.pytorch.views import Memory, Step, Structures, Tensor, view
+from mcp_server.package.pytorch.views import (
+    Memory,
+    Step,
+    Structures,
+    Tensor,
+    slices_of,
+    starts_of,
+    unflattened,
+    view,
+)
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.linear import linear
 from mcp_server.package.terms.parts import (
@@ -30,16 +40,19 @@ from mcp_server.package.terms.term import (
     Number,
     Position,
     Range,
+    Scalar,
     Size,
     Term,
     Unread,
+    is_float,
     promoted,
 )
 from mcp_server.package.terms.translate import Translator
-from mcp_server.package.terms.whole import Whole, constant, product
+from mcp_server.package.terms.whole import Whole, constant, named, product
 
 LONG = 90  # characters; longer expressions get a name
 MOST_LISTED = 64  # elements of a constant that are written out
+MOST_PLACES = 4096  # places of an axis at which an index is computed
 REDUCED = {"mean": "mean", "max": "amax", "min": "amin", "any": "any", "all": "all"}
 NESTED = Value("nested", (), "bool")
 """Marks that, besides the innermost test under which a value is computed, there are outer tests."""
@@ -59,6 +72,7 @@ class Values(Operators):
         super().__init__(axes, memory)
         self.stored: dict[str, tuple[Whole, list[Step], Value]] = {}
         self.structures = Structures(memory)
+        self._free: dict[Term, dict[str, None]] = {}
 
     def value(self, term: Term, place: Place, guards: tuple[Value, ...] = ()) -> Value:
         """Write a term as an expression, under a condition if `guards` has one. May raise `NotRead`.
@@ -66,9 +80,10 @@ class Values(Operators):
         Of nested conditions only the innermost is kept, so that a term has few forms. If an outer condition
         excludes a load, the load may give any value, because nothing uses it.
         """
-        if not any(isinstance(each, Element) for each in parts(term, inside_indices=True)):
+        if guards and not any(isinstance(each, Element) for each in parts(term, inside_indices=True)):
             guards = ()
-        used = frozenset(id(place[n]) for n in map(plain_name, free_positions(term)) if n in place)
+        names = map(plain_name, free_positions(term, known=self._free))
+        used = frozenset(id(place[n]) for n in names if n in place)
         key = (self.structures.identity(term), used, tuple(each.text for each in guards))
         if key not in self._known:
             found = self._value(term, place, guards)
@@ -112,7 +127,7 @@ class Values(Operators):
             # Under a test the elements may lie outside the tensor, unless they are known to be inside.
             if text and (not guards or not text.startswith("strided(")):
                 return Value(text, found[0], term.dtype, view_of=tensor.text)
-        if not guards and (gathered := self._gathered(term, tensor, place)) is not None:
+        if (gathered := self._gathered(term, tensor, place, bool(guards))) is not None:
             return gathered
         at = self.index(term.index, place, guards)
         if not guards:
@@ -126,52 +141,140 @@ class Values(Operators):
         whole = self.axes.whole(index, place)
         return self.of_whole(whole) if whole is not None else self.value(index, place, guards)
 
-    def _gathered(self, term: Element, tensor: Tensor, place: Place) -> Value | None:
+    def _gathered(self, term: Element, tensor: Tensor, place: Place, guarded: bool) -> Value | None:
         """Return `table[ids]`, which reads at computed places of a dimension. None for other indices."""
         found = self.indexed(tensor, term.index, place)
-        if found is None:
+        if found is None or (guarded and not found.is_known):
             return None
-        read = Value(f"{tensor.text}[{found[0]}]", found[1], term.dtype)
-        return permuted(read, self.axes.ordered(found[1]))
+        tensor, axes = found.of, found.axes
+        text = f"{tensor.text}[{', '.join(found.parts)}]"
+        if found.gathers is not None:
+            text = f"{tensor.text}.gather({found.gathers}, {found.parts[found.gathers]})"
+        if found.is_known and found.by_dim and (known := resampled(tensor, found.places)):
+            text, axes = known, found.by_dim
+        return permuted(Value(text, axes, term.dtype), self.axes.ordered(axes))
 
-    def indexed(self, tensor: Tensor, index: Term, place: Place) -> tuple[str, tuple[Axis, ...]] | None:
-        """Write an index that is computed in one dimension and covers the others: `:, ids`, with its axes.
+    def indexed(self, tensor: Tensor, index: Term, place: Place) -> Indexed | None:
+        """Write an index with computed parts, each in a dimension of its own. None for any other index."""
+        computed, rest = self._split(index, place)
+        found = self.steps(rest) if computed else None
+        tensor = unflattened(tensor, found[1]) if found is not None else tensor
+        starts = starts_of(tensor, found[2]) if found is not None else None
+        if found is None or starts is None:
+            return None
+        at: dict[int, Value] = {}
+        places: dict[int, Sequence[int]] = {}
+        for factor, term in computed:
+            sign = 1 if factor.is_positive_or_zero() else -1
+            dims = [dim for dim, each in enumerate(tensor.strides) if each == factor * constant(sign)]
+            size, known = wrapped_by(term), self._places(term, place)
+            if len(dims) != 1 or dims[0] in at:
+                return None
+            (dim,) = dims
+            start, limit = starts[dim], tensor.sizes[dim]
+            if size is not None and self.axes.whole(size, place) != limit:
+                return None
+            if known is not None and start.number is not None and limit.number is not None:
+                places[dim] = [start.number + sign * int(each) for each in known]
+                if not all(0 <= each < limit.number for each in places[dim]):
+                    return None
+            elif sign < 0 or start != Whole():
+                return None
+            value = self.value(unwrapped(term), place)
+            if value.scalar:
+                return None
+            if sign < 0 or start != Whole():
+                text = f"{start} {'+' if sign > 0 else '-'} {value.operand}"
+                value = Value(text, value.axes, value.dtype, is_atom=False)
+            at[dim] = value
+        return self._with_rest(tensor, at, places, found, starts, wrapped_by(computed[0][1]) is None)
 
-        Return None for any other index.
-        """
-        split = self._split(index, place)
-        if split is None or tensor.strides.count(split[1]) != 1:
+    def _with_rest(
+        self,
+        tensor: Tensor,
+        at: dict[int, Value],
+        places: Mapping[int, Sequence[int]],
+        affine: tuple[tuple[Axis, ...], list[Step], Whole],
+        starts: Sequence[Whole],
+        may_gather: bool,
+    ) -> Indexed | None:
+        """Add the other dimensions: slices, or indices along axes that a computed part has, too."""
+        axes, steps, _ = affine
+        is_known = len(places) == len(at)
+        others = [dim for dim in range(len(tensor.sizes)) if dim not in at]
+        rest = Tensor(
+            "", tuple(tensor.sizes[dim] for dim in others), tuple(tensor.strides[dim] for dim in others), ""
+        )
+        offset = Whole()
+        for dim in others:
+            offset = offset + starts[dim] * tensor.strides[dim]
+        slices = slices_of(rest, steps, offset)
+        if slices is None or sorted(slices[1]) != list(slices[1]):
             return None
-        summand, step, rest = split
-        dim = tensor.strides.index(step)
-        size = wrapped_by(summand)
-        if size is not None and self.axes.whole(size, place) != tensor.sizes[dim]:
+        parts = dict(zip(others, slices[0], strict=True))
+        axis_at = {others[dim]: axes[number] for number, dim in enumerate(slices[1])}
+        shared = {axis for value in at.values() for axis in value.axes} & set(axes)
+        whole = all(part == ":" for part in parts.values())
+        if shared and not whole:
             return None
-        value, found = self.value(unwrapped(summand), place), self.steps(rest)
-        if value.scalar or found is None or found[2] != Whole():
-            return None
-        axes, steps, _ = found
-        others = [each for at, each in enumerate(zip(tensor.sizes, tensor.strides, strict=True)) if at != dim]
-        in_order = axes[:dim] + value.axes + axes[dim:]
-        covers = [(each.size, each.stride) for each in steps] == others
-        if not covers or set(value.axes) & set(axes):
-            return None
-        return ":, " * dim + value.text, in_order
+        order = tuple(axis_at.get(dim) for dim in range(len(tensor.sizes)))
+        gathers = None
+        if may_gather and len(at) == 1 and shared == set(axes):
+            ((dim, value),) = at.items()
+            same = value.axes[:dim] + value.axes[dim + 1 :] == order[:dim] + order[dim + 1 :]
+            gathers = dim if same and len(value.axes) == len(order) else None
+        at |= {dim: self.counted(axis) for dim, axis in axis_at.items() if axis in shared and gathers is None}
+        joint = self.axes.ordered(axis for value in at.values() for axis in value.axes)
+        parts |= {dim: self.aligned(value, joint, alone=True) for dim, value in at.items()}
+        fixed = sorted(dim for dim, part in parts.items() if dim in at or dim not in axis_at)
+        before = [axis for dim, axis in axis_at.items() if dim < fixed[0] and dim not in at]
+        after = [axis for dim, axis in axis_at.items() if dim > fixed[0] and dim not in at]
+        if fixed[-1] - fixed[0] >= len(fixed):  # with slices between them, the axes of indices come first
+            before, after = [], before + after
+        ordered = (*before, *joint, *after) if gathers is None else joint
+        texts = [parts[dim] for dim in sorted(parts)]
+        single = {dim: value.axes[0] for dim, value in at.items() if len(value.axes) == 1} | axis_at
+        by_dim = tuple(single[dim] for dim in sorted(single)) if whole and not shared else ()
+        by_dim = by_dim if len(set(by_dim)) == len(order) else ()
+        return Indexed(tensor, texts, ordered, places, is_known, by_dim, gathers)
 
-    def _split(self, index: Term, place: Place) -> tuple[Term, Whole, Whole] | None:
-        """Return the one computed summand of an index, its factor, and the sum of the others."""
-        computed: list[tuple[int, Term]] = []
+    def _split(self, index: Term, place: Place) -> tuple[list[tuple[Whole, Term]], Whole]:
+        """Return the computed summands of an index with their factors, and the sum of the others."""
+        computed: list[tuple[Whole, Term]] = []
         rest = Whole()
-        for factor, each in summands(index):
-            whole = self.axes.whole(each, place)
-            if whole is None:
-                computed.append((factor, each))
+        for number, each in summands(index):
+            factor, term = constant(number), each
+            while isinstance(term, Apply) and term.op == "mul":
+                left, right = term.args
+                size, other = self.axes.whole(left, {}), right
+                if size is None:
+                    size, other = self.axes.whole(right, {}), left
+                if size is None:
+                    break
+                factor, term = factor * size, other
+            whole = self.axes.whole(term, place)
+            if whole is None or self.steps(whole) is None:
+                computed.append((factor, term))
             else:
-                rest = rest + constant(factor) * whole
-        if len(computed) != 1:
+                rest = rest + factor * whole
+        return computed, rest
+
+    def _places(self, term: Term, place: Place) -> list[Scalar] | None:
+        """Return the values of a term over its only axis. None if they depend on anything else."""
+        loops = {plain_name(name): place.get(plain_name(name)) for name in free_positions(term)}
+        if len(loops) != 1:
             return None
-        ((factor, summand),) = computed
-        return summand, constant(factor), rest
+        ((name, loop),) = loops.items()
+        if loop is None or len(loop.axes) != 1 or loop.value != named(loop.axes[0].symbol):
+            return None
+        start, size = loop.axes[0].start.number, loop.axes[0].size.number
+        if start is None or size is None or size > MOST_PLACES:
+            return None
+        try:
+            found = range(start, start + size)
+            return [Evaluator({name: at, f"{name}_tail": at}, {}).value(term) for at in found]
+        except UnknownValue:
+            return None
 
     # Operators.
 
@@ -190,6 +293,8 @@ class Values(Operators):
 
     def _chosen(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value:
         """Write `torch.where`. An element behind a condition is loaded only where the condition holds."""
+        if (joined := self._joined(term, place, guards)) is not None:
+            return joined
         test, first, second = term.args
         held = self.tested(self.as_tensor(self.value(test, place, guards)))
         loads = [
@@ -209,28 +314,58 @@ class Values(Operators):
         text = f"torch.where({', '.join(self.aligned(each, axes).strip() for each in (held, left, right))})"
         return self.cast(Value(text, axes, kind), term.dtype)
 
+    def _joined(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value | None:
+        """Write a choice by the place as a padded or concatenated tensor. None if it is another choice."""
+        test, first, second = term.args
+        box = self.axes.box(test, place)
+        if box is None or any(axis in guard.axes for axis in box for guard in guards):
+            return None
+        if not box or any((start - stop).is_positive_or_zero() for start, stop in box.values()):
+            return self.cast(self.value(second if box else first, place, guards), term.dtype)
+        pieces, fill = [(box, first)], second
+        if not isinstance(second, Number):
+            if len(box) > 1:
+                return None
+            ((axis, (start, stop)),) = box.items()
+            ends = [(axis.start, start), (start, stop), (stop, axis.last + constant(1))]
+            parts = [({axis: each}, first if each == (start, stop) else second) for each in ends]
+            pieces = [(part, each) for part, each in parts if part[axis][0] != part[axis][1]]
+            if isinstance(first, Number) and len(pieces) == 2:
+                pieces, fill = [one for one in pieces if one[1] is second], first
+        values = []
+        for part, each in pieces:
+            inside, wholes = self.axes.within(place, part)
+            value = self.cast(self.value(each, inside, guards), term.dtype)
+            axes = tuple(wholes.get(one, one) for one in value.axes)
+            if value.scalar or not part.keys() <= set(axes):
+                return None
+            values.append(replace(value, axes=axes))
+        if isinstance(fill, Number):
+            return _padded(values[0], pieces[0][0], literal(fill.value, term.dtype).text)
+        axes = self.axes.ordered(one for value in values for one in value.axes)
+        listed = ", ".join(self._over(value, axes) for value in values)
+        return Value(f"torch.cat([{listed}], {axes.index(axis) - len(axes)})", axes, term.dtype)
+
+    def _over(self, value: Value, axes: tuple[Axis, ...]) -> str:
+        """Write a value that is expanded to these axes."""
+        if value.axes == axes:
+            return value.text
+        sizes = ("-1" if axis in value.axes else str(axis.size) for axis in axes)
+        return f"{self.aligned(value, axes)}.expand({', '.join(sizes)})"
+
     def _listed(self, term: Apply, place: Place) -> Value | None:
         """Write a table of constants that code generation turned into a chain of choices."""
         if term.op != "where" or any(
             isinstance(each, Element | Size | Unread | Fold) for each in parts(term)
         ):
             return None
-        loops = {plain_name(name): place.get(plain_name(name)) for name in free_positions(term)}
-        if len(loops) != 1:
+        found = self._places(term, place)
+        if found is None or len(found) > MOST_LISTED:
             return None
-        ((name, loop),) = loops.items()
-        if loop is None or len(loop.axes) != 1 or loop.axes[0].start != Whole():
-            return None
-        size = loop.axes[0].size.number
-        if size is None or size > MOST_LISTED:
-            return None
-        try:
-            found = [Evaluator({name: at, f"{name}_tail": at}, {}).value(term) for at in range(size)]
-        except UnknownValue:
-            return None
+        axes = self.axes.of(place[plain_name(free_positions(term)[0])].value)
         text = f"torch.tensor([{', '.join(literal(each, term.dtype).text for each in found)}]"
         kind = f", dtype=torch.{term.dtype}" if term.dtype != "float32" else ""
-        return Value(f"{text}{kind}, device=device)", loop.axes, term.dtype)
+        return Value(f"{text}{kind}, device=device)", axes, term.dtype)
 
     def _idiom(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value | None:
         """Write a function that a compiler decomposes, or an unrolled maximum or sum."""
@@ -290,6 +425,86 @@ class Values(Operators):
             if dims == list(range(-len(dims), 0)):
                 return Value(f"{text}.flatten({-len(dims)}).{kind}(-1)", left, "int64")
         raise NotRead(f"the reduction {kind}")
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """An index of a tensor by dimension: `parts` as text, and the axes of the result.
+
+    `places` are the known values of computed parts; `is_known` if all are. `by_dim` has the axis of each
+    dimension if each has one and the others are read whole. `gathers` is the dimension along which `gather`
+    reads the same.
+    """
+
+    of: Tensor
+    parts: Sequence[str]
+    axes: tuple[Axis, ...]
+    places: Mapping[int, Sequence[int]]
+    is_known: bool
+    by_dim: tuple[Axis, ...]
+    gathers: int | None
+
+
+PADDED: Mapping[str, Callable[[int, int], int]] = {
+    "reflect": lambda at, size: size - 1 - abs(size - 1 - abs(at)),
+    "replicate": lambda at, size: min(max(at, 0), size - 1),
+    "circular": lambda at, size: at % size,
+}
+
+
+def resampled(tensor: Tensor, places: Mapping[int, Sequence[int]]) -> str:
+    """Write a gather at known places as torch has it: rolled, padded or enlarged. Empty for others."""
+    sizes = [size.number or 0 for size in tensor.sizes]
+    ends = _ends("circular", places, sizes)
+    if ends and all(len(found) == sizes[dim] for dim, found in places.items()):
+        by = [ends[dim][0] - sizes[dim] * (2 * ends[dim][0] > sizes[dim]) for dim in places]
+        return f"{tensor.text}.roll(({_comma(by)}), ({_comma(places)}))"
+    last = max(len(sizes) - min(places), len(sizes) - 2)
+    if not 0 < last <= 3 or last < len(sizes) - 2 or last == len(sizes) or not is_float(tensor.dtype):
+        return ""
+    places = {dim: places.get(dim, range(sizes[dim])) for dim in range(len(sizes) - last, len(sizes))}
+    if last == len(sizes) - 2 and all(_is_enlarged(found, sizes[dim]) for dim, found in places.items()):
+        return f"F.interpolate({tensor.text}, ({_comma(map(len, places.values()))}))"
+    for mode in PADDED:
+        if ends := _ends(mode, places, sizes):
+            pairs = [end for dim in reversed(places) for end in ends[dim]]
+            return f'F.pad({tensor.text}, ({_comma(pairs)}), mode="{mode}")'
+    return ""
+
+
+def _ends(mode: str, places: Mapping[int, Sequence[int]], sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return what a padding adds at both ends of dimensions to read these places. Empty if none does."""
+    found = {}
+    for dim, wanted in places.items():
+        size, more = sizes[dim], len(wanted) - sizes[dim]
+        for before in range(size if more >= 0 else 0):
+            read = (PADDED[mode](at - before, size) for at in range(len(wanted)))
+            fits = before <= more < before + size or (mode == "circular" and not more)
+            if fits and all(map(eq, read, wanted)):
+                found[dim] = before, more - before
+                break
+    return found if len(found) == len(places) else {}
+
+
+def _comma(numbers: Iterable[int]) -> str:
+    found = [str(each) for each in numbers]
+    return ", ".join(found) + "," * (len(found) == 1)
+
+
+def _is_enlarged(found: Sequence[int], size: int) -> bool:
+    return len(found) % size == 0 and all(at * size // len(found) == each for at, each in enumerate(found))
+
+
+def _padded(value: Value, box: Box, fill: str) -> Value:
+    """Write a value that is known in a box of its axes, with one number around it."""
+    ends: list[str] = []
+    for axis in reversed(value.axes):
+        start, stop = box.get(axis, (axis.start, axis.last + constant(1)))
+        ends += [str(start - axis.start), str(axis.last + constant(1) - stop)]
+    while ends[-2:] == ["0", "0"]:
+        ends = ends[:-2]
+    more = f", value={fill}" if fill not in ("0", "0.0", "False") else ""
+    return Value(f"F.pad({value.text}, ({', '.join(ends)}){more})", value.axes, value.dtype)
 
 
 def permuted(value: Value, axes: tuple[Axis, ...]) -> Value:

@@ -86,7 +86,27 @@ def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool
     found = _sliced(tensor, steps, offset)
     if found is None and tensor.is_contiguous and (folded := _refolded(tensor, steps, to_write)) is not None:
         found = _sliced(folded, steps, offset)
+    if found is None:
+        found = _sliced(unflattened(tensor, steps), steps, offset)
     return found if found is not None else strided(tensor, steps, offset)
+
+
+def unflattened(tensor: Tensor, steps: Sequence[Step]) -> Tensor:
+    """Write a tensor whose dimensions are divided where two steps move along the same one."""
+    found = [_dimension_of(tensor, each, ()) for each in steps]
+    for dim in reversed(range(len(tensor.sizes))):
+        inners = [each[1] for each in found if each is not None and each[0] == dim]
+        outer = tensor.sizes[dim].over(constant(max(inners, default=1)))
+        if len(inners) < 2 or outer is None:
+            continue
+        inner, stride = constant(max(inners)), tensor.strides[dim]
+        tensor = Tensor(
+            f"{tensor.text}.unflatten({dim}, ({listed([outer, inner])}))",
+            (*tensor.sizes[:dim], outer, inner, *tensor.sizes[dim + 1 :]),
+            (*tensor.strides[:dim], stride * inner, stride, *tensor.strides[dim + 1 :]),
+            tensor.dtype,
+        )
+    return tensor
 
 
 def strided(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
@@ -122,6 +142,18 @@ def _is_same(tensor: Tensor, steps: Sequence[Step]) -> bool:
 
 def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
     """Write slices and a permutation of dimensions. None if a step is not along a dimension of the tensor."""
+    found = slices_of(tensor, steps, offset)
+    if found is None:
+        return None
+    index, dims = found
+    while index and index[-1] == ":":
+        index.pop()
+    text = f"{tensor.text}[{', '.join(index)}]" if index else tensor.text
+    return text + _permuted(dims)
+
+
+def slices_of(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> tuple[list[str], list[int]] | None:
+    """Return the slice or number in each dimension, and the dimension of each step. None if there is none."""
     place: dict[int, tuple[Step, int]] = {}
     for step in steps:
         found = _dimension_of(tensor, step, place)
@@ -146,10 +178,7 @@ def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
         begins = "" if start == Whole() else str(start)
         ends = "" if end == size or (every > 1 and (end + constant(every - 1)) == size) else str(end)
         index.append(f"{begins}:{ends}" + (f":{every}" if every > 1 else ""))
-    while index and index[-1] == ":":
-        index.pop()
-    text = f"{tensor.text}[{', '.join(index)}]" if index else tensor.text
-    return text + _permuted([place[dim][0] for dim in sorted(place)], steps)
+    return index, list(place)
 
 
 def _dimension_of(tensor: Tensor, step: Step, taken: Collection[int]) -> tuple[int, int] | None:
@@ -164,8 +193,8 @@ def _dimension_of(tensor: Tensor, step: Step, taken: Collection[int]) -> tuple[i
     return max(found)[1:] if found else None
 
 
-def _permuted(there: Sequence[Step], wanted: Sequence[Step]) -> str:
-    order = [next(n for n, each in enumerate(there) if each is step) for step in wanted]
+def _permuted(dims: Sequence[int]) -> str:
+    order = [sorted(dims).index(dim) for dim in dims]
     if order == sorted(order):
         return ""
     return ".T" if len(order) == 2 else f".permute({', '.join(map(str, order))})"

@@ -53,9 +53,12 @@ def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
         seen.update(inner)
 
 
-def free_positions(*terms: Term) -> list[str]:
-    """List the loop variables and lanes on which terms depend, except those over which they reduce."""
-    done: dict[Term, dict[str, None]] = {}
+def free_positions(*terms: Term, known: dict[Term, dict[str, None]] | None = None) -> list[str]:
+    """List the loop variables and lanes on which terms depend, except those over which they reduce.
+
+    `known` keeps the answers for their parts between calls.
+    """
+    done = known if known is not None else {}
 
     def visit(each: Term) -> dict[str, None]:
         if each not in done:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from benchmarks.decompiled import schemas_of
 from mcp_server.package.pytorch.program import write_program
+from mcp_server.package.pytorch.values import PADDED
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
 from tests.support.programs import assert_program_agrees
@@ -79,7 +80,10 @@ FORMS: dict[str, tuple[Any, ...]] = {
     ),
     "store at an index": (lambda x, i, v: x.index_put((i,), v), floats(12, 24), ROWS, floats(7, 24)),
     "in place": (lambda x, i, v: x.index_add_(0, i, v), floats(12, 24), ROWS, floats(7, 24)),
-    "padding": (lambda x: (F.pad(x, (2, 3, 1, 1), value=1.5), F.pad(x[None], (2, 3), mode="reflect")), X),
+    "padding": (
+        lambda x: (F.pad(x[0], (2, 3, 1, 1), value=1.5), *(F.pad(x, (2, 3), mode=mode) for mode in PADDED)),
+        IMAGE[0],
+    ),
     "pooling": (
         lambda x: (F.max_pool2d(x, 3, 2, 1, return_indices=True), F.adaptive_avg_pool2d(x, 4)),
         IMAGE,
@@ -115,7 +119,7 @@ FORMS: dict[str, tuple[Any, ...]] = {
         Y,
     ),
     "positions": (
-        lambda x: (x.flip(-1) + x.roll(3, 0), x.tril(), x + torch.arange(40), x.unfold(1, 5, 2).sum(-1)),
+        lambda x: (x.flip(-1) + x.roll((3, -1), (0, 1)), x.tril(), x.unfold(1, 5, 2).sum(-1), x[:, [3, 1]]),
         X,
     ),
     "buckets": (lambda x, b: torch.bucketize(x, b), X, torch.linspace(-2, 2, 9)),
