@@ -77,7 +77,7 @@ def own_operators(case: DiagnosisState) -> list[str]:
 def users_code(case: DiagnosisState) -> list[str]:
     """Return the user's kernels and operators in the package. The exported program runs the same code.
 
-    Their agreement is therefore no evidence that this code is correct.
+    Equal results are thus no evidence that this code is correct.
     """
     kernels = {kernel.symbol for launch in case.launches if (kernel := kernel_of(launch, case)) is not None}
     return [*sorted(kernels), *own_operators(case)]
@@ -178,7 +178,7 @@ def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
 
 
 def check_failed(case: DiagnosisState) -> bool:
-    """Whether a check of results failed although every call of a program returned, however it ended."""
+    """Whether a check of results failed although every call returned, whatever ended the program."""
     script = case.script_run
     if script is None or script.failure != "exception" or any(call.outcome != "ok" for call in case.calls):
         return False

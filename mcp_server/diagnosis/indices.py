@@ -112,7 +112,7 @@ def _shift(candidate: Candidate, source: IndexSource, high: int, case: Diagnosis
 
 
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
-    """Elements of the only input behind a check, if the kernel maps them without an inverse.
+    """Elements of the only input behind a check, if the kernel maps them in a way that has no inverse.
 
     For example, it replaces a label to ignore. Elements within the bound always pass; the first one outside
     is the first suspect.

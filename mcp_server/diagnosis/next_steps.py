@@ -36,7 +36,7 @@ def call_arguments(case: DiagnosisState) -> Arguments:
     return workload_arguments(case.package_call) if known else {}
 
 
-# In the order in which commands are written.
+# Arguments in the order in which commands have them.
 SPELLED = (
     *("script", "script_args", "command", "exported", "package", "model_name", "device_index", "inputs"),
     *("extra_imports", "cwd", "env", "python"),

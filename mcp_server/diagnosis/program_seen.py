@@ -426,7 +426,7 @@ class ProgramSeen:
 
     @property
     def fails_only_alone(self) -> bool:
-        """Whether the program fails without the hook, but succeeds with it, as it waits for each call."""
+        """Whether the program fails without the hook, and succeeds with it, which waits for each call."""
         return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property

@@ -58,7 +58,7 @@ DOUBTS = {
     True: "; export raises every lower bound to 2, so a smaller size may work",
     False: "; on the CPU the compiler may have lowered this bound itself, so a larger size may work",
 }
-"""What may be wrong with a bound, by whether a size is below it."""
+"""The doubt about a bound, by whether a size is below it."""
 
 
 def without_doubt(sentence: str) -> str:

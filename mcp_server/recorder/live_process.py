@@ -91,7 +91,7 @@ def _living(root: Path, pid: int, memory: int) -> Remains:
 
 @dataclass(frozen=True)
 class _Caught:
-    """A thread that computes, with the top of its stack as it was at that position."""
+    """A thread that was found computing, with a copy of the top of its stack at that moment."""
 
     state: ThreadState
     stack: bytes

@@ -378,13 +378,13 @@ _ROWS: tuple[tuple[Awaited, re.Pattern[str], str], ...] = (
     ("weights", re.compile("pthread_rwlock_"), "the lock of the weights"),
     ("mutex", re.compile("pthread_mutex_(?:lock|timedlock)|__lll_lock_wait"), "a mutex"),
 )
-_OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # a lock outside of the package
 """What is awaited, by the innermost function that tells (model_container.h 2.8-2.15, CPython 3.10-3.14, CUDA
 12-13, glibc 2.31-2.41)."""
+_OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # a lock outside of the package
 
 
 def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str] | None:
-    """Return what a thread waits for and its name in words. None if that is unknown or nothing."""
+    """Return the kind of thing that a thread waits for, and words for it. None if unknown or nothing."""
     first = next((frame for frame in frames if not LIBC.match(frame.library)), None)
     for frame in frames:
         for kind, functions, words in _ROWS:

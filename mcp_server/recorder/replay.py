@@ -57,7 +57,7 @@ _CAPTURE = re.compile(r"(?P<kernel>\w+)_(?P<tag>[^_]+)_req(?P<request>\d{1,9})\.
 
 @dataclass(frozen=True)
 class KernelCapture:
-    """A file of torch's kernel capture (`AOTI_KERNEL_CAPTURE_DIR`): the arguments of one launch before it."""
+    """A file of torch's kernel capture (`AOTI_KERNEL_CAPTURE_DIR`): arguments of one launch before it ran."""
 
     path: Path
     kernel: str

@@ -82,7 +82,7 @@ async def dump_kernel_io(
     }
     run = await _observe(context, workload, instrumented, choice, request, save=save)
     seen = read_launches(context, stream_events(run.directory / REPORT, Argument), model, bounds)
-    # Read everything reported in a thread, because it may be long.
+    # Read the report in a thread, because it may be long.
     found = await anyio.to_thread.run_sync(overview, seen, model, choice, run.directory, shown)
     returned, last = run.last(events.Called) is not None, found.last
     # Stopped on purpose: the call raised right after a bad value, without a signal or another launch.

@@ -40,7 +40,7 @@ Pattern = Literal["clean", "stable", "flaky", "varying"]
 
 
 class LastLaunchSeen(Record):
-    """The last kernel that a value printer named, without a line after it; `line` is in the run's log."""
+    """A launch that a value printer announced last and did not report as finished, with its log `line`."""
 
     kernel: str
     line: int

@@ -214,7 +214,7 @@ def _recorded(asked: RecordedTensor) -> torch.Tensor:
 
 
 def operate_rebuild(request: RebuildRequest, report: Report) -> None:
-    """Write a call to `out`, as the file of a captured call; or weights, and report their facts."""
+    """Write a call to `out` in the format of a captured call, or weights, and report their facts."""
     report.phase("rebuilding")
     leaves = [_recorded(each) for each in request["tensors"]]
     if request["names"]:

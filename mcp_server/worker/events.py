@@ -256,7 +256,7 @@ class ExpectedOutput(OutputChange):
 
 @dataclass
 class Compared(Event):
-    """The outputs of the package compared with others of the same call. `counts` are both numbers."""
+    """The outputs of the package compared with others of the same call. `counts`: how many each had."""
 
     equal: bool
     counts: list[int] = field(default_factory=list)

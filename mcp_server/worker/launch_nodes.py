@@ -1,7 +1,7 @@
 """Says which launch stores which program node where, and computes a node's value from those of others.
 
-A launch carries out several nodes and stores few of them. Its readers tell which node a tensor holds: every
-reader carries out a user of that node, and not the node itself.
+A launch carries out several nodes and stores few of them. A tensor holds the node of which every reader
+carries out a user, and not the node itself.
 
 `Replacement` makes a call with chosen launches in eager mode: values of the program replace their outputs.
 They are computed from the tensors that the launch reads if these hold known nodes, otherwise from the call's

@@ -84,7 +84,7 @@ def drop_script_dir() -> None:
 
 
 def register_as_package() -> None:
-    """Make this directory a package under a private name, unless it is one already; also for the hook."""
+    """Make this directory a package under a private name, unless it is one already. The hook needs it too."""
     if PACKAGE in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(

@@ -41,7 +41,7 @@ def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def furthest(one: torch.Tensor, other: torch.Tensor) -> Optional[float]:
-    """Return the largest difference of finite elements of two tensors of one shape. None if none."""
+    """Return the largest finite difference of elements of two tensors of one shape. None if there is none."""
     away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
     finite = away[torch.isfinite(away)]
     return float(finite.max()) if finite.numel() else None
@@ -72,7 +72,7 @@ def checksum(tensor: torch.Tensor) -> str:
 
 
 def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
-    """Return the sum of the words and their sums weighted by place, by rows if there are many."""
+    """Return the plain sum and the sum weighted by place; for many words, of columns and rows."""
     rows = bits.numel() // LANES
     if rows < LANES // 8:
         return [bits.sum(), _by_place(bits)]
@@ -173,7 +173,7 @@ def is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
 
 
-# Sums of finite halves may overflow. So may those of floats: the values are then counted.
+# Sums of finite halves may overflow, so add floats. If even that overflows, the values are counted.
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 

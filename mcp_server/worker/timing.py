@@ -262,7 +262,7 @@ def operate_build(request: CompileRequest, report: Report) -> None:
     times = {name: sum(each) for name, each in compilation_time_metrics.items()}
     tuning = sum(each for name, each in times.items() if name.endswith(TUNING))
     parts = {part: sum(times.get(name, 0.0) for name in names) for part, names in PARTS.items()}
-    # Both happen inside of these parts.
+    # Tests happen while code is generated, tuning during lowering.
     parts["generating code"] = max(parts["generating code"] - sum(tests), 0.0)
     parts["lowering"] = max(parts["lowering"] - tuning, 0.0)
     report.event(events.BuildTimed(seconds, cpu, sum(tests), tuning, parts))
@@ -454,7 +454,7 @@ def keep(program: Any, node: Any, value: torch.Tensor, name: str) -> None:
 
 
 def in_float32(program: Any) -> tuple[Any, list[Any]]:
-    """Make double-precision weights, and conversions to double, single. Not if an input is double."""
+    """Make double-precision weights and conversions single-precision, unless an input is double."""
     nodes = list(program.graph.nodes)
     given = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind not in WEIGHTS}
     wide = [n for n in nodes if n.op == "placeholder" and _is_double(n)]

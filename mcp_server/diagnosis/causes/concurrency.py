@@ -106,7 +106,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
 def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
     """Map inputs that the package may copy, updating only the copy, to the alignment that avoids the copy.
 
-    For a captured call, only misaligned inputs. Addresses of a call from a file are unknown before it.
+    For a captured call, only misaligned inputs. For a call from a file, addresses are unknown.
     """
     if case.view is None:
         return {}

@@ -184,7 +184,7 @@ def _narrow(index: Index, case: DiagnosisState) -> Suspect:
 
 
 def _row(part: InputSlice, case: DiagnosisState) -> int | None:
-    """The index in dimension 0 if the elements are all those at it, as `edges[1]`. None otherwise."""
+    """The row number if the elements are exactly one row, as `edges[1]`. None otherwise."""
     shape = case.given.tensors[part.input].shape if case.given is not None else []
     size = prod(shape[1:])
     end = part.end if part.end is not None else prod(shape)

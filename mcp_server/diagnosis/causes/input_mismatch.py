@@ -415,7 +415,7 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
 
 
 def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, ...]:
-    """For a size above its range, also keep only the last part: its failure is not due to the size."""
+    """For a size above its range, also keep only the last part: if that fails, the size is not the cause."""
     index, dim, size = mismatch.input_index, mismatch.dim, _above(mismatch, case)
     if index is None or dim is None or size is None:
         return ()

@@ -121,7 +121,7 @@ def named(category: Category, root: ErrorFact) -> Named:
 
 
 def _fill(template: str, root: ErrorFact) -> str:
-    """The template with the fields of the text. Empty if a field is missing or no expression."""
+    """The template with the fields of the text. Empty if a field is missing or is not an expression."""
     try:
         return template.format_map(
             {name: text for name, text in in_words(root).items() if is_expression(text)}

@@ -269,7 +269,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
     own = own_drift(case)
     drift, tried = own or next(iter(case.captured.drifts), None), _tried(WEIGHTS, case) if own else None
-    # Later updates of the package's constants may have given the new weights.
+    # Later updates of constants may have given the package the new weights.
     if drift is not None and (tried is not None or not case.captured.updates):
         yield replace(_drifted(drift.names, case), intervention=tried, harmful=case.failed)
 

@@ -64,7 +64,7 @@ class Options:
     """Changes of the request other than to the inputs. The package is loaded again for the call.
 
     `cast`, `copied` and `omitted` act on the updates of constants before a captured call. `updates` are
-    updates of constants after the load. The first of `alternatives`, further options, that makes the call
+    updates of constants after the load. Of the `alternatives`, further options, the first that makes the call
     right is used. `eager`: launches in eager mode. `edit`: work of an edited program. `env` needs a separate
     process.
     """

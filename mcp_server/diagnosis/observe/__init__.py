@@ -1,4 +1,4 @@
-"""The base of all observations, and the time limit of a run for one."""
+"""The base of all observations, and the time limits of their runs."""
 
 from __future__ import annotations
 

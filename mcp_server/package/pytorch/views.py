@@ -245,11 +245,11 @@ class Memory:
         return {tensor.text for states in self.states.values() for _, tensor in states}
 
     def written(self, parameter: str, line: int, tensor: Tensor) -> None:
-        """From this line on, the parameter refers to that tensor."""
+        """Let the parameter refer to this tensor from this line on."""
         self.states[parameter].append((line, tensor))
 
     def rename(self, parameters: Collection[str], text: str, name: str) -> None:
-        """From this line on, the former content of these parameters is called `name`."""
+        """Call the former content of these parameters `name` from this line on."""
         for parameter in parameters:
             states = self.states[parameter]
             states[:] = [(at, replace(t, text=name) if t.text == text else t) for at, t in states]

@@ -97,7 +97,7 @@ REMAINDERS = frozenset({"mod", "remainder"})
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 """Types from narrowest to widest."""
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-"""Distance from 1 to the next number: `torch.finfo(dtype).eps`. Rounding changes a number by at most half."""
+"""Distance from 1 to the next number: `torch.finfo(dtype).eps`. Twice the largest relative rounding error."""
 _TYPES = {
     **dict.fromkeys(("float", "fp32"), "float32"),
     **dict.fromkeys(("double", "fp64"), "float64"),

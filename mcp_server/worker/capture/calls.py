@@ -89,7 +89,7 @@ class Calls:
         one = isinstance(argv, (str, bytes, os.PathLike))
         words = shlex.split(os.fsdecode(argv)) if one else [os.fsdecode(word) for word in argv]
         folder = os.fsdecode(options.get("cwd") or os.getcwd())
-        # such as the value of an option: --model=ranker.pt2
+        # A package may be the value of an option: --model=ranker.pt2
         paths = {os.path.join(folder, word.rpartition("=")[2]) for word in words if word.endswith(".pt2")}
         found = [path for path in paths if os.path.isfile(path)]
         if len(found) == 1:

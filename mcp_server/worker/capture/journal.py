@@ -29,7 +29,7 @@ TAIL = 2 << 20  # bytes of one tail
 
 
 class Journal:
-    """Appends with `os.write`, under the process id `report.identity()`; a forked child starts its own."""
+    """Appends events with `os.write`, under the id `report.identity()`; a forked child starts its own."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory

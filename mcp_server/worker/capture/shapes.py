@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..encode import TORCH
 from ..report import Attempt
 
-# torch 2.8-2.15 on an operator of `torch.library.custom_op`, and on one of a `Library`.
+# Messages of torch 2.8-2.15 for an operator of `torch.library.custom_op`, and for one of a `Library`.
 NO_FAKE = re.compile(
     r"no fake impl registered for <CustomOpDef\((?P<made>[\w.]+::\w+)|"
     r"(?P<defined>[\w.]+::\w+)(?:\.\w+)?: attempted to run this operator with Meta tensors"

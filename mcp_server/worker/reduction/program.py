@@ -66,7 +66,7 @@ def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
             raise Refused("the program takes what a reproduction cannot hold", str(spec.kind), "tensors")
 
     def number(bound: Any) -> Optional[int]:
-        with contextlib.suppress(TypeError, ValueError, OverflowError):  # infinity is kept
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # None if infinite
             return int(bound)
         return None
 
