@@ -1,6 +1,6 @@
-"""Writes the pages that repeat tables of the code: error texts, tools, and tables of flags.
+"""Writes the pages that repeat tables of the code: error texts, and tables of flags.
 
-With `--check` it only compares.
+With `--check` it only compares. The page of all tools is made for the site alone, by `site_pages.py`.
 """
 
 from __future__ import annotations
@@ -206,7 +206,6 @@ def with_table(path: str, table: Callable[[], str]) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/architecture.md": partial(with_table, "docs/architecture.md", planner),
     "guides/error-texts.md": errors_page,
-    "docs/tools.md": tools_page,
     "docs/flags.md": partial(with_table, "docs/flags.md", lambda: table_markdown(FLAGS)),
     "guides/building-and-loading.md": partial(with_table, "guides/building-and-loading.md", constructs),
     "guides/flags.md": partial(with_table, "guides/flags.md", flags_of_guides),

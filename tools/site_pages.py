@@ -1,4 +1,4 @@
-"""A hook of mkdocs: adds the README as the start of the site, the guides, and `llms.txt`.
+"""A hook of mkdocs: adds the README as the start of the site, the guides, the tools, and `llms.txt`.
 
 Links between pages are written for the repository. Here each becomes a link of the site, or a link to the
 file in the repository; one that leads to no file ends the build.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,9 +28,13 @@ PAGES = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the README, the guides and reference pages."""
+    """Add the README, the guides and reference pages, and the page of all tools."""
     for name, path in PAGES.items():
         files.append(File.generated(config, name, content=_body(path)))
+    sys.path.insert(0, str(ROOT))
+    from tools.pages import tools_page
+
+    files.append(File.generated(config, "tools.md", content=tools_page()))
     return files
 
 
@@ -45,6 +50,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 def on_post_build(config: Any) -> None:
     """Write the site for a language model (llmstxt.org): one line, then every page with its address."""
     lines = ["# aoti-debug", "", f"> {config.site_description}", ""]
+    lines.append(f"- [Tools]({config.site_url}tools/)")
     pages = {**PAGES, **{path.name: path for path in sorted((ROOT / "docs").glob("*.md"))}}
     for name, path in pages.items():
         title = _body(path).lstrip().partition("\n")[0].removeprefix("# ")

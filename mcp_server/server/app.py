@@ -20,7 +20,6 @@ from urllib.parse import quote
 
 import anyio
 from mcp.server import MCPServer
-from mcp.server.apps import Apps, ResourceCsp
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
 from mcp_server import __version__
@@ -33,35 +32,9 @@ from mcp_server.operations.table import CORE, OPERATIONS
 from mcp_server.operations.work import open_store
 from mcp_server.server.running import Ownership, Running
 from mcp_server.server.standard_streams import log_briefly
-from mcp_server.server.tools import VERDICT_URI, ToolServer
+from mcp_server.server.tools import ToolServer
 
 TOOLS_VARIABLE = "AOTI_DEBUG_TOOLS"
-_VERDICT_PAGE = Path(__file__).with_name("verdict_app.html")
-# The style sheet is in a folder that is not imported, since the import would delay the start.
-_STYLE = _VERDICT_PAGE.parent.parent / "report" / "page.css"
-
-
-def verdict_app() -> Apps:
-    """The verdict as an MCP App (SEP-1865): a page that a client with that extension shows beside the text.
-
-    It loads nothing and talks only to its host. Clients without the extension ignore the tools' mark.
-    """
-    apps = Apps()
-    apps.add_html_resource(
-        VERDICT_URI,
-        verdict_page(),
-        name="verdict",
-        title="Verdict of aoti-debug",
-        description="What a diagnosis found: root cause, crash site, fix and evidence.",
-        csp=ResourceCsp(connect_domains=[], resource_domains=[]),
-    )
-    return apps
-
-
-def verdict_page() -> str:
-    """Return the verdict page with the report's style sheet inlined."""
-    html = _VERDICT_PAGE.read_text(encoding="utf-8")
-    return html.replace("/* page.css */", _STYLE.read_text(encoding="utf-8"))
 
 
 def exit_on_signals() -> None:
@@ -137,7 +110,6 @@ def make_server(
         version=__version__,
         log_level="WARNING",
         lifespan=lifespan,
-        extensions=[verdict_app()],
         subscriptions=False,
         middleware=[ownership.middleware],
     )

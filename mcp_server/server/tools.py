@@ -22,9 +22,6 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
 
-VERDICT_URI = "ui://aoti-debug/verdict"
-VERDICT_TOOLS = frozenset({"diagnose", "wait_job"})  # the tools that return a verdict
-
 LIMIT = 10_000
 """Characters of a result. Codex cuts at about 12,000; Claude Code cuts large errors at about 10,000."""
 
@@ -160,7 +157,6 @@ class ToolServer(MCPServer[Any]):
                 description=declaration.description,
                 input_schema=input_schema(declaration.arguments),
                 annotations=types.ToolAnnotations.model_validate(declaration.hints),
-                _meta={"ui": {"resourceUri": VERDICT_URI}} if declaration.name in VERDICT_TOOLS else None,
             )
             for declaration in (face.declaration for face in self._faces.values())
             if declaration.name not in self._hidden

@@ -24,7 +24,7 @@ def tools(chosen: str = "all") -> list[dict[str, Any]]:
 
 
 def text_of(listed: list[dict[str, Any]]) -> str:
-    """A line for each tool and for each of its arguments, without the texts, which docs/tools.md shows."""
+    """A line for each tool and for each of its arguments, without the texts."""
     rows = []
     for tool in map(without_texts, listed):
         arguments = tool["inputSchema"].pop("properties")

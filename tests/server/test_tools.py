@@ -185,7 +185,7 @@ def listed() -> list[dict[str, Any]]:
 def test_the_list_by_default_is_pinned() -> None:
     """A change of any schema shows in review: `python -m tests.server.snapshot` accepts it.
 
-    Names and texts of the other tools show in docs/tools.md, which is made from them.
+    Texts, and the other tools, show where they are written: in `operations/`.
     """
     assert snapshot_text(tools("core")) == GOLD.read_text()
 

@@ -40,7 +40,7 @@ class Claim:
 
 TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("README.md", FIRST_SIGHT): {
-        # Counted from the verdicts themselves by tests/test_plant.py.
+        # Summed over the rows of the page by tests/test_plant.py.
         "[147 of 171](benchmarks/first_sight.md)": ("All batches",),
         "[77 of 80](benchmarks/first_sight.md)": ("All batches",),
     },
@@ -59,11 +59,11 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
         "added 14.4 µs to a call of 0.33 ms": ('"call_us": 330', '"added_us": 14.4'),
     },
     ("benchmarks/README.md", FIRST_SIGHT): {
-        # Counted from the verdicts themselves by tests/test_plant.py.
+        # Summed over the rows of the page by tests/test_plant.py.
         "147 of 171 scripts; right cause in 77 of 80 `proven` verdicts": ("All batches",),
     },
     ("benchmarks/agents.md", FIRST_SIGHT): {
-        # Counted from the verdicts themselves by tests/test_plant.py.
+        # Summed over the rows of the page by tests/test_plant.py.
         "147 of 171 scripts; right cause in 77 of 80 `proven` verdicts": ("All batches",),
     },
     ("benchmarks/README.md", CORPUS): {
