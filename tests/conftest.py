@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from rich.console import Console
 
@@ -41,8 +41,9 @@ set_hypothesis_home_dir(MADE / "hypothesis")
 
 # CI tries the same examples every time: a new find is for a developer's own run, and most examples are for
 # the night. Neither has a limit on each example, since other tests use the machine at the same time.
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=few(100))
-settings.register_profile("unhurried", deadline=None, max_examples=few(100))
+BUSY = [HealthCheck.too_slow]  # so is the machine, if other jobs use its cores
+settings.register_profile("unhurried", deadline=None, max_examples=few(100), suppress_health_check=BUSY)
+settings.register_profile("repeatable", settings.get_profile("unhurried"), derandomize=True)
 settings.load_profile("repeatable" if os.environ.get("CI") else "unhurried")
 
 

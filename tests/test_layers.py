@@ -43,7 +43,6 @@ LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
 OPTIONAL = {
     "sweep": {"cli.app"},
-    "server.http": {"cli.app"},
     "tools.reduce": {"operations.table", "tools.bisect"},
     "tools.bisect": {"operations.table", "diagnosis.observe.wrong_numbers"},
     "diagnosis.try_fix": {"operations.table"},
@@ -173,7 +172,7 @@ def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
     unwanted = (
         *("torch", "triton", "numpy", "ray", "typer", "rich"),
         *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep"),
-        *("mcp_server.server.http", "mcp_server.tools.reduce"),
+        "mcp_server.tools.reduce",
     )
     assert [name for name in loaded if any(below(name, each) for each in unwanted)] == []
 

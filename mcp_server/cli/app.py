@@ -299,51 +299,24 @@ def doctor(
     raise typer.Exit(Exit.OK if found.healthy else Exit.FAULT)
 
 
-HOST, PORT = "127.0.0.1", 8765
-
-
 @app.command(
     "serve",
     short_help="Serve the tools to a coding agent, over MCP",
-    epilog=examples("serve", "serve --tools all", "serve --http --port 8765"),
+    epilog=examples("serve", "serve --tools all"),
 )
 def serve(
-    http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of stdio.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on.", metavar="ADDRESS")] = HOST,
-    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", metavar="NUMBER")] = PORT,
-    token_file: Annotated[
-        Path | None,
-        option(help="File (mode 0600) with the bearer token that clients must send.", metavar="FILE"),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        option(help="Further name by which clients may address this server.", metavar="NAME"),
-    ] = None,
-    share_jobs: Annotated[
-        bool, typer.Option("--share-jobs", help="Let every client see and stop all jobs.")
-    ] = False,
     tools: Annotated[
         str,
         option(help="Tools to offer: core or all. Default: AOTI_DEBUG_TOOLS, or core.", metavar="SET"),
     ] = "",
 ) -> None:
-    """Serve the same operations over MCP, for an agent: on stdio, or with --http on this machine.
+    """Serve the same operations over MCP on stdio, for an agent.
 
-    Whoever can call the tools can run code as you. On any address but loopback, the server needs a bearer
-    token, from --token-file or AOTI_DEBUG_HTTP_TOKEN. Set one on a shared machine as well.
+    Whoever can call the tools can run code as you.
     """
     from mcp_server.server import app as server
 
-    if http:
-        from mcp_server.server import http as web  # its web server would delay the start on stdio
-
-        made = server.make_server(open_store(), share_jobs=share_jobs, tools=tools)
-        web.serve_http(made, host, port, web.read_token(token_file), allow_host or ())
-    elif (host, port) != (HOST, PORT) or token_file or allow_host or share_jobs:
-        what = "--host, --port, --token-file, --allow-host and --share-jobs are only for HTTP"
-        raise ProblemError(what, allowed="with --http")
-    else:
-        server.serve(tools)
+    server.serve(tools)
 
 
 MARK = "sweep.json"

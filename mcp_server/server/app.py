@@ -1,4 +1,4 @@
-"""The MCP server: tools on stdio or HTTP, what a client may read, and how it ends on a signal.
+"""The MCP server: tools on stdio, what a client may read, and how it ends on a signal.
 
 It never imports torch: a workload runs in the worker, and the server starts in well under a second.
 """
@@ -30,7 +30,7 @@ from mcp_server.jobs.store import SCHEME, Store
 from mcp_server.operations.arguments import Operation
 from mcp_server.operations.table import CORE, OPERATIONS
 from mcp_server.operations.work import open_store
-from mcp_server.server.running import Ownership, Running
+from mcp_server.server.running import Running
 from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tools import ToolServer
 
@@ -79,20 +79,15 @@ def listed_tools(given: str = "") -> str:
 
 
 def make_server(
-    store: Store,
-    operations: tuple[Operation, ...] = OPERATIONS,
-    *,
-    share_jobs: bool = False,
-    tools: str = "",
+    store: Store, operations: tuple[Operation, ...] = OPERATIONS, *, tools: str = ""
 ) -> ToolServer:
     """Create a server of `operations` whose jobs keep their files in `store` and end with it.
 
-    Clients on HTTP see their own jobs, or all jobs with `share_jobs`. `tools` says which tools are listed
-    (`core`, `all`); calls of unlisted tools are also answered. Raise ProblemError for an invalid setting.
+    `tools` says which tools are listed (`core`, `all`); calls of unlisted tools are also answered.
+    Raise ProblemError for an invalid setting.
     """
     hidden = {each.name for each in operations} - CORE if listed_tools(tools) == "core" else set()
-    ownership, at_once = Ownership(shared=share_jobs), most_at_once()
-    running = Running(ownership)
+    running, at_once = Running(), most_at_once()
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[Any]) -> AsyncIterator[Manager]:
@@ -111,9 +106,8 @@ def make_server(
         log_level="WARNING",
         lifespan=lifespan,
         subscriptions=False,
-        middleware=[ownership.middleware],
     )
-    add_resources(server, store, ownership)
+    add_resources(server, store)
     return server
 
 
@@ -235,7 +229,7 @@ def read_artifact(store: Store, job_id: str, name: str, offset: int = 0, limit: 
     return clean(page.decode("utf-8", "replace")) + note
 
 
-def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
+def add_resources(server: MCPServer[Any], store: Store) -> None:
     """Offer every guide, the flag table, and the jobs and artifacts of `store`."""
 
     def add_guide(guide: Guide) -> None:
@@ -259,7 +253,7 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
     def jobs() -> str:
         """Handle, tool and state of the newest jobs, also of those whose handle was lost."""
         rows = []
-        for job_id in ownership.listed(reversed(store.ids()))[:SHOWN_JOBS]:
+        for job_id in list(reversed(store.ids()))[:SHOWN_JOBS]:
             directory = store.find(job_id)
             saved = load(directory.path)
             ended = saved.state if saved else "lost"
@@ -271,7 +265,6 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
     def artifact(job_id: str, name: str, offset: str = "", limit: str = "") -> str:
         """Log, report or result of a job; offset and limit are bytes, 20,000 by default."""
         with _refusals():
-            ownership.check(job_id)
             begin, most = _number("offset", offset, 0), _number("limit", limit, PAGE_BYTES)
             return read_artifact(store, job_id, name, begin, most)
 

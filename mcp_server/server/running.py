@@ -1,17 +1,13 @@
-"""Runs tool calls as jobs: waits for a limited time, then returns the result or a handle for the session."""
+"""Runs tool calls as jobs: waits for a limited time, then returns the result or a handle."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
-from mcp_server.errors import ProblemError
 from mcp_server.operations import arguments as args
 from mcp_server.operations.work import resumed, work_of
 from mcp_server.server.tools import Progress, Result, ToolFace, shorten
@@ -21,59 +17,6 @@ if TYPE_CHECKING:
 
     from mcp_server.jobs.manager import JobState, Manager
     from mcp_server.jobs.shared_import import WarmImports
-
-Request = ServerRequestContext[Any, Any]
-
-SESSION_HEADER = "mcp-session-id"
-WITHOUT_SESSION = ""
-"""The owner of a job started by a request without a session, as in protocol 2026-07-28."""
-
-_client: ContextVar[str | None] = ContextVar("client", default=None)
-"""The session of the current request; None on stdio, where one client has the server to itself."""
-
-
-class Ownership:
-    """Decides which jobs a client may see, read and stop.
-
-    Without sessions, knowing a job's handle is the right to use it, and no list shows the job. With `shared`,
-    every client may use every job of the state directory; on stdio this is always so.
-    """
-
-    def __init__(self, *, shared: bool = False) -> None:
-        self._shared = shared
-        self._owners: dict[str, str] = {}
-
-    async def middleware(self, ctx: Request, call_next: CallNext) -> HandlerResult:
-        """Remember which session a request belongs to while the request is handled."""
-        headers = getattr(ctx.request, "headers", None)
-        client = None if headers is None else str(headers.get(SESSION_HEADER, WITHOUT_SESSION))
-        before = _client.set(client)
-        try:
-            return await call_next(ctx)
-        finally:
-            _client.reset(before)
-
-    def claim(self, job_id: str) -> None:
-        """Assign a new job to the client whose request is being handled."""
-        client = _client.get()
-        if client is not None:
-            self._owners[job_id] = client
-
-    def check(self, job_id: str) -> None:
-        """Raise ProblemError for a job of another session, as for a job that does not exist."""
-        client = _client.get()
-        if client is None or self._shared or self._owners.get(job_id) in (client, WITHOUT_SESSION):
-            return
-        allowed = "a job that this session started; with `serve --share-jobs` every job"
-        raise ProblemError("no such job of this session", value=job_id, allowed=allowed)
-
-    def listed(self, job_ids: Iterable[str]) -> list[str]:
-        """Select the jobs that a list may show to the client."""
-        client = _client.get()
-        if client is None or self._shared:
-            return list(job_ids)
-        return [job_id for job_id in job_ids if client and self._owners.get(job_id) == client]
-
 
 LONGEST_WAIT_S = 45.0  # Kimi CLI cuts a call off at 60 s; the other clients allow more
 STEP_S = 0.25
@@ -102,10 +45,7 @@ class Running:
 
     manager: Manager  # set while the server serves, like `tasks`; both end with the server
     tasks: TaskGroup
-
-    def __init__(self, ownership: Ownership) -> None:
-        self.ownership = ownership
-        self._home: WarmImports | None = None
+    _home: WarmImports | None = None
 
     def serve(self, manager: Manager, tasks: TaskGroup) -> None:
         self.manager, self.tasks, self._home = manager, tasks, None
@@ -116,11 +56,9 @@ class Running:
             return await answered(await self.begin(operation, arguments, wait_s, progress))
 
         async def wait_job(arguments: args.WaitJobArguments, progress: Progress) -> Result:
-            self.ownership.check(arguments.job_id)
             return await answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
 
         async def stop_job(arguments: args.JobArguments, _: Progress) -> Result:
-            self.ownership.check(arguments.job_id)
             return await answered(await self.manager.stop(arguments.job_id))
 
         faces = [ToolFace(operation, partial(call, operation)) for operation in operations]
@@ -136,15 +74,11 @@ class Running:
         from mcp_server.jobs.shared_import import WarmImports, limits_here  # imported when needed
 
         arguments, again = resumed(self.manager.store, arguments)
-        if again:
-            self.ownership.check(again)
         if self._home is None and (limits := limits_here()).idle_s:
             self._home = WarmImports(self.tasks, limits)
         work = work_of(operation, arguments, home=self._home)
         heavy = operation.hints is args.RUNS_USER_CODE
         job = self.manager.start(operation.name, work, again=again, heavy=heavy)
-        if not again:
-            self.ownership.claim(job.id)
         try:
             return await self._watched(job.id, wait_s, progress)
         except anyio.get_cancelled_exc_class():

@@ -384,8 +384,6 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], tuple[str, ...]]] = [
     ([*SPECS, '[{"shape": [2], "dtype": "uint8", "low": -1}]'], {}, ("expected: 0 to 255",)),
     (["sweep", "bomb.yaml", "--out", "out"], {}, ("stands for more than",)),
     (["sweep", "deep.yaml", "--out", "out"], {}, ("the cases cannot be read",)),
-    (["serve", "--http", "--port", "0", "--allow-host", "*"], {}, ("no host name",)),
-    (["serve", "--share-jobs"], {}, ("are only for HTTP",)),
     # settings
     (
         ["doctor"],

@@ -1,8 +1,8 @@
 """Other people's clients of the protocol: the official conformance suite, and the MCP Inspector.
 
-The suite asks the server on HTTP, for both eras. `conformance.yml` lists the scenarios that fail since the
-server does not offer what they need, by reason. An entry that begins to pass fails the run, too. Skipped
-unless `make test-clients` installed it.
+The suite asks on HTTP, for both eras: the server's class on the SDK's own transport. `conformance.yml` lists
+the scenarios that fail since the server does not offer what they need, by reason. An entry that begins to
+pass fails the run, too. Skipped unless `make test-clients` installed it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SUITES = {
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_conformance_suite(suite: str, clients: Clients, tmp_path: Path) -> None:
     """Nothing fails but what the baseline lists."""
-    with serving_on_http(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
+    with serving_on_http(["-m", "tests.server.suite_server", str(tmp_path / "state")]) as (_, url):
         check(clients, suite, url, *LACKING["suites"][suite]["reasons"])
 
 

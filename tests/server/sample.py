@@ -16,7 +16,6 @@ from mcp_server.model import Record
 from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Arguments, Operation, WaitArguments
 from mcp_server.runtime.context import Context
 from mcp_server.server.app import exit_on_signals, make_server
-from mcp_server.server.http import serve_http
 
 # The child starts a grandchild that leaves its process group, as daemons do; both wait to be killed.
 PARENT = (
@@ -100,11 +99,7 @@ OPERATIONS = (
 
 def main() -> None:
     exit_on_signals()
-    server = make_server(Store(Path(sys.argv[1])), OPERATIONS)
-    if "--http" in sys.argv:
-        serve_http(server, port=0)
-    else:
-        server.run("stdio")
+    make_server(Store(Path(sys.argv[1])), OPERATIONS).run("stdio")
 
 
 if __name__ == "__main__":

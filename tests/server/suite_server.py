@@ -5,10 +5,12 @@ It is the product's server class with other operations, so what the suite checks
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
 import anyio
+import uvicorn
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
@@ -16,7 +18,6 @@ from mcp_server.model import Record
 from mcp_server.operations.arguments import READS, Arguments, Operation
 from mcp_server.runtime.context import Context
 from mcp_server.server.app import exit_on_signals, make_server
-from mcp_server.server.http import serve_http
 from mcp_server.server.tools import ToolServer
 
 
@@ -78,12 +79,12 @@ def suite_server(state: Path) -> ToolServer:
 
 
 def main() -> None:
+    """Serve on HTTP, which the suite speaks; the product speaks MCP on stdio only."""
     exit_on_signals()
-    server = suite_server(Path(sys.argv[1]))
-    if "--http" in sys.argv:
-        serve_http(server, port=0)
-    else:
-        server.run("stdio")
+    app = suite_server(Path(sys.argv[1])).streamable_http_app()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
+        anyio.run(uvicorn.Server(uvicorn.Config(app, log_config=None)).serve, [listening])
 
 
 if __name__ == "__main__":
