@@ -20,7 +20,7 @@ from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, OPTIONS, targets_
 from mcp_server.diagnosis.diagnose import observations
 from mcp_server.diagnosis.observe import REASONS, Observation
 from mcp_server.errors import OPTION_NAMES
-from mcp_server.flags import FLAGS, Flag, table_markdown
+from mcp_server.flags import FLAGS
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
 from mcp_server.operations.arguments import RUNS_USER_CODE, Declaration, fields_of
@@ -52,7 +52,7 @@ def errors_page() -> str:
         guide = guides[file]
         link = file if guide.place != file else f"../{file}"
         lines += ["", f"## {guide.title}", "", f"Guide: [{file}]({link}).", ""]
-        lines += ["| text | family | says | does not prove |", "| --- | --- | --- | --- |"]
+        lines += ["| text | says | does not prove |", "| --- | --- | --- |"]
         lines += map(family_row, covered)
     lines += ["", "## Categories", "", "| category | meaning |", "| --- | --- |"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in CATEGORIES.items()]
@@ -64,9 +64,9 @@ def family_row(family: Family) -> str:
     text = family.example if len(family.example) <= SHOWN else family.example[:SHOWN] + "…"
     ticks = ("`` ", " ``") if "`" in text else ("`", "`")
     releases = f" (torch {family.torch})" if family.torch else ""
-    cells = (ticks[0] + text + ticks[1], f'<a id="{family.id}"></a>`{family.id}`')
-    said = (family.meaning + releases, family.not_proven)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (*cells, *said)) + " |"
+    marked = f'<a id="{family.id}"></a>{ticks[0]}{text}{ticks[1]}'
+    cells = (marked, family.meaning + releases, family.not_proven)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def tools_page() -> str:
@@ -178,9 +178,20 @@ def ticked(pattern: str) -> str:
     return ", ".join(f"`{text}`" for text in {text.lower(): text for text in texts}.values())
 
 
-def flags_of_guides() -> str:
-    shown: tuple[Flag, ...] = tuple(flag for flag in FLAGS if flag.in_guide)
-    return table_markdown(shown)
+HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
+
+
+def flags_table() -> str:
+    """One row for each flag; a `|` inside a cell is escaped."""
+    rows: list[tuple[str, ...]] = [HEAD, ("---",) * len(HEAD)]
+    for flag in FLAGS:
+        since = "all" if flag.since == FIRST else f"≥{release_text(flag.since)}"
+        since += f", CPU ≥{release_text(flag.cpu_since)}" if flag.cpu_since else ""
+        since += f", {flag.device.upper()} only" if flag.device else ""
+        moments, since = ("never", "none") if flag.inert else (", ".join(flag.acts), since)
+        cells = (f"`{flag.name}`", moments, since, flag.values.words, flag.shows, flag.misses)
+        rows.append(tuple(cell.replace("|", "\\|") for cell in cells))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def planner() -> str:
@@ -206,9 +217,8 @@ def with_table(path: str, table: Callable[[], str]) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/architecture.md": partial(with_table, "docs/architecture.md", planner),
     "guides/error-texts.md": errors_page,
-    "docs/flags.md": partial(with_table, "docs/flags.md", lambda: table_markdown(FLAGS)),
     "guides/building-and-loading.md": partial(with_table, "guides/building-and-loading.md", constructs),
-    "guides/flags.md": partial(with_table, "guides/flags.md", flags_of_guides),
+    "guides/flags.md": partial(with_table, "guides/flags.md", flags_table),
     "docs/releases.md": partial(with_table, "docs/releases.md", flags_by_release),
 }
 

@@ -18,7 +18,7 @@ AREAS = {
     "steps": "each kind of step on packages, and the diagnosis of three bad calls",
     "scripts": "diagnosis of failing programs: category and root cause",
     "texts": "errors that were provoked and recognised",
-    "flags": "flags that exist from the release that docs/flags.md names",
+    "flags": "flags that exist from the release that guides/flags.md names",
 }
 
 

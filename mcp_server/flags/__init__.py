@@ -15,7 +15,6 @@ from mcp_server.flags.rows import BUILDING, CHECKS, PRINTING, RUNTIME
 from mcp_server.flags.types import ConfigValue, Device
 from mcp_server.flags.types import Flag as Flag
 from mcp_server.flags.types import Moment as Moment
-from mcp_server.flags.types import table_markdown as table_markdown
 
 FLAGS: tuple[Flag, ...] = CHECKS + PRINTING + BUILDING + RUNTIME
 
@@ -81,7 +80,7 @@ def find(name: str) -> Flag:
         return _BY_NAME[name]
     upper = {known.upper(): known for known in _BY_NAME}
     near = get_close_matches(name.upper(), upper, n=3, cutoff=0.5)
-    allowed = "a flag of docs/flags.md"
+    allowed = "a flag of guides/flags.md"
     allowed += f", such as {', '.join(upper[one] for one in near)}" if near else ""
     raise ProblemError("unknown flag", value=name, allowed=allowed)
 

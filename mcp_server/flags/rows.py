@@ -33,7 +33,6 @@ BUILDING: tuple[Flag, ...] = (
         shows="-O0 -g without -DNDEBUG for wrapper and kernels: readable frames in gdb",
         misses="Triton kernels",
         cost="slow CPU kernels",
-        in_guide=True,
     ),
     Flag(
         env="AOT_INDUCTOR_DEBUG_SYMBOLS",
@@ -61,7 +60,6 @@ BUILDING: tuple[Flag, ...] = (
         shows="nothing",
         misses="everything",
         inert=f"no torch from {RANGE} reads it; use AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL=O0",
-        in_guide=True,
     ),
     Flag(
         env="AOT_INDUCTOR_WEIGHT_USE_CACHING_ALLOCATOR",
@@ -127,7 +125,6 @@ CHECKS: tuple[Flag, ...] = (
         "relations between dimensions, and sizes and strides of extern and custom op outputs",
         misses="rank, device index, Python scalars, export guards; can be stricter than the Dim",
         cost="none to speak of; no recompile",
-        in_guide=True,
     ),
     Flag(
         env="TORCHINDUCTOR_NAN_ASSERTS",
@@ -137,7 +134,6 @@ CHECKS: tuple[Flag, ...] = (
         cost="one device synchronisation for each tensor argument of each launch",
         cpu_since=(2, 13),
         before="a CPU model gets no check at all",
-        in_guide=True,
     ),
     Flag(
         env="TORCHINDUCTOR_RUNTIME_TRITON_NAN_ASSERTS",
@@ -147,7 +143,6 @@ CHECKS: tuple[Flag, ...] = (
         cost="one comparison for each value in each Triton kernel",
         since=(2, 10),
         device="cuda",
-        in_guide=True,
     ),
     Flag(
         env="TORCHINDUCTOR_SIZE_ASSERTS",
@@ -185,7 +180,6 @@ CHECKS: tuple[Flag, ...] = (
         shows="on by default: `index out of bounds: 0 <= tmpN < BOUND`, and the name of the kernel",
         misses="with 0 an out-of-range index is read silently; user-defined Triton kernels never have it",
         cost="small; 0 is only for finding out what lies behind the assert",
-        in_guide=True,
     ),
     Flag(
         config="debug_index_asserts",
@@ -204,7 +198,6 @@ CHECKS: tuple[Flag, ...] = (
         shows="0 removes the false alarm `expected it to be >= 2` of AOTI_RUNTIME_CHECK_INPUTS",
         misses="with 0 also a dimension that is really too small",
         since=(2, 10),
-        in_guide=True,
     ),
     Flag(
         config="aot_inductor.check_upperbound",
@@ -242,7 +235,6 @@ PRINTING: tuple[Flag, ...] = (
         shows="1 saves, 2 prints tensors before and after each launch; 3 prints kernel names",
         misses="proxy-executor ops, scatter, index_put; on C++ and extern kernels weights and views",
         cost="1 and 2 synchronise around each launch; 3 is unflushed printf: run with PYTHONUNBUFFERED=1",
-        in_guide=True,
     ),
     Flag(
         env="AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT",
@@ -257,7 +249,6 @@ PRINTING: tuple[Flag, ...] = (
                 "the filter acts at printer level 2 only",
             ),
         ),
-        in_guide=True,
     ),
     Flag(
         env="INDUCTOR_PROVENANCE",
@@ -268,7 +259,6 @@ PRINTING: tuple[Flag, ...] = (
         cost="compile time only",
         since=(2, 9),
         before="cannot be set by the environment",
-        in_guide=True,
     ),
     Flag(
         env="TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE",
@@ -302,7 +292,6 @@ PRINTING: tuple[Flag, ...] = (
         since=(2, 14),
         before="writes Python text into the C++ wrapper, which then fails to compile",
         device="cuda",
-        in_guide=True,
     ),
     Flag(
         config="triton.debug_sync_graph",
@@ -320,7 +309,6 @@ PRINTING: tuple[Flag, ...] = (
         misses="run-time faults; from 2.14 the wrapper then holds no Triton source",
         cost="kernels are tuned later",
         device="cuda",
-        in_guide=True,
     ),
     # _inductor/debug.py:1391-1475 (2.13).
     Flag(
@@ -329,7 +317,6 @@ PRINTING: tuple[Flag, ...] = (
         shows="torch_compile_debug/run_*/minifier/minifier_launcher.py",
         misses="faults of the device: all candidates run in one process, whose CUDA context is then dead",
         cost="runs the model inside the compiling process",
-        in_guide=True,
     ),
     Flag(
         env="AOTINDUCTOR_REPRO_LEVEL",
@@ -386,7 +373,6 @@ RUNTIME: tuple[Flag, ...] = (
         "under it",
         cost="one cudaMalloc and cudaFree for each buffer",
         device="cuda",
-        in_guide=True,
     ),
     Flag(
         env="CUDA_LAUNCH_BLOCKING",
@@ -395,14 +381,12 @@ RUNTIME: tuple[Flag, ...] = (
         misses="the kernel's name: combine with printer level 3 or launch probes",
         cost="launches run one after the other",
         device="cuda",
-        in_guide=True,
     ),
     Flag(
         env="TORCH_SHOW_CPP_STACKTRACES",
         acts=("load", "run"),
         shows="C++ frames of load errors; symbolised frames of run errors (plain ones come anyway from 2.13)",
         misses="faults of the device",
-        in_guide=True,
     ),
     # torch/_inductor/config.py:30 (2.13): read at import, used by the ISA probe of both compile and load.
     Flag(
@@ -411,7 +395,6 @@ RUNTIME: tuple[Flag, ...] = (
         acts=("compile", "load"),
         shows="1 skips the CPU instruction-set probe, which took 32-46 s of a load on one H200 (2.11)",
         misses="with 1, nothing tests whether the compiler can build for this CPU's instruction set",
-        in_guide=True,
     ),
     # _inductor/codegen/debug_utils.py and aoti_torch of 2.15.
     Flag(

@@ -1,13 +1,13 @@
-"""The row type of the flag table, the kinds of values, and the table as Markdown."""
+"""The row type of the flag table, and the kinds of values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server import FIRST, Release, release_text
+from mcp_server import FIRST, Release
 
 Moment = Literal["compile", "load", "run"]
 Device = Literal["cpu", "cuda"]
@@ -75,7 +75,6 @@ class Flag:
     needs: tuple[Need, ...] = ()
     conflicts: tuple[str, ...] = ()
     inert: str = ""
-    in_guide: bool = False
 
     @property
     def name(self) -> str:
@@ -84,19 +83,3 @@ class Flag:
     def names(self) -> tuple[str, ...]:
         """All names of the flag: environment variable, config entry, alias."""
         return tuple(filter(None, (self.env, self.config, self.alias)))
-
-
-_HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
-
-
-def table_markdown(flags: Iterable[Flag]) -> str:
-    """Format one row for each flag; a `|` inside a cell is escaped."""
-    rows: list[tuple[str, ...]] = [_HEAD, ("---",) * len(_HEAD)]
-    for flag in flags:
-        since = "all" if flag.since == FIRST else f"≥{release_text(flag.since)}"
-        since += f", CPU ≥{release_text(flag.cpu_since)}" if flag.cpu_since else ""
-        since += f", {flag.device.upper()} only" if flag.device else ""
-        moments, since = ("never", "none") if flag.inert else (", ".join(flag.acts), since)
-        cells = (f"`{flag.name}`", moments, since, flag.values.words, flag.shows, flag.misses)
-        rows.append(tuple(cell.replace("|", "\\|") for cell in cells))
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -167,7 +167,7 @@ class CompileArguments(ModelArguments):
     exported: ExportedPath
     flags: dict[str, str | int | bool] = Field(
         default={},
-        description='Flags, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}. aoti-debug://flags lists them.',
+        description='Flags, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}. The guide flags.md has all.',
     )
 
 

@@ -105,9 +105,9 @@ def test_calls(inspect: Inspect, era: str) -> None:
 
 
 def test_resources(inspect: Inspect) -> None:
-    """Guides and flags can be read."""
+    """Guides can be read."""
     _, listed = inspect("--method", "resources/list")
     uris = [resource["uri"] for resource in listed["resources"]]
-    assert "aoti-debug://flags" in uris and "aoti-debug://guides/SKILL.md" in uris
-    _, flags = inspect("--method", "resources/read", "--uri", "aoti-debug://flags")
+    assert "aoti-debug://guides/flags.md" in uris and "aoti-debug://guides/SKILL.md" in uris
+    _, flags = inspect("--method", "resources/read", "--uri", "aoti-debug://guides/flags.md")
     assert "TORCHINDUCTOR_NAN_ASSERTS" in flags["contents"][0]["text"]

@@ -188,6 +188,6 @@ def test_every_limit_that_is_promised_has_a_test() -> None:
     rows = re.findall(
         r"`(?P<file>tests/\S+\.py)::(?P<name>test_\w+)` \|", (ROOT / ".github/SECURITY.md").read_text()
     )
-    assert len(rows) >= 12
+    assert len(rows) >= 10
     for file, name in rows:
         assert f"def {name}(" in (ROOT / file).read_text(), name

@@ -2,7 +2,7 @@
 
 
 
-};
+
 
 
 
@@ -12,17 +12,17 @@
 
 
     : AOTInductorModelBase(1,
-                           1,
-                           6,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg6_1";
     constants_info_[0].name = "norm_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[0].data_size = 128;
+
 
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {32};
@@ -33,7 +33,7 @@
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[1].data_size = 128;
+
 
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {32};
@@ -44,7 +44,7 @@
     constants_info_[2].dtype = cached_torch_dtype_float32;
     constants_info_[2].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[2].data_size = 12288;
+
 
     constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[2].shape = {96, 32};
@@ -55,7 +55,7 @@
     constants_info_[3].dtype = cached_torch_dtype_float32;
     constants_info_[3].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[3].data_size = 384;
+
 
     constants_info_[3].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[3].shape = {96};
@@ -66,7 +66,7 @@
     constants_info_[4].dtype = cached_torch_dtype_float32;
     constants_info_[4].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[4].data_size = 4096;
+
 
     constants_info_[4].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[4].shape = {32, 32};
@@ -77,7 +77,7 @@
     constants_info_[5].dtype = cached_torch_dtype_float32;
     constants_info_[5].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[5].data_size = 128;
+
 
     constants_info_[5].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[5].shape = {32};
@@ -87,27 +87,27 @@
 
 
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
 
 
 
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename in_ptr2_type_, typename out_ptr2_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
+
 static inline void call_triton_per_fused_native_layer_norm_0(
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
@@ -115,10 +115,10 @@ static inline void call_triton_per_fused_native_layer_norm_0(
     const out_ptr2_type_& out_ptr2,
     int64_t xnumel,
     int64_t r0_numel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_per_fused_native_layer_norm_0', '''
@@ -131,9 +131,9 @@ static inline void call_triton_per_fused_native_layer_norm_0(
 
 
     @triton_heuristics.persistent_reduction(
-        size_hints={'x': 128, 'r0_': 32},
-        reduction_hint=ReductionHint.INNER,
-        filename=__file__,
+
+
+
         triton_meta={'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', 'out_ptr2': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_per_fused_native_layer_norm_0'}
     )
@@ -179,7 +179,7 @@ static inline void call_triton_per_fused_native_layer_norm_0(
         tmp25 = tmp23 * tmp24
         tmp27 = tmp25 + tmp26
         tl.store(out_ptr2 + (r0_1 + 32*x0), tmp27, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (32 - 1)) / (32));
     uint32_t grid_1 = 1;
@@ -188,28 +188,28 @@ static inline void call_triton_per_fused_native_layer_norm_0(
 
         kernels_.triton_per_fused_native_layer_norm_0 = loadKernel("/cache/attention/cticfibdxzsyguq7f2h43ufah6pmr2zxxgfkeycr2777i2vwef4p/ca5qq5dj2ikmawnua64hpwkxdkmmfwbvwelrpp2slawqyq47htc7.cubin", "triton_per_fused_native_layer_norm_0", 0, cubin_dir_); 
 
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(in_ptr2.data_ptr());
-    CUdeviceptr var_3 = reinterpret_cast<CUdeviceptr>(out_ptr2.data_ptr());
-    int32_t var_4 = xnumel;
-    int32_t var_5 = r0_numel;
+
+
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_per_fused_native_layer_norm_0, grid_0, grid_1, grid_2, 2, 0, kernel_args_, stream_);
 }
 
-template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename in_ptr1_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_add_addmm_view_1(
     const in_out_ptr0_type_& in_out_ptr0,
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_addmm_view_1', '''
@@ -222,11 +222,11 @@ static inline void call_triton_poi_fused_add_addmm_view_1(
 
 
     @triton_heuristics.pointwise(
-        size_hints={'x': 4096}, 
-        filename=__file__,
+
+
         triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90), 'constants': {}},
         inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_addmm_view_1'},
-        min_elem_per_thread=0
+
     )
     @triton.jit
     def triton_poi_fused_add_addmm_view_1(in_out_ptr0, in_ptr0, in_ptr1, xnumel, XBLOCK : tl.constexpr):
@@ -241,7 +241,7 @@ static inline void call_triton_poi_fused_add_addmm_view_1(
         tmp3 = tmp1 + tmp2
         tmp4 = tmp0 + tmp3
         tl.store(in_out_ptr0 + (x2), tmp4, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
@@ -250,124 +250,124 @@ static inline void call_triton_poi_fused_add_addmm_view_1(
 
         kernels_.triton_poi_fused_add_addmm_view_1 = loadKernel("/cache/attention/cticfibdxzsyguq7f2h43ufah6pmr2zxxgfkeycr2777i2vwef4p/cue7faj5mjpsynatcwedjwml4rvxemihipoakp6dg5i3zqf27j5c.cubin", "triton_poi_fused_add_addmm_view_1", 0, cubin_dir_); 
 
-    CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
-    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    int32_t var_11 = xnumel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_addmm_view_1, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
+
 
 
 ) {}
 
 AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg6_1 = ConstantHandle(input_handles[0]);
-    int32_t arg6_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg6_1, &arg6_1_dtype));
+
+
+
+
+
 
     int32_t arg6_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg6_1_expected_dtype != arg6_1_dtype) {
 
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg6_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg6_1_dtype << "\n";
 
-    }
-    auto arg6_1_size = arg6_1.sizes();
+
+
+
+
+
+
 
     if (arg6_1_size[0] < 2) {
 
-        ss << "input_handles[0]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg6_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (arg6_1_size[0] > 64) {
 
-        ss << "input_handles[0]: dim value is too large at 0, "
-           << "expected to be <= 64, " << "but got: "
-           << arg6_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (10 != arg6_1_size[1]) {
 
-        ss << "input_handles[0]: unmatched dim value at 1, "
-           << "expected: 10, " << "but got: " << arg6_1_size[1]
-           << "\n";
 
-    }
+
+
+
+
 
     if (32 != arg6_1_size[2]) {
 
-        ss << "input_handles[0]: unmatched dim value at 2, "
-           << "expected: 32, " << "but got: " << arg6_1_size[2]
-           << "\n";
 
-    }
-    auto arg6_1_stride = arg6_1.strides();
+
+
+
+
+
 
     if (320 != arg6_1_stride[0]) {
 
-        ss << "input_handles[0]: unmatched stride value at 0, "
-           << "expected: 320, " << "but got: " << arg6_1_stride[0]
-           << "\n";
 
-    }
+
+
+
+
 
     if (32 != arg6_1_stride[1]) {
 
-        ss << "input_handles[0]: unmatched stride value at 1, "
-           << "expected: 32, " << "but got: " << arg6_1_stride[1]
-           << "\n";
 
-    }
+
+
+
+
 
     if (1 != arg6_1_stride[2]) {
 
-        ss << "input_handles[0]: unmatched stride value at 2, "
-           << "expected: 1, " << "but got: " << arg6_1_stride[2]
-           << "\n";
 
-    }
-    int32_t arg6_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg6_1, &arg6_1_device_type));
 
-    int32_t arg6_1_expected_device_type = 1;
-    if (arg6_1_expected_device_type != arg6_1_device_type) {
 
-        ss << "input_handles[0]: unmatched device type, "
+
+
+
+
+
+
+
+
+
         << "expected: " << arg6_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg6_1_device_type << "\n";
-
-    }
-}
 
 
 
 
 
-}
+
+
+
+
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-}
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

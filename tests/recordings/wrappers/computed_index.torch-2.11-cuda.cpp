@@ -4,7 +4,7 @@
 
 
 
-};
+
 
 
 
@@ -14,11 +14,11 @@
 
 
     : AOTInductorModelBase(3,
-                           1,
-                           2,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg3_1";
     inputs_info_[1].name = "arg4_1";
     inputs_info_[2].name = "arg5_1";
@@ -26,7 +26,7 @@
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[0].data_size = 1280;
+
 
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {40, 8};
@@ -37,7 +37,7 @@
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[1].data_size = 256;
+
 
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {8, 8};
@@ -47,37 +47,37 @@
 
 
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
 
 
 
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
+
 static inline void call_triton_poi_fused_add_embedding_mul_0(
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     const out_ptr0_type_& out_ptr0,
     int64_t ynumel,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_embedding_mul_0', '''
@@ -119,7 +119,7 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
         tl.device_assert(((0 <= tmp8) & (tmp8 < 40)) | ~(ymask), "index out of bounds: 0 <= tmp8 < 40")
         tmp10 = tl.load(in_ptr1 + (x1 + 8*tmp8), xmask & ymask)
         tl.store(out_ptr0 + (x1 + 8*y0), tmp10, xmask & ymask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (4 - 1)) / (4));
     uint32_t grid_1 = ((ynumel + (64 - 1)) / (64));
@@ -128,25 +128,25 @@ static inline void call_triton_poi_fused_add_embedding_mul_0(
 
         kernels_.triton_poi_fused_add_embedding_mul_0 = loadKernel("/cache/cg2kio6w.cubin", "triton_poi_fused_add_embedding_mul_0", 0, cubin_dir_);
 
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_3 = ynumel;
-    int32_t var_4 = xnumel;
+
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_embedding_mul_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_1(
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_1', '''
@@ -203,7 +203,7 @@ static inline void call_triton_poi_fused_1(
         tmp28 = tl.where(tmp17, tmp22, tmp27)
         tmp29 = tl.where(tmp2, tmp15, tmp28)
         tl.store(out_ptr0 + (x0), tmp29, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
     uint32_t grid_1 = 1;
@@ -212,24 +212,24 @@ static inline void call_triton_poi_fused_1(
 
         kernels_.triton_poi_fused_1 = loadKernel("/cache/cmd6b4aa.cubin", "triton_poi_fused_1", 0, cubin_dir_);
 
-    CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_8 = xnumel;
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
-template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_per_fused_argmax_2(
     const in_ptr0_type_& in_ptr0,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
     int64_t r0_numel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_per_fused_argmax_2', '''
@@ -243,7 +243,7 @@ static inline void call_triton_per_fused_argmax_2(
 
     @triton_heuristics.persistent_reduction(
 
-        reduction_hint=ReductionHint.INNER,
+
 
         triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*i64', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}, 'constants': {}},
 
@@ -272,7 +272,7 @@ static inline void call_triton_per_fused_argmax_2(
         tmp2 = tmp2_idx[:, None]
         tmp2 = tmp2.to(tl.float32)
         tl.store(out_ptr0 + (x0), tmp2, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = xnumel;
     uint32_t grid_1 = 1;
@@ -281,17 +281,17 @@ static inline void call_triton_per_fused_argmax_2(
 
         kernels_.triton_per_fused_argmax_2 = loadKernel("/cache/cfkzv4nb.cubin", "triton_per_fused_argmax_2", 16, cubin_dir_);
 
-    CUdeviceptr var_11 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_12 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_13 = xnumel;
-    int32_t var_14 = r0_numel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_per_fused_argmax_2, grid_0, grid_1, grid_2, 2, 16, kernel_args_, stream_);
 }
 
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename in_ptr2_type_, typename in_ptr3_type_, typename in_ptr4_type_, typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3(
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
@@ -302,10 +302,10 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
     int64_t ks0,
     int64_t ynumel,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3', '''
@@ -376,7 +376,7 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
         tmp38 = tl.load(in_ptr2 + (x1 + 8*tmp36), xmask & ymask)
         tmp39 = tmp31 + tmp38
         tl.store(out_ptr0 + (x1 + 8*y0), tmp39, xmask & ymask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
     uint32_t grid_1 = ((ynumel + (4 - 1)) / (4));
@@ -385,25 +385,25 @@ static inline void call_triton_poi_fused_add_arange_embedding_expand_gather_inde
 
         kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3 = loadKernel("/cache/ctgiuheu.cubin", "triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3", 0, cubin_dir_);
 
-    CUdeviceptr var_17 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_18 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    CUdeviceptr var_19 = reinterpret_cast<CUdeviceptr>(in_ptr2.data_ptr());
-    CUdeviceptr var_20 = reinterpret_cast<CUdeviceptr>(in_ptr3.data_ptr());
-    CUdeviceptr var_21 = reinterpret_cast<CUdeviceptr>(in_ptr4.data_ptr());
-    CUdeviceptr var_22 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int64_t var_23 = ks0;
-    int32_t var_24 = ynumel;
-    int32_t var_25 = xnumel;
+
+
+
+
+
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_arange_embedding_expand_gather_index_rsub_select_squeeze_sub_view_3, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
+
 
 
 ) {}
@@ -606,18 +606,18 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-}
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-    check_input_1(input_handles);
-    check_input_2(input_handles);
-}
+
+
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

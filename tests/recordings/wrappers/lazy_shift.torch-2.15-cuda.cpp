@@ -1,127 +1,127 @@
 
-#pragma once
-// Auto-generated kernel configurations for AOTInductor lazy compile.
 
 
-// Kernel: triton_poi_fused_sin_0
+
+
+
 #define TRITON_POI_FUSED_SIN_0_CUBIN_PATH "/cache/ab/cab.cubin"
 #define TRITON_POI_FUSED_SIN_0_MANGLED_NAME "triton_poi_fused_sin_0"
 #define TRITON_POI_FUSED_SIN_0_NUM_WARPS 4
 #define TRITON_POI_FUSED_SIN_0_SHARED_MEM 0
 #define TRITON_POI_FUSED_SIN_0_XBLOCKS {128}
-#define TRITON_POI_FUSED_SIN_0_YBLOCKS {1}
-#define TRITON_POI_FUSED_SIN_0_ZBLOCKS {1}
-#define TRITON_POI_FUSED_SIN_0_R0BLOCKS {1}
-#define TRITON_POI_FUSED_SIN_0_RSPLIT 1
-#define TRITON_POI_FUSED_SIN_0_RSPLIT_SIZE 1
-#define TRITON_POI_FUSED_SIN_0_CONFIG_INDEX -1
-#define TRITON_POI_FUSED_SIN_0_GLOBAL_SCRATCH -1
-#define TRITON_POI_FUSED_SIN_0_PROFILE_SCRATCH -1
-#define TRITON_POI_FUSED_SIN_0_TENSORDESC_META {}
 
 
-// Kernel: shift_kernel_0
+
+
+
+
+
+
+
+
+
+
 #define SHIFT_KERNEL_0_CUBIN_PATH "/cache/cd/ccd.cubin"
 #define SHIFT_KERNEL_0_MANGLED_NAME "shift_kernel"
 #define SHIFT_KERNEL_0_NUM_WARPS 4
 #define SHIFT_KERNEL_0_SHARED_MEM 0
-#define SHIFT_KERNEL_0_XBLOCKS {128}
-#define SHIFT_KERNEL_0_YBLOCKS {1}
-#define SHIFT_KERNEL_0_ZBLOCKS {1}
-#define SHIFT_KERNEL_0_R0BLOCKS {1}
-#define SHIFT_KERNEL_0_RSPLIT 1
-#define SHIFT_KERNEL_0_RSPLIT_SIZE 1
-#define SHIFT_KERNEL_0_CONFIG_INDEX -1
-#define SHIFT_KERNEL_0_GLOBAL_SCRATCH -1
-#define SHIFT_KERNEL_0_PROFILE_SCRATCH -1
-#define SHIFT_KERNEL_0_TENSORDESC_META {}
 
 
-// Kernel: triton_poi_fused_add_1
+
+
+
+
+
+
+
+
+
+
+
 #define TRITON_POI_FUSED_ADD_1_CUBIN_PATH "/cache/ef/cef.cubin"
 #define TRITON_POI_FUSED_ADD_1_MANGLED_NAME "triton_poi_fused_add_1"
 #define TRITON_POI_FUSED_ADD_1_NUM_WARPS 4
 #define TRITON_POI_FUSED_ADD_1_SHARED_MEM 0
 #define TRITON_POI_FUSED_ADD_1_XBLOCKS {128}
-#define TRITON_POI_FUSED_ADD_1_YBLOCKS {1}
-#define TRITON_POI_FUSED_ADD_1_ZBLOCKS {1}
-#define TRITON_POI_FUSED_ADD_1_R0BLOCKS {1}
-#define TRITON_POI_FUSED_ADD_1_RSPLIT 1
-#define TRITON_POI_FUSED_ADD_1_RSPLIT_SIZE 1
-#define TRITON_POI_FUSED_ADD_1_CONFIG_INDEX -1
-#define TRITON_POI_FUSED_ADD_1_GLOBAL_SCRATCH -1
-#define TRITON_POI_FUSED_ADD_1_PROFILE_SCRATCH -1
-#define TRITON_POI_FUSED_ADD_1_TENSORDESC_META {}
 
-static LazyKernelCompileResult triton_poi_fused_sin_0_result = {
-    TRITON_POI_FUSED_SIN_0_CUBIN_PATH,
-    TRITON_POI_FUSED_SIN_0_MANGLED_NAME,
-    TRITON_POI_FUSED_SIN_0_NUM_WARPS,
-    TRITON_POI_FUSED_SIN_0_SHARED_MEM,
-    TRITON_POI_FUSED_SIN_0_XBLOCKS,
-    TRITON_POI_FUSED_SIN_0_YBLOCKS,
-    TRITON_POI_FUSED_SIN_0_ZBLOCKS,
-    TRITON_POI_FUSED_SIN_0_R0BLOCKS,
-    TRITON_POI_FUSED_SIN_0_RSPLIT,
-    TRITON_POI_FUSED_SIN_0_RSPLIT_SIZE,
-    TRITON_POI_FUSED_SIN_0_CONFIG_INDEX,
-    TRITON_POI_FUSED_SIN_0_GLOBAL_SCRATCH,
-    TRITON_POI_FUSED_SIN_0_PROFILE_SCRATCH,
-    TRITON_POI_FUSED_SIN_0_TENSORDESC_META,
-};
-template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 static __attribute__((noinline)) void call_triton_poi_fused_sin_0(
     const in_ptr0_type_& in_ptr0,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
 
         kernels_.triton_poi_fused_sin_0 = loadKernel(
             triton_poi_fused_sin_0_result.cubin_path,
             triton_poi_fused_sin_0_result.mangled_name,
-            triton_poi_fused_sin_0_result.shared_mem,
-            cubin_dir_,
-            &kernels_.loaded_modules_);
+
+
+
 
     uint32_t grid_0 = ((xnumel + (triton_poi_fused_sin_0_result.xblocks[0] - 1)) / (triton_poi_fused_sin_0_result.xblocks[0]));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0) return;
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_2 = xnumel;
-    int64_t global_scratch_ptr_numel = triton_poi_fused_sin_0_result.global_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
-    RAIIAtenTensorHandle global_scratch_ptr_tensor;
-    CUdeviceptr global_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
-        global_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, global_scratch_ptr_tensor);
-    int64_t profile_scratch_ptr_numel = triton_poi_fused_sin_0_result.profile_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
-    RAIIAtenTensorHandle profile_scratch_ptr_tensor;
-    CUdeviceptr profile_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
-        profile_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, profile_scratch_ptr_tensor);
+
+
+
+
+
+
+
+
+
+
+
+
 
     launchKernel(kernels_.triton_poi_fused_sin_0, grid_0, grid_1, grid_2, triton_poi_fused_sin_0_result.num_warps, triton_poi_fused_sin_0_result.shared_mem, kernel_args_, stream_, false);
-}
-static LazyKernelCompileResult shift_kernel_0_result = {
-    SHIFT_KERNEL_0_CUBIN_PATH,
-    SHIFT_KERNEL_0_MANGLED_NAME,
-    SHIFT_KERNEL_0_NUM_WARPS,
-    SHIFT_KERNEL_0_SHARED_MEM,
-    SHIFT_KERNEL_0_XBLOCKS,
-    SHIFT_KERNEL_0_YBLOCKS,
-    SHIFT_KERNEL_0_ZBLOCKS,
-    SHIFT_KERNEL_0_R0BLOCKS,
-    SHIFT_KERNEL_0_RSPLIT,
-    SHIFT_KERNEL_0_RSPLIT_SIZE,
-    SHIFT_KERNEL_0_CONFIG_INDEX,
-    SHIFT_KERNEL_0_GLOBAL_SCRATCH,
-    SHIFT_KERNEL_0_PROFILE_SCRATCH,
-    SHIFT_KERNEL_0_TENSORDESC_META,
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 };
-template <typename x_type_, typename out_type_, typename kernels_type_>
+
 static __attribute__((noinline)) void call_shift_kernel_0(
     const x_type_& x,
     const out_type_& out,
@@ -130,99 +130,99 @@ static __attribute__((noinline)) void call_shift_kernel_0(
     int64_t _grid_0,
     int64_t _grid_1,
     int64_t _grid_2,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
 
         kernels_.shift_kernel_0 = loadKernel(
             shift_kernel_0_result.cubin_path,
             shift_kernel_0_result.mangled_name,
-            shift_kernel_0_result.shared_mem,
-            cubin_dir_,
+
+
             &kernels_.loaded_modules_);
 
     uint32_t grid_0 = _grid_0;
     uint32_t grid_1 = _grid_1;
     uint32_t grid_2 = _grid_2;
-    if (grid_0 == 0) return;
-    CUdeviceptr var_3 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
-    CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
-    int32_t var_5 = count;
-    int32_t var_6 = shift;
-    int64_t global_scratch_ptr_numel = shift_kernel_0_result.global_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
-    RAIIAtenTensorHandle global_scratch_ptr_tensor;
-    CUdeviceptr global_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
-        global_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, global_scratch_ptr_tensor);
-    int64_t profile_scratch_ptr_numel = shift_kernel_0_result.profile_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
-    RAIIAtenTensorHandle profile_scratch_ptr_tensor;
-    CUdeviceptr profile_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
-        profile_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, profile_scratch_ptr_tensor);
+
+
+
+
+
+
+
+
+
+
+
+
+
 
     launchKernel(kernels_.shift_kernel_0, grid_0, grid_1, grid_2, shift_kernel_0_result.num_warps, shift_kernel_0_result.shared_mem, kernel_args_, stream_, false);
 }
 static LazyKernelCompileResult triton_poi_fused_add_1_result = {
-    TRITON_POI_FUSED_ADD_1_CUBIN_PATH,
-    TRITON_POI_FUSED_ADD_1_MANGLED_NAME,
-    TRITON_POI_FUSED_ADD_1_NUM_WARPS,
-    TRITON_POI_FUSED_ADD_1_SHARED_MEM,
-    TRITON_POI_FUSED_ADD_1_XBLOCKS,
-    TRITON_POI_FUSED_ADD_1_YBLOCKS,
-    TRITON_POI_FUSED_ADD_1_ZBLOCKS,
-    TRITON_POI_FUSED_ADD_1_R0BLOCKS,
-    TRITON_POI_FUSED_ADD_1_RSPLIT,
-    TRITON_POI_FUSED_ADD_1_RSPLIT_SIZE,
-    TRITON_POI_FUSED_ADD_1_CONFIG_INDEX,
-    TRITON_POI_FUSED_ADD_1_GLOBAL_SCRATCH,
-    TRITON_POI_FUSED_ADD_1_PROFILE_SCRATCH,
-    TRITON_POI_FUSED_ADD_1_TENSORDESC_META,
-};
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 static __attribute__((noinline)) void call_triton_poi_fused_add_1(
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
 
         kernels_.triton_poi_fused_add_1 = loadKernel(
             triton_poi_fused_add_1_result.cubin_path,
             triton_poi_fused_add_1_result.mangled_name,
-            triton_poi_fused_add_1_result.shared_mem,
-            cubin_dir_,
-            &kernels_.loaded_modules_);
+
+
+
 
     uint32_t grid_0 = ((xnumel + (triton_poi_fused_add_1_result.xblocks[0] - 1)) / (triton_poi_fused_add_1_result.xblocks[0]));
     uint32_t grid_1 = 1;
     uint32_t grid_2 = 1;
-    if (grid_0 == 0) return;
-    CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_10 = xnumel;
-    int64_t global_scratch_ptr_numel = triton_poi_fused_add_1_result.global_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
-    RAIIAtenTensorHandle global_scratch_ptr_tensor;
-    CUdeviceptr global_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
-        global_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, global_scratch_ptr_tensor);
-    int64_t profile_scratch_ptr_numel = triton_poi_fused_add_1_result.profile_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
-    RAIIAtenTensorHandle profile_scratch_ptr_tensor;
-    CUdeviceptr profile_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
-        profile_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, profile_scratch_ptr_tensor);
+
+
+
+
+
+
+
+
+
+
+
+
+
 
     launchKernel(kernels_.triton_poi_fused_add_1, grid_0, grid_1, grid_2, triton_poi_fused_add_1_result.num_warps, triton_poi_fused_add_1_result.shared_mem, kernel_args_, stream_, false);
-}
 
 
 
 
 
 
-};
+
+
 
 
 
@@ -232,17 +232,17 @@ static __attribute__((noinline)) void call_triton_poi_fused_add_1(
 
 
     : AOTInductorModelBase(1,
-                           1,
-                           2,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg2_1";
     constants_info_[0].name = "mix_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[0].data_size = 1024;
+
 
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {16, 16};
@@ -253,7 +253,7 @@ static __attribute__((noinline)) void call_triton_poi_fused_add_1(
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[1].data_size = 64;
+
 
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {16};
@@ -263,110 +263,110 @@ static __attribute__((noinline)) void call_triton_poi_fused_add_1(
 
 
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
+
+
+
+
+
+
+
+
+
+
+
 
 
 
 AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg2_1 = ConstantHandle(input_handles[0]);
-    int32_t arg2_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg2_1, &arg2_1_dtype));
+
+
+
+
+
 
     int32_t arg2_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg2_1_expected_dtype != arg2_1_dtype) {
 
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg2_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg2_1_dtype << "\n";
 
-    }
-    auto arg2_1_size = arg2_1.sizes();
+
+
+
+
+
+
 
     if (arg2_1_size[0] < 2) {
 
-        ss << "input_handles[0]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg2_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (arg2_1_size[0] > 64) {
 
-        ss << "input_handles[0]: dim value is too large at 0, "
-           << "expected to be <= 64, " << "but got: "
-           << arg2_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (16 != arg2_1_size[1]) {
 
-        ss << "input_handles[0]: unmatched dim value at 1, "
-           << "expected: 16, " << "but got: " << arg2_1_size[1]
-           << "\n";
 
-    }
-    auto arg2_1_stride = arg2_1.strides();
+
+
+
+
+
 
     if (16 != arg2_1_stride[0]) {
 
-        ss << "input_handles[0]: unmatched stride value at 0, "
-           << "expected: 16, " << "but got: " << arg2_1_stride[0]
-           << "\n";
 
-    }
+
+
+
+
 
     if (1 != arg2_1_stride[1]) {
 
-        ss << "input_handles[0]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg2_1_stride[1]
-           << "\n";
 
-    }
-    int32_t arg2_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg2_1, &arg2_1_device_type));
 
-    int32_t arg2_1_expected_device_type = 1;
-    if (arg2_1_expected_device_type != arg2_1_device_type) {
 
-        ss << "input_handles[0]: unmatched device type, "
+
+
+
+
+
+
+
+
+
         << "expected: " << arg2_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg2_1_device_type << "\n";
-
-    }
-}
 
 
 
 
 
-}
+
+
+
+
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-}
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

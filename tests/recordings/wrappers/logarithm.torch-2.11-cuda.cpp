@@ -2,7 +2,7 @@
 
 
 
-};
+
 
 
 
@@ -12,18 +12,18 @@
 
 
     : AOTInductorModelBase(2,
-                           1,
-                           3,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg4_1";
     inputs_info_[1].name = "arg5_1";
     constants_info_[0].name = "inp_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[0].data_size = 1024;
+
 
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {16, 16};
@@ -34,7 +34,7 @@
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[1].data_size = 64;
+
 
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {16};
@@ -45,7 +45,7 @@
     constants_info_[2].dtype = cached_torch_dtype_float32;
     constants_info_[2].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[2].data_size = 512;
+
 
     constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[2].shape = {8, 16};
@@ -56,35 +56,35 @@
 
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
     out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
 
 
 
-template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename in_ptr1_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
 static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
     const in_out_ptr0_type_& in_out_ptr0,
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_addmm_log_mul_sigmoid_0', '''
@@ -118,7 +118,7 @@ static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
         tmp5 = tl_math.log(tmp4)
         tmp6 = tmp3 * tmp5
         tl.store(in_out_ptr0 + (x2), tmp6, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
@@ -127,24 +127,24 @@ static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
 
         kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/cw4pdpbtbz46pykgz3kuxkkqs5fp4z4otj3r3pwfuhteoajrakuw.cubin", "triton_poi_fused_addmm_log_mul_sigmoid_0", 0, cubin_dir_);
 
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
-    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    int32_t var_3 = xnumel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_1(
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_1', '''
@@ -201,7 +201,7 @@ static inline void call_triton_poi_fused_1(
         tmp28 = tl.where(tmp17, tmp22, tmp27)
         tmp29 = tl.where(tmp2, tmp15, tmp28)
         tl.store(out_ptr0 + (x0), tmp29, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
     uint32_t grid_1 = 1;
@@ -210,177 +210,177 @@ static inline void call_triton_poi_fused_1(
 
         kernels_.triton_poi_fused_1 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/c2zfsfigpw37nzqux6a6e7j6kc647tvoazzu7fvmc73pfeedhg3v.cubin", "triton_poi_fused_1", 0, cubin_dir_);
 
-    CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_7 = xnumel;
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
 
 
-) {}
+
+
 
 AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg4_1 = ConstantHandle(input_handles[0]);
-    int32_t arg4_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg4_1, &arg4_1_dtype));
+
+
+
+
+
 
     int32_t arg4_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg4_1_expected_dtype != arg4_1_dtype) {
 
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg4_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg4_1_dtype << "\n";
 
-    }
-    auto arg4_1_size = arg4_1.sizes();
+
+
+
+
+
+
 
     if (arg4_1_size[0] < 2) {
 
-        ss << "input_handles[0]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg4_1_size[0] << "\n";
+
+
+
 
     }
 
     if (arg4_1_size[0] > 64) {
 
-        ss << "input_handles[0]: dim value is too large at 0, "
-           << "expected to be <= 64, " << "but got: "
-           << arg4_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (16 != arg4_1_size[1]) {
 
-        ss << "input_handles[0]: unmatched dim value at 1, "
-           << "expected: 16, " << "but got: " << arg4_1_size[1]
-           << "\n";
 
-    }
-    auto arg4_1_stride = arg4_1.strides();
+
+
+
+
+
 
     if (16 != arg4_1_stride[0]) {
 
-        ss << "input_handles[0]: unmatched stride value at 0, "
-           << "expected: 16, " << "but got: " << arg4_1_stride[0]
-           << "\n";
 
-    }
+
+
+
+
 
     if (1 != arg4_1_stride[1]) {
 
-        ss << "input_handles[0]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg4_1_stride[1]
-           << "\n";
 
-    }
-    int32_t arg4_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg4_1, &arg4_1_device_type));
 
-    int32_t arg4_1_expected_device_type = 1;
-    if (arg4_1_expected_device_type != arg4_1_device_type) {
 
-        ss << "input_handles[0]: unmatched device type, "
+
+
+
+
+
+
+
+
+
         << "expected: " << arg4_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg4_1_device_type << "\n";
 
-    }
-}
+
+
+
 
 AOTI_NOINLINE static void check_input_1(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg5_1 = ConstantHandle(input_handles[1]);
-    int32_t arg5_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg5_1, &arg5_1_dtype));
+
+
+
+
+
 
     int32_t arg5_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg5_1_expected_dtype != arg5_1_dtype) {
 
-        ss << "input_handles[1]: unmatched dtype, "
-           << "expected: " << arg5_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg5_1_dtype << "\n";
 
-    }
-    auto arg5_1_size = arg5_1.sizes();
+
+
+
+
+
+
 
     if (arg5_1_size[0] < 2) {
 
-        ss << "input_handles[1]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg5_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (arg5_1_size[0] > 64) {
 
-        ss << "input_handles[1]: dim value is too large at 0, "
-           << "expected to be <= 64, " << "but got: "
-           << arg5_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (16 != arg5_1_size[1]) {
 
-        ss << "input_handles[1]: unmatched dim value at 1, "
-           << "expected: 16, " << "but got: " << arg5_1_size[1]
-           << "\n";
 
-    }
-    auto arg5_1_stride = arg5_1.strides();
+
+
+
+
+
 
     if (16 != arg5_1_stride[0]) {
 
-        ss << "input_handles[1]: unmatched stride value at 0, "
-           << "expected: 16, " << "but got: " << arg5_1_stride[0]
-           << "\n";
 
-    }
+
+
+
+
 
     if (1 != arg5_1_stride[1]) {
 
-        ss << "input_handles[1]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg5_1_stride[1]
-           << "\n";
 
-    }
-    int32_t arg5_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg5_1, &arg5_1_device_type));
 
-    int32_t arg5_1_expected_device_type = 1;
-    if (arg5_1_expected_device_type != arg5_1_device_type) {
 
-        ss << "input_handles[1]: unmatched device type, "
+
+
+
+
+
+
+
+
+
         << "expected: " << arg5_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg5_1_device_type << "\n";
-
-    }
-}
 
 
 
 
 
-}
+
+
+
+
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-    check_input_1(input_handles);
-}
+
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

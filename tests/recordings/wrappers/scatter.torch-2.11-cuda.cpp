@@ -4,7 +4,7 @@
 
 
 
-};
+
 
 
 
@@ -14,44 +14,44 @@
 
 
     : AOTInductorModelBase(2,
-                           1,
-                           0,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg0_1";
     inputs_info_[1].name = "arg1_1";
 
 
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
 
 
 
-template <typename out_ptr0_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
+
 static inline void call_triton_poi_fused_ones_scatter_reduce_0(
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_ones_scatter_reduce_0', '''
@@ -79,7 +79,7 @@ static inline void call_triton_poi_fused_ones_scatter_reduce_0(
         x0 = xindex
         tmp0 = tl.full([1], 1.0, tl.float32)
         tl.store(out_ptr0 + (x0), tmp0, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (16 - 1)) / (16));
     uint32_t grid_1 = 1;
@@ -88,22 +88,22 @@ static inline void call_triton_poi_fused_ones_scatter_reduce_0(
 
         kernels_.triton_poi_fused_ones_scatter_reduce_0 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cf5bwtuqfnyskowqtpsxqke2hnvwlycgfd7vesuqqkbprum64msv.cubin", "triton_poi_fused_ones_scatter_reduce_0", 0, cubin_dir_);
 
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_1 = xnumel;
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_ones_scatter_reduce_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
-template <typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_zeros_1(
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_zeros_1', '''
@@ -131,7 +131,7 @@ static inline void call_triton_poi_fused_zeros_1(
         x0 = xindex
         tmp0 = tl.full([1], 0.0, tl.float32)
         tl.store(out_ptr0 + (x0), tmp0, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (16 - 1)) / (16));
     uint32_t grid_1 = 1;
@@ -140,24 +140,24 @@ static inline void call_triton_poi_fused_zeros_1(
 
         kernels_.triton_poi_fused_zeros_1 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cg4o3nmxwuaodxr7bvqele7zjninx3646z2qcqr72uy7kvdzsx7p.cubin", "triton_poi_fused_zeros_1", 0, cubin_dir_);
 
-    CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_5 = xnumel;
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_zeros_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_index_put_zeros_2(
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_index_put_zeros_2', '''
@@ -190,7 +190,7 @@ static inline void call_triton_poi_fused_index_put_zeros_2(
         tmp4 = tl.where(tmp3, tmp2, tmp0)
         tl.device_assert(((0 <= tmp4) & (tmp4 < 12)) | ~(xmask), "index out of bounds: 0 <= tmp4 < 12")
         tl.atomic_add(out_ptr0 + (tl.broadcast_to(tmp4, [XBLOCK])), tmp6, xmask, sem='relaxed')
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
     uint32_t grid_1 = 1;
@@ -199,26 +199,26 @@ static inline void call_triton_poi_fused_index_put_zeros_2(
 
         kernels_.triton_poi_fused_index_put_zeros_2 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/c7gzxmhcuqndokb3ysbdw432vzkianh66x755rca4unqgrz4c65q.cubin", "triton_poi_fused_index_put_zeros_2", 0, cubin_dir_);
 
-    CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_11 = xnumel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_index_put_zeros_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_add_3(
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_3', '''
@@ -248,7 +248,7 @@ static inline void call_triton_poi_fused_add_3(
         tmp1 = tl.load(in_ptr1 + (x0), xmask)
         tmp2 = tmp0 + tmp1
         tl.store(out_ptr0 + (x0), tmp2, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (16 - 1)) / (16));
     uint32_t grid_1 = 1;
@@ -257,20 +257,20 @@ static inline void call_triton_poi_fused_add_3(
 
         kernels_.triton_poi_fused_add_3 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cd7d2cxfmqz5pmc7qnoo5rscxbqre7w3rduz2z4lfscf3cr3rzej.cubin", "triton_poi_fused_add_3", 0, cubin_dir_);
 
-    CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    CUdeviceptr var_16 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_17 = xnumel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_3, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
+
 
 
 ) {}
@@ -387,17 +387,17 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-}
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-    check_input_1(input_handles);
-}
+
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

@@ -1,13 +1,13 @@
-CACHE_TORCH_DTYPE(float32);
-CACHE_TORCH_DEVICE(cuda);
-CACHE_TORCH_LAYOUT(strided);
-namespace torch::aot_inductor {
-namespace {
 
 
 
 
-};
+
+
+
+
+
+
 
 
 
@@ -17,18 +17,18 @@ namespace {
 
 
     : AOTInductorModelBase(2,
-                           1,
-                           3,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg3_1";
     inputs_info_[1].name = "arg4_1";
     constants_info_[0].name = "inp_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[0].data_size = 1024;
+
 
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {16, 16};
@@ -39,7 +39,7 @@ namespace {
     constants_info_[1].dtype = cached_torch_dtype_float32;
     constants_info_[1].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[1].data_size = 64;
+
 
     constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[1].shape = {16};
@@ -50,37 +50,37 @@ namespace {
     constants_info_[2].dtype = cached_torch_dtype_float32;
     constants_info_[2].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[2].data_size = 4096;
+
 
     constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Buffer);
     constants_info_[2].shape = {64, 16};
     constants_info_[2].stride = {16, 1};
 
-    constants_info_[2].original_fqn = "table";
+
 
 
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
 
 
 
-template <typename table_type_, typename ids_type_, typename out_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
+
 static inline void call_lookup_kernel_0(
     const table_type_& table,
     const ids_type_& ids,
@@ -88,10 +88,10 @@ static inline void call_lookup_kernel_0(
     int64_t _grid_0,
     int64_t _grid_1,
     int64_t _grid_2,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('lookup_kernel', '''
@@ -104,11 +104,11 @@ static inline void call_lookup_kernel_0(
 
 
     @triton_heuristics.user_autotune(
-        configs=[],
+
 
         triton_meta={'signature': {'table': '*fp32', 'ids': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'constants': {'width': 16}},
 
-        custom_kernel=True,
+
     )
     @triton.jit
     def lookup_kernel(table, ids, out, width: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -116,7 +116,7 @@ static inline void call_lookup_kernel_0(
         col = tl.arange(0, width)
         index = tl.load(ids + row)
         tl.store(out + row * width + col, tl.load(table + index * width + col))
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = _grid_0;
     uint32_t grid_1 = _grid_1;
@@ -125,25 +125,25 @@ static inline void call_lookup_kernel_0(
 
         kernels_.lookup_kernel_0 = loadKernel("/cache/kernel.cubin", "lookup_kernel", 0, cubin_dir_);
 
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(table.data_ptr());
-    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(ids.data_ptr());
-    CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
+
+
+
 
 
 
     launchKernel(kernels_.lookup_kernel_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename in_ptr1_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_add_addmm_relu_0(
     const in_out_ptr0_type_& in_out_ptr0,
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_addmm_relu_0', '''
@@ -177,7 +177,7 @@ static inline void call_triton_poi_fused_add_addmm_relu_0(
         tmp4 = triton_helpers.maximum(tmp3, tmp2)
         tmp6 = tmp4 + tmp5
         tl.store(in_out_ptr0 + (x2), tmp6, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
@@ -186,163 +186,163 @@ static inline void call_triton_poi_fused_add_addmm_relu_0(
 
         kernels_.triton_poi_fused_add_addmm_relu_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_addmm_relu_0", 0, cubin_dir_);
 
-    CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
-    CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    int32_t var_8 = xnumel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_addmm_relu_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
+
 
 
 ) {}
 
 AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg3_1 = ConstantHandle(input_handles[0]);
-    int32_t arg3_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg3_1, &arg3_1_dtype));
+
+
+
+
+
 
     int32_t arg3_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg3_1_expected_dtype != arg3_1_dtype) {
 
-        ss << "input_handles[0]: unmatched dtype, "
-           << "expected: " << arg3_1_expected_dtype << "(at::kFloat), "
-           << "but got: " << arg3_1_dtype << "\n";
 
-    }
-    auto arg3_1_size = arg3_1.sizes();
+
+
+
+
+
+
 
     if (arg3_1_size[0] < 2) {
 
-        ss << "input_handles[0]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg3_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (arg3_1_size[0] > 4096) {
 
-        ss << "input_handles[0]: dim value is too large at 0, "
-           << "expected to be <= 4096, " << "but got: "
-           << arg3_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (16 != arg3_1_size[1]) {
 
-        ss << "input_handles[0]: unmatched dim value at 1, "
-           << "expected: 16, " << "but got: " << arg3_1_size[1]
-           << "\n";
 
-    }
-    auto arg3_1_stride = arg3_1.strides();
+
+
+
+
+
 
     if (16 != arg3_1_stride[0]) {
 
-        ss << "input_handles[0]: unmatched stride value at 0, "
-           << "expected: 16, " << "but got: " << arg3_1_stride[0]
-           << "\n";
 
-    }
+
+
+
+
 
     if (1 != arg3_1_stride[1]) {
 
-        ss << "input_handles[0]: unmatched stride value at 1, "
-           << "expected: 1, " << "but got: " << arg3_1_stride[1]
-           << "\n";
 
-    }
-    int32_t arg3_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg3_1, &arg3_1_device_type));
 
-    int32_t arg3_1_expected_device_type = 1;
-    if (arg3_1_expected_device_type != arg3_1_device_type) {
 
-        ss << "input_handles[0]: unmatched device type, "
+
+
+
+
+
+
+
+
+
         << "expected: " << arg3_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg3_1_device_type << "\n";
 
-    }
-}
+
+
+
 
 AOTI_NOINLINE static void check_input_1(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg4_1 = ConstantHandle(input_handles[1]);
-    int32_t arg4_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg4_1, &arg4_1_dtype));
+
+
+
+
+
 
     int32_t arg4_1_expected_dtype = aoti_torch_dtype_int64();
-    if (arg4_1_expected_dtype != arg4_1_dtype) {
 
-        ss << "input_handles[1]: unmatched dtype, "
-           << "expected: " << arg4_1_expected_dtype << "(at::kLong), "
-           << "but got: " << arg4_1_dtype << "\n";
 
-    }
-    auto arg4_1_size = arg4_1.sizes();
+
+
+
+
+
+
 
     if (arg4_1_size[0] < 2) {
 
-        ss << "input_handles[1]: dim value is too small at 0, "
-           << "expected it to be >= 2, " << "but got: "
-           << arg4_1_size[0] << "\n";
 
-    }
+
+
+
+
 
     if (arg4_1_size[0] > 4096) {
 
-        ss << "input_handles[1]: dim value is too large at 0, "
-           << "expected to be <= 4096, " << "but got: "
-           << arg4_1_size[0] << "\n";
 
-    }
-    auto arg4_1_stride = arg4_1.strides();
+
+
+
+
+
 
     if (1 != arg4_1_stride[0]) {
 
-        ss << "input_handles[1]: unmatched stride value at 0, "
-           << "expected: 1, " << "but got: " << arg4_1_stride[0]
-           << "\n";
 
-    }
-    int32_t arg4_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg4_1, &arg4_1_device_type));
 
-    int32_t arg4_1_expected_device_type = 1;
-    if (arg4_1_expected_device_type != arg4_1_device_type) {
 
-        ss << "input_handles[1]: unmatched device type, "
+
+
+
+
+
+
+
+
+
         << "expected: " << arg4_1_expected_device_type << "1(cuda), "
-        << "but got: " << arg4_1_device_type << "\n";
-
-    }
-}
 
 
 
 
 
-}
+
+
+
+
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-    check_input_1(input_handles);
-}
+
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

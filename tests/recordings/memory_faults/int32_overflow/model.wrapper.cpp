@@ -68,16 +68,16 @@
 
 
 
-CACHE_TORCH_DTYPE(int8);
-CACHE_TORCH_DEVICE(cuda);
-namespace torch::aot_inductor {
-namespace {
 
 
 
 
 
-};
+
+
+
+
+
 
 
 
@@ -87,46 +87,46 @@ namespace {
 
 
     : AOTInductorModelBase(2,
-                           1,
-                           0,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg0_1";
     inputs_info_[1].name = "arg1_1";
 
 
 
 
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
 
 
 
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
 static inline void call_triton_poi_fused_add_0(
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_0', '''
@@ -157,7 +157,7 @@ static inline void call_triton_poi_fused_add_0(
         tmp1 = tl.load(in_ptr1 + (x0), None, eviction_policy='evict_last')
         tmp2 = tmp0 + tmp1
         tl.store(out_ptr0 + (x2), tmp2, None)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (1024 - 1)) / (1024));
     uint32_t grid_1 = 1;
@@ -166,17 +166,17 @@ static inline void call_triton_poi_fused_add_0(
 
         kernels_.triton_poi_fused_add_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_0", 0, cubin_dir_);
 
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int64_t var_3 = xnumel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename x_type_, typename out_type_, typename kernels_type_>
+
 static inline void call_wide_kernel_0(
     const x_type_& x,
     const out_type_& out,
@@ -184,10 +184,10 @@ static inline void call_wide_kernel_0(
     int64_t _grid_0,
     int64_t _grid_1,
     int64_t _grid_2,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('wide_kernel', '''
@@ -200,18 +200,18 @@ static inline void call_wide_kernel_0(
 
 
     @triton_heuristics.user_autotune(
-        configs=[],
+
 
         triton_meta={'signature': {'x': '*i8', 'out': '*i8', 'width': 'i32', 'block': 'constexpr'}, 'constants': {'block': 16}},
 
-        custom_kernel=True,
+
     )
     @triton.jit
     def wide_kernel(x, out, width, block: tl.constexpr):  # type: ignore[no-untyped-def]
         row = tl.program_id(0)
         col = tl.arange(0, block)
         tl.store(out + row * block + col, tl.load(x + row * width + col))
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = _grid_0;
     uint32_t grid_1 = _grid_1;
@@ -220,24 +220,24 @@ static inline void call_wide_kernel_0(
 
         kernels_.wide_kernel_0 = loadKernel("/cache/kernel.cubin", "wide_kernel", 0, cubin_dir_);
 
-    CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
-    CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
-    int32_t var_8 = width;
+
+
+
 
 
 
     launchKernel(kernels_.wide_kernel_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_add_1(
     const in_ptr0_type_& in_ptr0,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_1', '''
@@ -266,7 +266,7 @@ static inline void call_triton_poi_fused_add_1(
         tmp1 = tl.full([1], 1, tl.int8)
         tmp2 = tmp0 + tmp1
         tl.store(out_ptr0 + (x0), tmp2, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
@@ -275,55 +275,55 @@ static inline void call_triton_poi_fused_add_1(
 
         kernels_.triton_poi_fused_add_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_1", 0, cubin_dir_);
 
-    CUdeviceptr var_11 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_12 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_13 = xnumel;
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_1, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
+
 
 
 ) {}
 
 AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg0_1 = ConstantHandle(input_handles[0]);
-    int32_t arg0_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg0_1, &arg0_1_dtype));
 
-    int32_t arg0_1_expected_dtype = aoti_torch_dtype_int8();
-    if (arg0_1_expected_dtype != arg0_1_dtype) {
 
 
 
 
 
-    }
-    auto arg0_1_size = arg0_1.sizes();
+    int32_t arg0_1_expected_dtype = aoti_torch_dtype_int8();
+
+
+
+
+
+
+
+
 
     if (arg0_1_size[0] < 2) {
 
 
 
-           << arg0_1_size[0] << "\n";
 
-    }
+
+
 
     if (arg0_1_size[0] > 100000) {
 
 
 
-           << arg0_1_size[0] << "\n";
 
-    }
+
+
 
     if (1 != arg0_1_size[1]) {
 
@@ -331,8 +331,8 @@ AOTI_NOINLINE static void check_input_0(
 
 
 
-    }
-    auto arg0_1_stride = arg0_1.strides();
+
+
 
     if (1 != arg0_1_stride[0]) {
 
@@ -340,7 +340,7 @@ AOTI_NOINLINE static void check_input_0(
 
 
 
-    }
+
 
     if (1 != arg0_1_stride[1]) {
 
@@ -348,36 +348,36 @@ AOTI_NOINLINE static void check_input_0(
 
 
 
-    }
-    int32_t arg0_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg0_1, &arg0_1_device_type));
-
-    int32_t arg0_1_expected_device_type = 1;
-    if (arg0_1_expected_device_type != arg0_1_device_type) {
 
 
 
 
 
-    }
-}
+
+
+
+
+
+
+
+
 
 AOTI_NOINLINE static void check_input_1(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg1_1 = ConstantHandle(input_handles[1]);
-    int32_t arg1_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg1_1, &arg1_1_dtype));
 
-    int32_t arg1_1_expected_dtype = aoti_torch_dtype_int8();
-    if (arg1_1_expected_dtype != arg1_1_dtype) {
 
 
 
 
 
-    }
-    auto arg1_1_size = arg1_1.sizes();
+    int32_t arg1_1_expected_dtype = aoti_torch_dtype_int8();
+
+
+
+
+
+
+
+
 
     if (1 != arg1_1_size[0]) {
 
@@ -385,7 +385,7 @@ AOTI_NOINLINE static void check_input_1(
 
 
 
-    }
+
 
     if (32768 != arg1_1_size[1]) {
 
@@ -393,8 +393,8 @@ AOTI_NOINLINE static void check_input_1(
 
 
 
-    }
-    auto arg1_1_stride = arg1_1.strides();
+
+
 
     if (32768 != arg1_1_stride[0]) {
 
@@ -402,7 +402,7 @@ AOTI_NOINLINE static void check_input_1(
 
 
 
-    }
+
 
     if (1 != arg1_1_stride[1]) {
 
@@ -410,35 +410,35 @@ AOTI_NOINLINE static void check_input_1(
 
 
 
-    }
-    int32_t arg1_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg1_1, &arg1_1_device_type));
-
-    int32_t arg1_1_expected_device_type = 1;
-    if (arg1_1_expected_device_type != arg1_1_device_type) {
 
 
 
 
 
-    }
-}
 
 
 
 
 
-}
+
+
+
+
+
+
+
+
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-    check_input_1(input_handles);
-}
+
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

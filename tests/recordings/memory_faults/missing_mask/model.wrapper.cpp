@@ -1,13 +1,13 @@
-CACHE_TORCH_DTYPE(float32);
-CACHE_TORCH_DEVICE(cuda);
-namespace torch::aot_inductor {
-namespace {
 
 
 
 
 
-};
+
+
+
+
+
 
 
 
@@ -17,44 +17,44 @@ namespace {
 
 
     : AOTInductorModelBase(1,
-                           1,
-                           0,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg0_1";
 
 
 
 
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
 
 
 
-template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
 static inline void call_triton_poi_fused_sin_0(
     const in_ptr0_type_& in_ptr0,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_sin_0', '''
@@ -82,7 +82,7 @@ static inline void call_triton_poi_fused_sin_0(
         tmp0 = tl.load(in_ptr0 + (x0), xmask)
         tmp1 = tl_math.sin(tmp0)
         tl.store(out_ptr0 + (x0), tmp1, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
@@ -91,26 +91,26 @@ static inline void call_triton_poi_fused_sin_0(
 
         kernels_.triton_poi_fused_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_sin_0", 0, cubin_dir_);
 
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_2 = xnumel;
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_sin_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename x_type_, typename out_type_, typename kernels_type_>
+
 static inline void call_unmasked_kernel_0(
     const x_type_& x,
     const out_type_& out,
     int64_t _grid_0,
     int64_t _grid_1,
     int64_t _grid_2,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('unmasked_kernel', '''
@@ -123,17 +123,17 @@ static inline void call_unmasked_kernel_0(
 
 
     @triton_heuristics.user_autotune(
-        configs=[],
+
 
         triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'block': 'constexpr'}, 'constants': {'block': 128}},
 
-        custom_kernel=True,
+
     )
     @triton.jit
     def unmasked_kernel(x, out, block: tl.constexpr):  # type: ignore[no-untyped-def]
         at = tl.program_id(0) * block + tl.arange(0, block)
         tl.store(out + at, tl.load(x + at) * 2)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = _grid_0;
     uint32_t grid_1 = _grid_1;
@@ -142,23 +142,23 @@ static inline void call_unmasked_kernel_0(
 
         kernels_.unmasked_kernel_0 = loadKernel("/cache/kernel.cubin", "unmasked_kernel", 0, cubin_dir_);
 
-    CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
-    CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
+
+
 
 
 
     launchKernel(kernels_.unmasked_kernel_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_cos_1(
     const in_ptr0_type_& in_ptr0,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_cos_1', '''
@@ -186,7 +186,7 @@ static inline void call_triton_poi_fused_cos_1(
         tmp0 = tl.load(in_ptr0 + (x0), xmask)
         tmp1 = tl_math.cos(tmp0)
         tl.store(out_ptr0 + (x0), tmp1, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
@@ -195,19 +195,19 @@ static inline void call_triton_poi_fused_cos_1(
 
         kernels_.triton_poi_fused_cos_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_cos_1", 0, cubin_dir_);
 
-    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_11 = xnumel;
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_cos_1, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
+
 
 
 ) {}
@@ -286,16 +286,16 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-}
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-}
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

@@ -1,13 +1,13 @@
-CACHE_TORCH_DTYPE(float32);
-CACHE_TORCH_DEVICE(cuda);
-namespace torch::aot_inductor {
-namespace {
 
 
 
 
 
-};
+
+
+
+
+
 
 
 
@@ -17,44 +17,44 @@ namespace {
 
 
     : AOTInductorModelBase(1,
-                           1,
-                           0,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg0_1";
 
 
 
 
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
 
 
 
-template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+
+
+
+
+
+
+
+
+
+
+
 static inline void call_triton_poi_fused_addresses_sin_0(
     const in_ptr0_type_& in_ptr0,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_addresses_sin_0', '''
@@ -82,7 +82,7 @@ static inline void call_triton_poi_fused_addresses_sin_0(
         tmp0 = tl.load(in_ptr0 + (x0), xmask)
         tmp1 = tl_math.sin(tmp0)
         tl.store(out_ptr0 + (x0), tmp1, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
@@ -91,26 +91,26 @@ static inline void call_triton_poi_fused_addresses_sin_0(
 
         kernels_.triton_poi_fused_addresses_sin_0 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_addresses_sin_0", 0, cubin_dir_);
 
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_2 = xnumel;
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_addresses_sin_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename pointers_type_, typename out_type_, typename kernels_type_>
+
 static inline void call_chase_kernel_0(
     const pointers_type_& pointers,
     const out_type_& out,
     int64_t _grid_0,
     int64_t _grid_1,
     int64_t _grid_2,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('chase_kernel', '''
@@ -123,11 +123,11 @@ static inline void call_chase_kernel_0(
 
 
     @triton_heuristics.user_autotune(
-        configs=[],
+
 
         triton_meta={'signature': {'pointers': '*i64', 'out': '*fp32', 'width': 'constexpr'}, 'constants': {'width': 16}},
 
-        custom_kernel=True,
+
     )
     @triton.jit
     def chase_kernel(pointers, out, width: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -135,7 +135,7 @@ static inline void call_chase_kernel_0(
         col = tl.arange(0, width)
         source = tl.load(pointers + row).to(tl.pointer_type(tl.float32))
         tl.store(out + row * width + col, tl.load(source + col))
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = _grid_0;
     uint32_t grid_1 = _grid_1;
@@ -144,24 +144,24 @@ static inline void call_chase_kernel_0(
 
         kernels_.chase_kernel_0 = loadKernel("/cache/kernel.cubin", "chase_kernel", 0, cubin_dir_);
 
-    CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(pointers.data_ptr());
-    CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
+
+
 
 
 
     launchKernel(kernels_.chase_kernel_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
 }
 
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_add_1(
     const in_ptr0_type_& in_ptr0,
     const in_ptr1_type_& in_ptr1,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_1', '''
@@ -190,7 +190,7 @@ static inline void call_triton_poi_fused_add_1(
         tmp1 = tl.load(in_ptr1 + (x0), xmask)
         tmp2 = tmp0 + tmp1
         tl.store(out_ptr0 + (x0), tmp2, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
     uint32_t grid_1 = 1;
@@ -199,20 +199,20 @@ static inline void call_triton_poi_fused_add_1(
 
         kernels_.triton_poi_fused_add_1 = loadKernel("/cache/kernel.cubin", "triton_poi_fused_add_1", 0, cubin_dir_);
 
-    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_10 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
-    CUdeviceptr var_11 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_12 = xnumel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_1, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
+
 
 
 ) {}
@@ -291,16 +291,16 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-}
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-}
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*
