@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.indices import candidates
-from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.condition import is_next_to_0
 from mcp_server.diagnosis.origin.lines import (
@@ -64,12 +64,17 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         summary = [_explained(origin, guilty), *_sentences(origin, explained=True)]
     # If the expression is at fault, its correction is the fix, and the changed elements show the cause.
     changes = [each for each in (fix, change) if each is not None]
+    shipped = _fix(origin, change, case) or suspect.fix or _kept_index(origin)
+    vain = any(t.intervention.kind is Kind.KERNEL and t.effect is not Effect.GONE for t in _missed(case))
+    if shipped is not None and vain:
+        also = "that alone does not help here: a later operation fails on the value, too"
+        shipped = shipped.model_copy(update={"text": f"{shipped.text}; {also}"})
     return replace(
         suspect,
         guilty=guilty,
         summary=" ".join(summary),
         evidence=(*suspect.evidence, *_evidence(origin, case)),
-        fix=_fix(origin, change, case) or suspect.fix or _kept_index(origin),
+        fix=shipped,
         intervention=changes[0] if changes else suspect.intervention,
         parts=tuple(changes[1:]) if changes else suspect.parts,
     )
@@ -350,7 +355,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         text += "; if other values are valid, limit the index in the model"
     elif table := _table(case) if origin.result == "index" else "":
         text += f"; if such ids are real, {table} has too few rows: compare with the ids of the data"
-    if beside := [f"{each.name}, {each.made_by}," for each in origin.operands if each.made_by]:
+    others = [each for each in origin.operands if not each.label.startswith(condition.label)]
+    if beside := [f"{each.name}, {each.made_by or each.label}," for each in others]:
         return Fix(text=f"{text}. Another {beside[0]} has another limit: check the {origin.result} itself")
     if not passes or places or "[" not in condition.label:
         return Fix(text=text)

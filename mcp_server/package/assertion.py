@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from mcp_server.model import Fix, outside, rejecting
@@ -365,6 +365,7 @@ class Division:
         return tuple(dict.fromkeys(label for source in self.sources for label in source.inputs))
 
 
+@lru_cache(maxsize=8)
 def divisions(tracer: Tracer, *, floats: bool = False) -> tuple[Division, ...]:
     """List every division of integers (or of floats) whose divisor may be zero, without duplicates."""
     found: dict[tuple[object, ...], Division] = {}

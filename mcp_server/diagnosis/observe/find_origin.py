@@ -179,13 +179,8 @@ def _missed(case: DiagnosisState) -> list[Fault]:
 async def _kept(launches: Sequence[int], case: DiagnosisState, context: Context) -> Sequence[LaunchValues]:
     """Make the call once and keep these launches' values. Empty without probes."""
     try:
-        seen = await dump_kernel_io(
-            context,
-            case.package_call,
-            launches=launches,
-            save=True,
-            shown=len(launches) * ARGUMENTS,
-        )
+        shown = len(launches) * ARGUMENTS
+        seen = await dump_kernel_io(context, case.package_call, launches=launches, save=True, shown=shown)
     except ProblemError as problem:
         case.notes.append(f"the origin of the bad value was not looked for: {problem}")
         return ()
@@ -346,11 +341,8 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
         what = f"the call with {part}"
         return replace(changed(leaf, change), what=what, smallest=True)
     parts = tuple(replace_element(leaf, tuple(e.index), good) for e in blamed if e.index)
-    return (
-        _joined(leaf, parts, f"replaced by {good}")
-        if len(parts) > 0 and len(blamed) <= MOST_CHANGED
-        else None
-    )
+    few = len(parts) > 0 and len(blamed) <= MOST_CHANGED
+    return _joined(leaf, parts, f"replaced by {good}") if few else None
 
 
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
