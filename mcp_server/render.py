@@ -65,7 +65,7 @@ def party_title(party: Component) -> str:
         "launch": party.launch_index,
     }
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
-    made = party.kind in ("kernel", "op")  # a kernel or op is not a value: it gives one
+    made = party.kind in ("kernel", "op")  # a kernel or op gives a value, and is none itself
     value = f" {'gives' if made else '='} {party.value}" if party.value else ""
     kind = "" if party.name.startswith(party.kind) else f"{party.kind} "
     return f"{kind}{party.name}{value}" + (f" ({where})" if where else "")

@@ -108,8 +108,8 @@ class Timed:
     def winning(self) -> list[PairsTimed]:
         """Changes that are faster beyond the noise and give the same outputs, the best first.
 
-        A single thread never waits for another, so it must save much of the processor time to count. An
-        option of the build comes before a change of the model that saves no more.
+        One thread never spins to wait for another, so using one must save much of the processor time to
+        count. An option of the build comes before a change of the model that saves no more.
         """
         won = [each for each in self.pairs if each.same and each.low >= self.least(each)]
         options = {each.signal.name for each in self.signals if each.signal.configs is not None}

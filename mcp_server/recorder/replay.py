@@ -308,7 +308,7 @@ def _lines(stack: Sequence[int], maps: Sequence[Mapped]) -> list[ModelLocation]:
 
 
 def _maker(found: ModelLocation) -> ModelLocation:
-    """The line of at::from_blob at or just before a line, because its code is inlined there."""
+    """The line that calls at::from_blob. The found line may be just after it, because the call is inlined."""
     before = ((line, _code(found.file, line)) for line in range(found.line, max(found.line - 5, 0), -1))
     line, code = next((each for each in before if "from_blob" in each[1]), (found.line, found.code))
     return ModelLocation(file=found.file, line=line, code=code)

@@ -321,6 +321,6 @@ def result_of_attempt(trial: WorkerRun, failure: FailureShown) -> Result:
         return "gone"  # eager mode gives the same non-finite values
     try:
         left = of_attempt(trial)
-    except ProblemError:  # for example, it hangs, which is another failure
+    except ProblemError:  # for example, the trial hangs, which is another failure
         return "other"
     return "gone" if left is None else "same" if failure.same_as(left) else "other"

@@ -121,7 +121,7 @@ class LaunchByLaunch:
         with torch.no_grad():
             result = eval(launch["expression"], {**self.names, **names})
         changed = {place: each for place, each in ready.items() if each._version != before[place]}
-        if any(len(places) > 1 for places in overlapping(ready)):  # they share a count of versions
+        if any(len(places) > 1 for places in overlapping(ready)):  # overlapping tensors share a version count
             same = given(prepared)
             changed = {place: each for place, each in changed.items() if unequal(each, same[place]).any()}
         results = result if isinstance(result, (tuple, list)) else [result]

@@ -91,13 +91,13 @@ class Intervention:
     """Exactly one thing to change about a failing call.
 
     `key` identifies it; `what` describes it ("the call with ..."); `before_code` and `after_code` are what a
-    user would write. `minimal` are two ways to change only what is at fault. If the unchanged call does not
-    return, comparing their outputs shows which elements depend on the fault. `parts` are the keys of the
-    changes that it makes at once. `smallest` asks for the fewest elements whose change suffices, for the same
-    purpose. `action` is the fix in words, if the change is one of the model. `spelling` are the arguments of
-    the command that repeats it; `unavailable` says why it cannot be made. `hides` marks a change that may
-    hide the failure without removing its cause: it proves nothing. `not_for_shipping` says what would go
-    wrong if a user shipped a change that only confirms.
+    user would write. `minimal` are two ways to change only what is at fault; `smallest` asks for the fewest
+    elements whose change suffices. If the unchanged call does not return, comparing outputs with such changes
+    shows which elements depend on the fault. `parts` are the keys of the changes that it makes at once.
+    `action` is the fix in words, if the change is one of the model. `spelling` are the arguments of the
+    command that repeats it; `unavailable` says why it cannot be made. `hides` marks a change that may hide
+    the failure without removing its cause: it proves nothing. `not_for_shipping` says what would go wrong if
+    a user shipped a change that only confirms.
     """
 
     key: str

@@ -100,9 +100,9 @@ class Rank(IntEnum):
     SYMPTOM = 3
     """A fault whose text does not state the cause."""
     ERROR = 4
-    """States what was wrong."""
+    """The text states what was wrong."""
     CAUSE = 5
-    """States what was wrong, and was raised where it happened."""
+    """The text states what was wrong, and the error was raised where that happened."""
 
 
 @dataclass(frozen=True)
