@@ -236,8 +236,8 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
         yield Line("label", f"python {proof}", "Reproduce")
     jobs = (OF_JOB.fullmatch(each.uri) for each in verdict.artifacts)
     job = next((found["job"] for found in jobs if found and found["file"] == SUBJECT_FILE), "")
-    packed = f"run: aoti-debug bundle {job} --out FILE.zip" if job else "--bundle FILE.zip"
-    rest = f"For the evidence, add --verbose, or {packed}"
+    page = f"run: aoti-debug report {job} --out FOLDER" if job else "--report FOLDER"
+    rest = f"For the evidence, add --verbose, or {page}"
     rest = rest if in_shell else "The structured content has evidence and commands."
     yield Line("label", f"The diagnosis took {cost_in_words(verdict.cost)}. {rest}", "Cost")
 

@@ -14,6 +14,7 @@ alone, nothing is built, and the folder may be read-only.
 #   "rich>=13.9,<16",
 #   "pyelftools>=0.31,<1",
 #   "pyyaml>=6,<7",
+#   "jinja2>=3.1,<4",
 # ]
 # [tool.uv]
 # fork-strategy = "fewest"  # one version for all Pythons: a short lock

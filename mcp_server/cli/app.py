@@ -26,8 +26,11 @@ from mcp_server.operations.work import open_store
 from mcp_server.operations.workload import check_program
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
+    PAGE_FILE,
     Source,
+    new_file,
     of_verdict,
+    page,
     read_source,
     write_bundle,
 )
@@ -59,7 +62,7 @@ GROUPS = {
         *("inspect-package", "decompile", "dump-kernel-io", "trace-launches", "locate-fault"),
         *("run-deterministic", "compare-with-eager", "check-devices"),
     ),
-    "Fix and report": ("try-fix", "bisect", "reduce", "compile-with-flags", "bundle"),
+    "Fix and report": ("try-fix", "bisect", "reduce", "compile-with-flags", "report", "bundle"),
     "Record, repeat, serve": ("record", "recordings", "post-mortem", "sweep", "serve"),
 }
 
@@ -134,12 +137,14 @@ def run_operation(operation: Operation, given: Given) -> int:
 
 
 RESUME = typer.Option("--resume", help="Continue this job; finished checks are not repeated.", metavar="JOB")
+REPORT = typer.Option("--report", help="Also write an HTML report into this folder.", metavar="FOLDER")
 BUNDLE = typer.Option(
     "--bundle", help="Also pack the verdict and its evidence into this file.", metavar="FILE.zip"
 )
 VERBOSE = typer.Option("--verbose", "-v", help="Print everything: evidence, commands, checks, full names.")
 OF_DIAGNOSE = (
     parameter("resume", Annotated[str, RESUME], ""),
+    parameter("report", Annotated[str, REPORT], ""),
     parameter("bundle", Annotated[str, BUNDLE], ""),
     parameter("verbose", Annotated[bool, VERBOSE], False),
 )
@@ -147,7 +152,7 @@ OF_DIAGNOSE = (
 
 def run_diagnose(given: Given) -> int:
     """Diagnose, print a verdict, write the requested files; return the exit code. May raise ProblemError."""
-    bundle, resume = given["bundle"], given["resume"]
+    report, bundle, resume = given["report"], given["bundle"], given["resume"]
     if bundle and Path(bundle).exists():  # checked before the work
         raise ProblemError("the bundle is there already", value=bundle, allowed="a new file")
     if resume:
@@ -166,6 +171,8 @@ def run_diagnose(given: Given) -> int:
     verdict = carried_out(DIAGNOSE, arguments)
     assert isinstance(verdict, Verdict)
     print_result(verdict, given["as_json"], given["verbose"])
+    if report:
+        make_report(of_verdict(verdict), Path(report))
     if bundle:
         make_bundle(of_verdict(verdict), Path(bundle))
     return exit_code(verdict)
@@ -209,7 +216,20 @@ OWN = {"record": (run_record, OF_RECORD), DIAGNOSE.name: (run_diagnose, OF_DIAGN
 for _operation in OPERATIONS:
     add_command(_operation, *OWN.get(_operation.name, (partial(run_operation, _operation), ())))
 
-SOURCE = Annotated[str, typer.Argument(help="A job, or the file of a verdict.", metavar="JOB_OR_VERDICT")]
+SOURCE = Annotated[
+    str, typer.Argument(help="A job, the file of a verdict, or a bundle.", metavar="JOB_OR_VERDICT")
+]
+
+
+@app.command(
+    "report", short_help="Write a diagnosis as an HTML page", epilog=examples("report job_1a2b3c4d --out out")
+)
+def report(
+    source: SOURCE,
+    out: Annotated[Path, typer.Option("--out", help="Folder for report.html.", metavar="FOLDER")],
+) -> None:
+    """Write a diagnosis as one HTML file that needs no network."""
+    make_report(read_source(source, open_store(writing=False)), out)
 
 
 @app.command(
@@ -233,8 +253,18 @@ def bundle(
         bool, typer.Option("--redact", help="Leave paths, hosts, users and addresses out of texts.")
     ] = False,
 ) -> None:
-    """Pack a diagnosis for another engineer: verdict, logs, requests, package and inputs."""
+    """Pack a diagnosis for another engineer: verdict, report, logs, requests, package and inputs."""
     make_bundle(read_source(source, open_store(writing=False)), out, int(max_mb * 1e6), redact)
+
+
+def make_report(source: Source, directory: Path) -> None:
+    """Write `report.html` into `directory`. Raise ProblemError if it exists or cannot be written."""
+    path = directory / PAGE_FILE
+    with new_file(path, "report", "a new directory"):
+        directory.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8", errors="replace") as file:
+            file.write(page(source))
+    say(f"wrote {path}")
 
 
 def make_bundle(

@@ -1,29 +1,45 @@
-"""A finished diagnosis for other people: one zip with the verdict as text, and all that repeats it."""
+"""A finished diagnosis for other people: one self-contained HTML file, and one zip with all that repeats it.
+
+The page includes the text for an issue tracker. The zip is also read back.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
 import re
 import shlex
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from pydantic import ValidationError
 
 from mcp_server import __version__
+from mcp_server.brief import (
+    OUTCOME_TITLE,
+    confirmation,
+    cost_in_words,
+    eager_in_words,
+    note_on_arguments,
+    placed_party,
+    what_happened,
+)
 from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import Store, cause
-from mcp_server.model import SUBJECT_FILE, Verdict
+from mcp_server.model import CATEGORIES, SUBJECT_FILE, Verdict
 from mcp_server.operations.arguments import HANDLE
-from mcp_server.render import as_text
-from mcp_server.report.redact import SECRET_NAME, Redactor, clean_text, with_texts
+from mcp_server.operations.table import command_line
+from mcp_server.render import as_text, check_name, party_title
+from mcp_server.report.redact import SECRET_NAME, Redactor, clean_text, cleaned, with_texts
 from mcp_server.tools.requests import OPERATORS
 
 SHOWS = {
@@ -33,20 +49,33 @@ SHOWS = {
 }
 
 
-ABOUT = """\
-Loading a package runs the code in it: do so only if you trust where this bundle comes from.
-
-Commands were run on the machine where the evidence was gathered; paths are those of that machine.
-`verdict.json` is what `aoti-debug diagnose --json` prints, `subject.json` the call and its environment,
-`steps/` holds the request, report and output of each step, and `manifest.json` the SHA-256 of every file."""
-REDACTED = (
-    "Texts were redacted: directories, hosts, users, addresses and what looks like a secret. What a program "
-    "printed of its data, and names of its files, tensors and functions, are still there."
-)
-NOT_REDACTED = (
-    "Nothing was redacted: paths, names of hosts and users, and the workload's variables stand as they were."
-)
 BACKTICKS = re.compile(r"`+")
+PAGE_FILE = "report.html"
+HERE = Path(__file__).parent
+SHOWN_ELEMENTS = 3  # elements shown in one box
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(HERE),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters.update(
+    confirmation=confirmation,
+    happened=what_happened,
+    eager=eager_in_words,
+    note_on_arguments=note_on_arguments,
+)
+
+
+def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[str], str]) -> str:
+    """Return the redacted verdict and environment in a code block, where no mention, link or tag works."""
+    told = as_text(verdict.model_copy(update={"artifacts": [], "decisions": []}), verbose=True)
+    text = "\n".join((told, "Environment", *(f"  {name}: {value}" for name, value in environment.items())))
+    fence = "`" * max(3, 1 + max((len(found) for found in BACKTICKS.findall(text)), default=0))
+    return redact(f"{fence}text\n{text}\n{fence}\n")
 
 
 @dataclass(frozen=True)
@@ -59,11 +88,69 @@ class Source:
     log: str = ""
 
 
+Link = tuple[str, str, str]  # label, title and detail of one box on the path from the fault to the cause
+
+
+def page(source: Source) -> str:
+    """Render the whole file. Texts are escaped, and only the script whose digest the page names can run."""
+    verdict = cleaned(source.verdict)
+    environment = {clean_text(k): clean_text(value) for k, value in source.subject.environment.items()}
+    script = (HERE / "page.js").read_text()
+    places = {artifact.path.absolute().parent for artifact in verdict.artifacts}
+    return TEMPLATES.get_template("page.html.jinja").render(
+        verdict=verdict,
+        outcome=OUTCOME_TITLE[verdict.outcome],
+        category=CATEGORIES[verdict.category] if verdict.category else "",
+        path=list(path_of(verdict)),
+        environment=environment,
+        checks=list(map(check_name, verdict.decisions)),
+        cost=cost_in_words(verdict.cost),
+        log=clean_text(source.log),
+        issue=issue_text(verdict, environment, Redactor.of_this_machine(places)),
+        next_commands=[(step.why, command_line(step)) for step in verdict.next_steps],
+        style=Markup((HERE / "page.css").read_text()),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def path_of(verdict: Verdict) -> Iterator[Link]:
+    """Yield fault, launch, generated line, model line, expression, elements and root cause, if known."""
+    if verdict.category is None:
+        return
+    yield "Fault", verdict.headline or verdict.category.replace("_", " "), ""
+    parties = [party for party in (verdict.crashing, verdict.guilty) if party is not None]
+    where = next((p for p in parties if p.launch_index is not None or p.kind in ("kernel", "op")), None)
+    if where is not None:
+        number = f"launch {where.launch_index}" if where.launch_index is not None else "kernel"
+        yield "Launch", number, where.name
+    generated = next((p.generated_location for p in parties if p.generated_location), "")
+    if generated:
+        yield "Generated line", generated, ""
+    placed, guilty = placed_party(verdict), verdict.guilty
+    if placed is not None:
+        place = placed.model_locations[0]
+        yield "Model line", f"{Path(place.file).name}:{place.line}", place.code
+    expression = next((p.expression for p in parties if p.expression), "")
+    if expression and guilty is not where:
+        yield "Expression", expression, ""
+    elements = next((p.elements for p in reversed(parties) if p.elements), [])
+    if elements:
+        more = len(elements) - SHOWN_ELEMENTS
+        shown = "; ".join(elements[:SHOWN_ELEMENTS])
+        yield "Elements behind it", shown, f"and {more} more" if more > 0 else ""
+    if guilty is not None and guilty is not where:
+        title = party_title(guilty.model_copy(update={"value": None}))
+        yield "Root cause", title, guilty.value or ""
+    elif expression:
+        yield "Root cause", expression, ""
+
+
 VERDICT_FILE = "verdict.json"
 LOG_FILE = "log.txt"
 PACKAGE_FILE = "package/model.pt2"
 LOG_TAIL = 20_000  # characters
-ALLOWED = "a job handle such as job_1a2b3c4d, which diagnose prints, or a file of diagnose --json"
+ALLOWED = "a job handle such as job_1a2b3c4d, which diagnose prints; a file of diagnose --json; or a bundle"
 MANIFEST = "manifest.json"
 README = "README.md"
 INPUTS_FILE = "inputs/inputs.pt"
@@ -78,7 +165,7 @@ Redact = Callable[[str], str]
 
 
 def read_source(text: str, store: Store) -> Source:
-    """Read the source that `text` names: a job or a verdict. Raise ProblemError for anything else."""
+    """Read the source that `text` names: a job, verdict or bundle. Raise ProblemError for anything else."""
     handle = HANDLE.fullmatch(text)
     if handle:
         directory = store.find(handle[1]).path
@@ -88,7 +175,9 @@ def read_source(text: str, store: Store) -> Source:
         return of_verdict(_verdict(state.result, directory.name))
     path = Path(text).expanduser()
     if not path.is_file():
-        raise ProblemError("no such job or verdict", value=text, allowed=ALLOWED)
+        raise ProblemError("no such job, verdict or bundle", value=text, allowed=ALLOWED)
+    if zipfile.is_zipfile(path):
+        return _of_bundle(path)
     return of_verdict(_verdict(path.read_bytes(), text))
 
 
@@ -111,6 +200,19 @@ def tail(log: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def _of_bundle(path: Path) -> Source:
+    """Read verdict, subject and log from a bundle."""
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        if VERDICT_FILE not in names:
+            raise ProblemError("the archive is not a bundle", value=str(path), allowed=ALLOWED)
+        verdict = _verdict(archive.read(VERDICT_FILE), str(path))
+        found = archive.read(SUBJECT_FILE) if SUBJECT_FILE in names else b"{}"
+        subject = Subject.model_validate_json(found)
+        log = archive.read(LOG_FILE).decode("utf-8", "replace") if LOG_FILE in names else ""
+    return Source(verdict, subject, None, log[-LOG_TAIL:])
 
 
 def _verdict(data: object, name: str) -> Verdict:
@@ -176,13 +278,18 @@ def new_file(path: Path, what: str, allowed: str) -> Iterator[None]:
 
 def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Member]:
     names = {name for name, _ in files}
+    yield README, redact(_readme(source, names, redact is not str))
     verdict = _redacted_json(source.verdict.model_dump_json(), redact)
     subject = _redacted_json(source.subject.model_dump_json(), redact)
-    shown = Source(Verdict.model_validate_json(verdict), Subject.model_validate_json(subject))
-    yield README, redact(_readme(shown, names, redact is not str))
     yield VERDICT_FILE, verdict
     yield SUBJECT_FILE, subject
-    yield LOG_FILE, redact(source.log)
+    shown = Source(
+        Verdict.model_validate_json(verdict),
+        Subject.model_validate_json(subject),
+        log=redact(source.log),
+    )
+    yield PAGE_FILE, page(shown)
+    yield LOG_FILE, shown.log
     for path in _step_files(source):
         text = path.read_text(errors="replace")
         hide = _redacted_lines if path.suffix == ".jsonl" else _redacted_json
@@ -256,44 +363,23 @@ def _add(archive: zipfile.ZipFile, name: str, content: str | Path) -> dict[str, 
 
 
 def _readme(source: Source, names: set[str], redacted: bool) -> str:
-    """Write what the bundle holds, how to repeat the diagnosis, and the verdict for an issue tracker."""
-    verdict, copied = source.verdict, _copied(names)
-    parts = ["# A diagnosis of aoti-debug", _fenced(verdict, source.subject.environment)]
-    if PACKAGE_FILE in names:
-        again = shlex.join(_again(source, names))
-        parts += ["Unpacked, the same call is diagnosed again with", f"    {again}"]
-    else:
-        parts += ["The package is not in this bundle: it was too large, or there was none."]
-    warn = " Copied as they are, so look at them before you hand this on:" if redacted and copied else ""
-    parts += [(REDACTED if redacted else NOT_REDACTED) + warn, *copied, ABOUT]
-    return clean_text("\n\n".join(parts)) + "\n"
-
-
-def _fenced(verdict: Verdict, environment: Mapping[str, str]) -> str:
-    """Return verdict and environment in a code block, where no mention, link or tag works."""
-    told = as_text(verdict.model_copy(update={"artifacts": [], "decisions": []}), verbose=True)
-    text = "\n".join((told, "Environment", *(f"  {name}: {value}" for name, value in environment.items())))
-    fence = "`" * max(3, 1 + max((len(found) for found in BACKTICKS.findall(text)), default=0))
-    return f"{fence}text\n{text}\n{fence}"
-
-
-def _again(source: Source, names: set[str]) -> list[str]:
-    """Return the command that diagnoses the same call from the unpacked bundle."""
-    model_name = source.subject.model_name
+    verdict, model_name = source.verdict, source.subject.model_name
+    # The command that diagnoses the same call from the unpacked bundle.
     words = ["aoti-debug", "diagnose", PACKAGE_FILE]
     words += ["--inputs", INPUTS_FILE] if INPUTS_FILE in names else []
     words += ["--model-name", model_name] if model_name != "model" else []
     for name in sorted(name for name in names if name.startswith("imports/")):
         words += ["--extra-imports", name]
-    return words
-
-
-def _copied(names: set[str]) -> list[str]:
-    """Return a list of the files that are copied unchanged, with what each reveals, or nothing."""
-    lines = [
-        f"- `{name}`: {what}"
-        for start, what in SHOWS.items()
-        for name in sorted(names)
-        if name.startswith(start)
+    copied = [
+        (name, what) for start, what in SHOWS.items() for name in sorted(names) if name.startswith(start)
     ]
-    return ["\n".join(lines)] if lines else []
+    return TEMPLATES.get_template("bundle.md.jinja").render(
+        verdict=verdict,
+        outcome=f"{verdict.outcome} {verdict.category or ''} ({verdict.confidence})".replace("  ", " "),
+        again=shlex.join(words) if PACKAGE_FILE in names else "",
+        redacted=redacted,
+        copied=copied,
+    )
+
+
+# What a copied file reveals, by the beginning of its member name.

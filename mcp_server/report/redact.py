@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 _NAME = (
     r"(?:token|secret[_-]?(?:access)?[_-]?key|secret|passw(?:or)?d|passphrase|pwd|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|"
@@ -264,10 +267,19 @@ def _address(match: re.Match[str]) -> str:
     return "<address>"
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
 # Control characters, which HTML forbids, and characters that change the direction of text around them.
 UNWANTED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
+
+
+def cleaned(model: Model) -> Model:
+    """Return the same record with unwanted characters removed from its texts."""
+    return type(model).model_validate(
+        with_texts(model.model_dump(mode="json"), lambda text, _: clean_text(text))
+    )
 
 
 def clean_text(text: str) -> str:

@@ -100,7 +100,7 @@ CALLS = {
 """How each command that runs something is called, without inputs."""
 OTHERS = (
     *("explain-error", "inspect-package", "record", "recordings", "post-mortem"),
-    *("bundle", "doctor", "sweep"),
+    *("report", "bundle", "doctor", "sweep"),
 )
 
 ASSERTION = "index out of bounds: 0 <= tmp4 < ks1"
@@ -277,6 +277,7 @@ def test_by_the_inputs(
         (["explain-error", "--text", ASSERTION, "--package", "ranker.pt2"], 0),
         (["inspect-package", "ranker.pt2", "--assertion", ASSERTION], 0),
         (["inspect-package", "ranker.pt2", "--kernel", "none"], 2),
+        (["report", "job_00000000", "--out", "out"], 2),
         (["bundle", "job_00000000", "--out", "out.zip"], 2),
         (["sweep", "none.yaml", "--out", "out"], 2),
         *nightly(

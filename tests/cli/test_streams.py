@@ -243,7 +243,10 @@ def test_the_temporary_directory_stands_in(disk: SmallDisk, typed: Typed, tmp_pa
     assert "the disk is full" in done.stderr and f"using {tmp_path}/aoti-debug-" in done.stderr
 
 
-def test_a_bundle_that_finds_no_room(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "name"), [("bundle", "out.zip"), *nightly(("report", "out"))])
+def test_a_report_or_bundle_that_finds_no_room(
+    disk: SmallDisk, typed: Typed, tmp_path: Path, command: str, name: str
+) -> None:
     """It is refused, nothing half-written is left, the verdict stays, and once there is room it works."""
     verdict = tmp_path / "verdict.json"
     verdict.write_text(Verdict(outcome="no_fault", summary="Nothing is wrong.").model_dump_json())
@@ -251,12 +254,12 @@ def test_a_bundle_that_finds_no_room(disk: SmallDisk, typed: Typed, tmp_path: Pa
     (disk.seen / "state").mkdir(mode=0o700)
     (disk.seen / "state" / "jobs").mkdir(mode=0o700)
     disk.fill()
-    out = disk.path / "out.zip"
-    done = typed("bundle", str(verdict), "--out", str(out))
-    refused(done, "the bundle cannot be written: the disk is full")
+    out = disk.path / name
+    done = typed(command, str(verdict), "--out", str(out))
+    refused(done, f"the {command} cannot be written: the disk is full")
     assert verdict.read_bytes() == before
     disk.free()
-    done = typed("bundle", str(verdict), "--out", str(out))
+    done = typed(command, str(verdict), "--out", str(out))
     assert done.returncode == 0, done.stderr
 
 

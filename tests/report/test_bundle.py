@@ -26,8 +26,8 @@ from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
-from mcp_server.model import Component, Evidence, PackageWorkload, Verdict
-from mcp_server.report.bundle import MANIFEST, Source, of_verdict, read_source, write_bundle
+from mcp_server.model import Evidence, PackageWorkload, Verdict
+from mcp_server.report.bundle import MANIFEST, Source, of_verdict, page, read_source, write_bundle
 from mcp_server.report.redact import Redactor
 from mcp_server.runtime.context import Context
 from tests.conftest import build
@@ -70,7 +70,7 @@ def test_every_file_has_its_checksum(verdict: Verdict, tmp_path: Path) -> None:
         for name, told in sums.items():
             data = bundle.read(name)
             assert told == {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    wanted = {"README.md", "verdict.json", "package/model.pt2", "inputs/inputs.pt"}
+    wanted = {"README.md", "verdict.json", "report.html", "package/model.pt2", "inputs/inputs.pt"}
     assert wanted <= set(sums) and any(name.startswith("steps/01-plain/") for name in sums)
 
 
@@ -92,6 +92,17 @@ def test_the_listed_command_shows_the_fault_again(
     again = Verdict.model_validate_json(capsys.readouterr().out)
     assert (again.category, again.guilty) == (verdict.category, verdict.guilty)
     assert all(str(tmp_path) in item.command for item in again.evidence)
+
+
+@pytest.mark.slow
+def test_a_report_is_made_from_a_bundle_and_from_a_verdict(
+    verdict: Verdict, store: Store, tmp_path: Path
+) -> None:
+    """The same page comes from both: a bundle needs nothing of the machine beside it."""
+    packed(verdict, tmp_path / "b.zip").close()
+    (tmp_path / "verdict.json").write_text(verdict.model_dump_json())
+    pages = [page(read_source(str(tmp_path / name), store)) for name in ("b.zip", "verdict.json")]
+    assert pages[0] == pages[1]
 
 
 @pytest.mark.slow
@@ -156,21 +167,6 @@ def test_other_files_are_refused(store: Store, tmp_path: Path, text: str) -> Non
     (tmp_path / "README.md").write_text("# no verdict")
     with pytest.raises(ProblemError):
         read_source(text if text.startswith("job_") else str(tmp_path / text), store)
-
-
-def test_the_readme_holds_what_a_maintainer_asks_for(tmp_path: Path) -> None:
-    """Verdict, guilty party, commands and environment, in a block that no text of theirs can end."""
-    fact = "```` </details> @everyone \x1b[31m"
-    evidence = [Evidence(step="run", fact=fact, command="aoti-debug run-deterministic m.pt2")]
-    guilty = Component(kind="input", name="ids", input_index=0, value="1000 at [3, 2]")
-    verdict = Verdict(outcome="fault", category="custom_op", summary="s", guilty=guilty, evidence=evidence)
-    write_bundle(Source(verdict, Subject(environment={"torch": "2.13"})), tmp_path / "b.zip")
-    with zipfile.ZipFile(tmp_path / "b.zip") as bundle:
-        readme = bundle.read("README.md").decode()
-    block = readme.partition("`````text\n")[2].partition("\n`````\n")[0]
-    for wanted in ("custom_op", "ids", "1000 at [3, 2]", "aoti-debug run-deterministic m.pt2", "torch: 2.13"):
-        assert wanted in block
-    assert "@everyone" in block and "\x1b" not in readme
 
 
 # What `--redact` takes away, tried with the rules of a maintained scanner, and what it leaves.
