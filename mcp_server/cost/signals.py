@@ -110,7 +110,7 @@ def no_loss(
 
 
 LARGE = 4096  # elements; a smaller tensor is not worth keeping
-MANY = 48  # launches of one operator whose work one launch could do
+MANY = 48  # launches of one operator: so many are worth combining into one
 _NO_VECTORS = "INVALID_VEC_ISA"
 _SORTS = re.compile(r"_(?:sort|argsort|sort_stable|topk|kthvalue)(?:_|$)")
 _PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")

@@ -452,7 +452,7 @@ def _comparison(arguments: Arguments) -> NextStep:
 
 
 def unseen_symptom(case: DiagnosisState) -> str:
-    """Say that a symptom or crash was not seen, and what to give. Empty for a failure or right outputs."""
+    """Say that a symptom was not seen, and ask for what may show it. Empty for a failure or right outputs."""
     seen = case.symptom.seen
     if case.taken is not None and case.taken.open and case.healthy:
         return case.taken.open

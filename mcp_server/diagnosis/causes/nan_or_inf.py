@@ -131,10 +131,9 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
-    """The first operator that makes NaN or +inf from finite values or from a mask's -inf.
+    """The first operator that makes NaN or +inf from finite values or a mask's -inf (a fully masked row).
 
-    A fully masked row is an example. If a logarithm made the minus infinity, that is the first. None if an
-    input or constant already had the value.
+    If a logarithm made that -inf, the logarithm. None if an input or constant already had the value.
     """
     masks: dict[str, events.NodeNonFinite] = {}
     for event in case.eager_events(events.NodeNonFinite):

@@ -49,7 +49,7 @@ class Axis:
 
 
 Box = Mapping[Axis, tuple[Whole, Whole]]
-"""Parts of axes: where each begins and ends. An axis that it does not have is whole."""
+"""Parts of axes: where each begins and ends. An axis without an entry is whole."""
 Place = Mapping[str, "Loop"]
 """The loops around a term, by the name of their variable."""
 
@@ -179,7 +179,7 @@ class Axes:
         return loop
 
     def box(self, test: Term, place: Place) -> Box | None:
-        """Return the part of the axes where a test holds, an empty one where it never does.
+        """Return the part of the axes where a test holds; an empty part if it never does.
 
         None if the test is more than limits of single axes.
         """

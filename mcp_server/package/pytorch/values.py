@@ -198,7 +198,7 @@ class Values(Operators):
         starts: Sequence[Whole],
         may_gather: bool,
     ) -> Indexed | None:
-        """Add the other dimensions: slices, or indices along axes that a computed part has, too."""
+        """Add the other dimensions: slices, or indices along axes that a computed part also has."""
         axes, steps, _ = affine
         is_known = len(places) == len(at)
         others = [dim for dim in range(len(tensor.sizes)) if dim not in at]
@@ -315,7 +315,7 @@ class Values(Operators):
         return self.cast(Value(text, axes, kind), term.dtype)
 
     def _joined(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value | None:
-        """Write a choice by the place as a padded or concatenated tensor. None if it is another choice."""
+        """Write a choice by position as a padded or concatenated tensor. None if it is another choice."""
         test, first, second = term.args
         box = self.axes.box(test, place)
         if box is None or any(axis in guard.axes for axis in box for guard in guards):
@@ -453,7 +453,7 @@ PADDED: Mapping[str, Callable[[int, int], int]] = {
 
 
 def resampled(tensor: Tensor, places: Mapping[int, Sequence[int]]) -> str:
-    """Write a gather at known places as torch has it: rolled, padded or enlarged. Empty for others."""
+    """Write a gather at known places as a roll, pad or enlargement of torch. Empty for other places."""
     sizes = [size.number or 0 for size in tensor.sizes]
     ends = _ends("circular", places, sizes)
     if ends and all(len(found) == sizes[dim] for dim, found in places.items()):
@@ -473,7 +473,7 @@ def resampled(tensor: Tensor, places: Mapping[int, Sequence[int]]) -> str:
 
 
 def _ends(mode: str, places: Mapping[int, Sequence[int]], sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return what a padding adds at both ends of dimensions to read these places. Empty if none does."""
+    """Return how much padding at both ends of dimensions gives these places. Empty if none does."""
     found = {}
     for dim, wanted in places.items():
         size, more = sizes[dim], len(wanted) - sizes[dim]

@@ -56,7 +56,7 @@ def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
 def free_positions(*terms: Term, known: dict[Term, dict[str, None]] | None = None) -> list[str]:
     """List the loop variables and lanes on which terms depend, except those over which they reduce.
 
-    `known` keeps the answers for their parts between calls.
+    `known` keeps answers for parts of terms between calls.
     """
     done = known if known is not None else {}
 
