@@ -25,8 +25,14 @@ from benchmarks import keep, kept
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import Program, Question, program
 from benchmarks.corpus.validate import select
-from benchmarks.warm_worker import PLAIN, ROOT
 
+ROOT = Path(__file__).resolve().parent.parent
+# A captured call holds its leaves, not the arguments.
+PLAIN = """
+import sys, torch
+model = torch._inductor.aoti_load_package(sys.argv[1])
+model(*torch.load(sys.argv[2], weights_only=True)["leaves"])
+"""
 TARGETS = {"cpu": {"script": 1.25, "package": 1.0}, "cuda": {"script": 1.4, "package": 1.0}}
 Measured = dict[str, dict[str, float]]  # by form: seconds of both, and their ratio
 COMMAND = (sys.executable, "-c", "from mcp_server.cli.main import main; main()", "diagnose")
@@ -57,9 +63,7 @@ def of_package(asked: Question) -> tuple[float, float] | None:
     if "--inputs" not in given or "--extra-imports" in given or given["--model-name"] != "model":
         return None
     with tempfile.TemporaryDirectory() as state:
-        # A captured call holds its leaves, not the arguments.
-        code = PLAIN.replace("weights_only=True))", 'weights_only=True)["leaves"])')
-        plain = (sys.executable, "-c", code, given["--package"], given["--inputs"])
+        plain = (sys.executable, "-c", PLAIN, given["--package"], given["--inputs"])
         variables = {"AOTI_DEBUG_STATE": state}
         return (
             seconds_of(plain, asked.cwd, variables),

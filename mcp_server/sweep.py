@@ -196,7 +196,7 @@ class CaseRecord(Record):
 
 
 class Sweep(Record):
-    """All results in file order. `reused` counts results of an earlier sweep; `report` is the HTML page."""
+    """All results in file order. `reused` counts results of an earlier sweep; `report` has the table."""
 
     cases: list[CaseRecord] = Field(default_factory=list)
     reused: int = 0

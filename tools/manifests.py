@@ -28,11 +28,13 @@ LOCK = "tools/aoti_debug.py.lock"
 ELSEWHERE = re.compile(
     r"[-_](?:win32|win_amd64|win_arm64|i686|ppc64|ppc64le|s390x|armv\w+|riscv64|loongarch64)\.whl"
     r"|macosx|android|[-_]ios_|graalpy|emscripten|pyodide|musllinux|-pp\d|-cp\d+t-|abi3t"
+    r"|cp311-abi3|abi3-manylinux_2_"
 )
-"""Wheels for systems without AOTInductor (torch's wheels with it are for Linux on x86-64 and 64-bit ARM), and
-for interpreters that uv takes only on request: PyPy, GraalPy and Python without its lock."""
+"""Wheels for systems without AOTInductor (torch's wheels with it are for Linux on x86-64 and 64-bit ARM), for
+interpreters that uv takes only on request (PyPy, GraalPy and Python without its lock), and those beside which
+another wheel runs on every Python and every Linux that they run on."""
 SOURCE_BESIDE_WHEEL = re.compile(r"sdist = .*\n(?=wheels = \[)")
-UPLOADED = re.compile(r', upload-time = "[^"]*"')  # uv does not need it
+UNNEEDED = re.compile(r', (?:upload-time = "[^"]*"|size = \d+)')  # uv goes by the digest
 TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
 OWNED = (
@@ -230,7 +232,7 @@ def lock() -> str:
 
     A package that has wheels is never built from its source.
     """
-    text = UPLOADED.sub("", (ROOT / LOCK).read_text(encoding="utf-8"))
+    text = UNNEEDED.sub("", (ROOT / LOCK).read_text(encoding="utf-8"))
     lines = [
         line
         for line in text.split("\n")

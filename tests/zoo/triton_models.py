@@ -14,8 +14,8 @@ from torch import nn
 from torch.export import Dim
 from torch.library import triton_op, wrap_triton
 
-from benchmarks.memory_faults.triton_ops import left, lookup, shift, spread
 from tests.zoo.models import ENTRIES, Entry
+from tests.zoo.triton_ops import left, lookup, shift, spread
 
 
 @triton.jit

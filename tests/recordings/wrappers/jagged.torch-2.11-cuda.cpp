@@ -3,7 +3,7 @@
 
 
 
-};
+
 
 
 
@@ -13,18 +13,18 @@
 
 
     : AOTInductorModelBase(2,
-                           1,
-                           1,
-                           device_str,
-                           std::move(cubin_dir),
-                           true) {
+
+
+
+
+
     inputs_info_[0].name = "arg2_1";
     inputs_info_[1].name = "arg3_1";
     constants_info_[0].name = "head_weight";
     constants_info_[0].dtype = cached_torch_dtype_float32;
     constants_info_[0].device_type = cached_torch_device_type_cuda;
 
-    constants_info_[0].data_size = 128;
+
 
     constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
     constants_info_[0].shape = {4, 8};
@@ -34,23 +34,23 @@
 
 
     in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
-    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
-    outputs_info_[0].name = "output0";
-
-}
-
-std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
-
-
-    bool initialization
-) {
 
 
 
 
 
 
-}
+
+
+
+
+
+
+
+
+
+
+
 
 
 
@@ -126,16 +126,16 @@ static inline void call_triton_poi_fused_index_mul_0(
     launchKernel(kernels_.triton_poi_fused_index_mul_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
 }
 
-template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_red_fused_mean_1(
     const in_ptr0_type_& in_ptr0,
     const out_ptr0_type_& out_ptr0,
     int64_t xnumel,
     int64_t r0_numel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_red_fused_mean_1', '''
@@ -149,7 +149,7 @@ static inline void call_triton_red_fused_mean_1(
 
     @triton_heuristics.reduction(
 
-        reduction_hint=ReductionHint.DEFAULT,
+
 
         triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr', 'R0_BLOCK': 'constexpr'}, 'constants': {}},
 
@@ -178,7 +178,7 @@ static inline void call_triton_red_fused_mean_1(
             _tmp2 = tl.where(r0_mask & xmask, tmp3, _tmp2)
         tmp2 = tl.sum(_tmp2, 1)[:, None]
         tl.store(out_ptr0 + (x0), tmp2, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (2 - 1)) / (2));
     uint32_t grid_1 = 1;
@@ -187,26 +187,26 @@ static inline void call_triton_red_fused_mean_1(
 
         kernels_.triton_red_fused_mean_1 = loadKernel("/cache/c5wtu4jt.cubin", "triton_red_fused_mean_1", 16, cubin_dir_);
 
-    CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
-    int32_t var_10 = xnumel;
-    int32_t var_11 = r0_numel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_red_fused_mean_1, grid_0, grid_1, grid_2, 2, 16, kernel_args_, stream_);
 }
 
-template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename kernels_type_>
+
 static inline void call_triton_poi_fused_add_addmm_mean_slice_2(
     const in_out_ptr0_type_& in_out_ptr0,
     const in_ptr0_type_& in_ptr0,
     int64_t ks0,
     int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
+
+
+
+
 ){
     /*
     async_compile.triton('triton_poi_fused_add_addmm_mean_slice_2', '''
@@ -254,7 +254,7 @@ static inline void call_triton_poi_fused_add_addmm_mean_slice_2(
         tmp19 = (tmp16 / tmp18)
         tmp20 = tmp15 + tmp19
         tl.store(in_out_ptr0 + (x2), tmp20, xmask)
-    ''', device_str='cuda')
+
     */
     uint32_t grid_0 = ((xnumel + (32 - 1)) / (32));
     uint32_t grid_1 = 1;
@@ -263,56 +263,56 @@ static inline void call_triton_poi_fused_add_addmm_mean_slice_2(
 
         kernels_.triton_poi_fused_add_addmm_mean_slice_2 = loadKernel("/cache/ci6ps3jd.cubin", "triton_poi_fused_add_addmm_mean_slice_2", 0, cubin_dir_);
 
-    CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
-    CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    int64_t var_16 = ks0;
-    int32_t var_17 = xnumel;
+
+
+
+
 
 
 
     launchKernel(kernels_.triton_poi_fused_add_addmm_mean_slice_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
-}
 
-namespace torch::aot_inductor {
+
+
 
 void AOTInductorModel::_const_run_impl(
-    std::vector<AtenTensorHandle>& output_handles,
+
 
 
 ) {}
 
 AOTI_NOINLINE static void check_input_0(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg2_1 = ConstantHandle(input_handles[0]);
-    int32_t arg2_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg2_1, &arg2_1_dtype));
 
-    int32_t arg2_1_expected_dtype = aoti_torch_dtype_float32();
-    if (arg2_1_expected_dtype != arg2_1_dtype) {
 
 
 
 
 
-    }
-    auto arg2_1_size = arg2_1.sizes();
+    int32_t arg2_1_expected_dtype = aoti_torch_dtype_float32();
+
+
+
+
+
+
+
+
 
     if (arg2_1_size[0] < 2) {
 
 
 
-           << arg2_1_size[0] << "\n";
 
-    }
+
+
 
     if (arg2_1_size[0] > 512) {
 
 
 
-           << arg2_1_size[0] << "\n";
 
-    }
+
+
 
     if (8 != arg2_1_size[1]) {
 
@@ -320,8 +320,8 @@ AOTI_NOINLINE static void check_input_0(
 
 
 
-    }
-    auto arg2_1_stride = arg2_1.strides();
+
+
 
     if (8 != arg2_1_stride[0]) {
 
@@ -329,7 +329,7 @@ AOTI_NOINLINE static void check_input_0(
 
 
 
-    }
+
 
     if (1 != arg2_1_stride[1]) {
 
@@ -337,53 +337,53 @@ AOTI_NOINLINE static void check_input_0(
 
 
 
-    }
-    int32_t arg2_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg2_1, &arg2_1_device_type));
-
-    int32_t arg2_1_expected_device_type = 1;
-    if (arg2_1_expected_device_type != arg2_1_device_type) {
 
 
 
 
 
-    }
-}
+
+
+
+
+
+
+
+
 
 AOTI_NOINLINE static void check_input_1(
-    AtenTensorHandle* input_handles
-) {
-    ConstantHandle arg3_1 = ConstantHandle(input_handles[1]);
-    int32_t arg3_1_dtype;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg3_1, &arg3_1_dtype));
 
-    int32_t arg3_1_expected_dtype = aoti_torch_dtype_int64();
-    if (arg3_1_expected_dtype != arg3_1_dtype) {
 
 
 
 
 
-    }
-    auto arg3_1_size = arg3_1.sizes();
+    int32_t arg3_1_expected_dtype = aoti_torch_dtype_int64();
+
+
+
+
+
+
+
+
 
     if (arg3_1_size[0] < 2) {
 
 
 
-           << arg3_1_size[0] << "\n";
 
-    }
+
+
 
     if (arg3_1_size[0] > 64) {
 
 
 
-           << arg3_1_size[0] << "\n";
 
-    }
-    auto arg3_1_stride = arg3_1.strides();
+
+
+
 
     if (1 != arg3_1_stride[0]) {
 
@@ -391,35 +391,35 @@ AOTI_NOINLINE static void check_input_1(
 
 
 
-    }
-    int32_t arg3_1_device_type;
-    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg3_1, &arg3_1_device_type));
-
-    int32_t arg3_1_expected_device_type = 1;
-    if (arg3_1_expected_device_type != arg3_1_device_type) {
 
 
 
 
 
-    }
-}
 
 
 
 
 
-}
+
+
+
+
+
+
+
+
+
 
 AOTI_NOINLINE static void __check_inputs_outputs(
-    AtenTensorHandle* input_handles,
-    AtenTensorHandle* output_handles) {
-    if (!_check_aoti_runtime_check_inputs_env()){
-        return;
-    }
-    check_input_0(input_handles);
-    check_input_1(input_handles);
-}
+
+
+
+
+
+
+
+
 
 void AOTInductorModel::run_impl(
     AtenTensorHandle*

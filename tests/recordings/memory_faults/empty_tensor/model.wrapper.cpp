@@ -361,40 +361,40 @@ void AOTInductorModel::run_impl(
     int64_t s59 = arg2_1_size[0];
     auto arg3_1_size = arg3_1.sizes();
     int64_t s33 = arg3_1_size[0];
-    inputs.clear();
 
 
-    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+
+
     const int64_t int_array_0[] = {s33, 16L};
     static constexpr int64_t int_array_1[] = {16L, 1L};
-    AtenTensorHandle buf0_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_0, int_array_1, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
-    RAIIAtenTensorHandle buf0(buf0_handle);
+
     // Topologically Sorted Source Nodes: [], Original ATen: []
     // [Provenance debug handles] first_kernel_0:1
     call_first_kernel_0(arg2_1, arg3_1, buf0, s33, 1L, 1L, this->device_idx_, stream, kernels, this->cubin_dir_);
-    arg2_1.reset();
-    arg3_1.reset();
+
+
     static constexpr int64_t int_array_2[] = {4L, };
     static constexpr int64_t int_array_3[] = {1L, };
-    AtenTensorHandle buf2_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, int_array_2, int_array_3, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf2_handle));
-    RAIIAtenTensorHandle buf2(buf2_handle);
+
     // Unsorted Source Nodes: [], Original ATen: []
     // [Provenance debug handles] triton_poi_fused_0:2
     call_triton_poi_fused_0(buf2, 4L, this->device_idx_, stream, kernels, this->cubin_dir_);
     const int64_t int_array_4[] = {s33, 4L};
     static constexpr int64_t int_array_5[] = {4L, 1L};
-    AtenTensorHandle buf3_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_4, int_array_5, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf3_handle));
-    RAIIAtenTensorHandle buf3(buf3_handle);
+
     // Topologically Sorted Source Nodes: [linear], Original ATen: [aten.t, aten.addmm]
     // [Provenance debug handles] aoti_torch_cuda_addmm_out:3
     static constexpr int64_t int_array_6[] = {16L, 4L};
     static constexpr int64_t int_array_7[] = {1L, 16L};
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_addmm_out(buf3, buf2, buf0, wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(head_weight, 2, int_array_6, int_array_7, 0L)), 1L, 1L));
-    buf0.reset();
-    buf2.reset();
+
+
     output_handles[0] = buf3.release();
 } // AOTInductorModel::run_impl
 

@@ -472,40 +472,40 @@ void AOTInductorModel::run_impl(
     }
     auto arg0_1_size = arg0_1.sizes();
     int64_t s97 = arg0_1_size[0];
-    inputs.clear();
 
 
-    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+
+
     const int64_t int_array_0[] = {s97, 16L};
     static constexpr int64_t int_array_1[] = {16L, 1L};
-    AtenTensorHandle buf0_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_0, int_array_1, cached_torch_dtype_int8, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
-    RAIIAtenTensorHandle buf0(buf0_handle);
+
     const int64_t int_array_2[] = {s97, 32768L};
     static constexpr int64_t int_array_3[] = {32768L, 1L};
-    AtenTensorHandle buf1_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_2, int_array_3, cached_torch_dtype_int8, cached_torch_device_type_cuda, this->device_idx_, &buf1_handle));
-    RAIIAtenTensorHandle buf1(buf1_handle);
+
     // Topologically Sorted Source Nodes: [add, ], Original ATen: [aten.add]
     // [Provenance debug handles] triton_poi_fused_add_0:1
     int64_t triton_poi_fused_add_0_xnumel = 32768L*s97;
     call_triton_poi_fused_add_0(arg0_1, arg1_1, buf1, triton_poi_fused_add_0_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
-    arg0_1.reset();
-    arg1_1.reset();
+
+
     // Topologically Sorted Source Nodes: [add, ], Original ATen: [aten.add]
     // [Provenance debug handles] wide_kernel_0:2
     call_wide_kernel_0(buf1, buf0, 32768, s97, 1L, 1L, this->device_idx_, stream, kernels, this->cubin_dir_);
-    buf1.reset();
+
     const int64_t int_array_4[] = {s97, 16L};
     static constexpr int64_t int_array_5[] = {16L, 1L};
-    AtenTensorHandle buf3_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_4, int_array_5, cached_torch_dtype_int8, cached_torch_device_type_cuda, this->device_idx_, &buf3_handle));
-    RAIIAtenTensorHandle buf3(buf3_handle);
+
     // Topologically Sorted Source Nodes: [add_1], Original ATen: [aten.add]
     // [Provenance debug handles] triton_poi_fused_add_1:3
     int64_t triton_poi_fused_add_1_xnumel = 16L*s97;
     call_triton_poi_fused_add_1(buf0, buf3, triton_poi_fused_add_1_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
-    buf0.reset();
+
     output_handles[0] = buf3.release();
 } // AOTInductorModel::run_impl
 

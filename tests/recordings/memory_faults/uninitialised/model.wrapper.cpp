@@ -323,25 +323,25 @@ void AOTInductorModel::run_impl(
     }
     auto arg0_1_size = arg0_1.sizes();
     int64_t s77 = arg0_1_size[0];
-    inputs.clear();
 
 
-    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+
+
     const int64_t int_array_0[] = {s77, 16L};
     static constexpr int64_t int_array_1[] = {16L, 1L};
-    AtenTensorHandle buf0_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_0, int_array_1, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
-    RAIIAtenTensorHandle buf0(buf0_handle);
+
     const int64_t int_array_2[] = {s77, 16L};
     static constexpr int64_t int_array_3[] = {16L, 1L};
-    AtenTensorHandle buf1_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_2, int_array_3, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf1_handle));
-    RAIIAtenTensorHandle buf1(buf1_handle);
+
     // Topologically Sorted Source Nodes: [sin, ], Original ATen: [aten.sin]
     // [Provenance debug handles] triton_poi_fused_sin_0:1
     int64_t triton_poi_fused_sin_0_xnumel = 16L*s77;
     call_triton_poi_fused_sin_0(arg0_1, buf1, triton_poi_fused_sin_0_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
-    arg0_1.reset();
+
     // Topologically Sorted Source Nodes: [sin, ], Original ATen: [aten.sin]
     // [Provenance debug handles] half_kernel_0:2
     call_half_kernel_0(buf1, buf0, 16L*s77, c10::div_floor_integer(static_cast<int64_t>(127L + 16L*s77), static_cast<int64_t>(128L)), 1L, 1L, this->device_idx_, stream, kernels, this->cubin_dir_);
@@ -350,7 +350,7 @@ void AOTInductorModel::run_impl(
     // [Provenance debug handles] triton_poi_fused_cos_1:3
     int64_t triton_poi_fused_cos_1_xnumel = 16L*s77;
     call_triton_poi_fused_cos_1(buf0, buf3, triton_poi_fused_cos_1_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
-    buf0.reset();
+
     output_handles[0] = buf3.release();
 } // AOTInductorModel::run_impl
 

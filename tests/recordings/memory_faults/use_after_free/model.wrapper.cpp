@@ -326,15 +326,15 @@ void AOTInductorModel::run_impl(
     }
     auto arg0_1_size = arg0_1.sizes();
     int64_t s77 = arg0_1_size[0];
-    inputs.clear();
 
 
-    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+
+
     const int64_t int_array_0[] = {s77, 16L};
     static constexpr int64_t int_array_1[] = {16L, 1L};
-    AtenTensorHandle buf0_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_0, int_array_1, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
-    RAIIAtenTensorHandle buf0(buf0_handle);
+
     // Topologically Sorted Source Nodes: [sin, addresses], Original ATen: [aten.sin, aotifaults.addresses]
     // [Provenance debug handles] triton_poi_fused_addresses_sin_0:5
     int64_t triton_poi_fused_addresses_sin_0_xnumel = 16L*s77;
@@ -343,25 +343,25 @@ void AOTInductorModel::run_impl(
     // [Provenance debug handles] aoti_torch_cuda_addresses:6
     AtenTensorHandle buf2_handle;  // output buffer
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_new_uninitialized_tensor(&buf2_handle));
-    RAIIAtenTensorHandle buf2(buf2_handle);
+
     aoti_torch_proxy_executor_call_function(proxy_executor, 0, 0, std::array<int64_t, 0>{}.data(), 2, std::array<AtenTensorHandle, 2>{buf0, buf2}.data());
 
     auto buf3 = std::move(buf0);  // reuse
     // Topologically Sorted Source Nodes: [], Original ATen: []
     // [Provenance debug handles] chase_kernel_0:7
     call_chase_kernel_0(buf2, buf3, s77, 1L, 1L, this->device_idx_, stream, kernels, this->cubin_dir_);
-    buf2.reset();
+
     const int64_t int_array_2[] = {s77, 16L};
     static constexpr int64_t int_array_3[] = {16L, 1L};
-    AtenTensorHandle buf5_handle;
+
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_2, int_array_3, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf5_handle));
-    RAIIAtenTensorHandle buf5(buf5_handle);
+
     // Topologically Sorted Source Nodes: [add], Original ATen: [aten.add]
     // [Provenance debug handles] triton_poi_fused_add_1:8
     int64_t triton_poi_fused_add_1_xnumel = 16L*s77;
     call_triton_poi_fused_add_1(buf3, arg0_1, buf5, triton_poi_fused_add_1_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
-    arg0_1.reset();
-    buf3.reset();
+
+
     output_handles[0] = buf5.release();
 } // AOTInductorModel::run_impl
 
