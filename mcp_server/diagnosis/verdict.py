@@ -139,7 +139,7 @@ def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:
 def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the call fails in the same way without the suspect."""
     alike = [trial.effect is Effect.SAME for trial in trials_of(suspect, case)]
-    # If the fault is that the rest of the call had no effect, a part gives the same wrong values.
+    # If the fault is that the omitted part has no effect, omitting it gives the same wrong values.
     by_part = suspect.leaves_out and case.failure_of("plain") == "differs"
     if any(alike) and not (by_part and (untried(suspect, case) or not all(alike))):
         return True

@@ -234,7 +234,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
 
 
 def _party(division: Division, case: DiagnosisState) -> Component:
-    """The launch, at the line that raises in eager mode or, if unknown, at its lines, dividing ones first."""
+    """The launch with the line that raises in eager mode; otherwise with its lines, divisions first."""
     party, event = launch_component(division.launch.index, division.launch.kernel, case), raised(case)
     known = lines_of(event) if event is not None else []
     lines = known or sorted(party.model_locations, key=lambda line: DIVIDES.search(line.code) is None)

@@ -505,7 +505,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _before_end(kernel: _KernelText) -> _Edits:
-    """Stop lanes before a limit that is passed or loaded, not at it."""
+    """Stop lanes before a limit, not at it, if the limit is a parameter or loaded."""
     for node in ast.walk(kernel.function):
         if not isinstance(node, ast.Compare) or node.lineno != kernel.line or len(node.ops) != 1:
             continue

@@ -84,10 +84,10 @@ class Journal:
 
 
 DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides this
-KEPT = 2  # finished calls of one loaded model whose inputs stay at any size
-LATEST = 32  # at most this many of its latest calls are kept,
-FIRST = 32  # and this many of the first calls of the process, since a check may come after all calls,
-BYTES = 128 << 20  # each within this many bytes
+KEPT = 2  # latest calls of a loaded model whose inputs stay at any size
+LATEST = 32  # latest calls of a loaded model whose inputs stay within BYTES
+FIRST = 32  # first calls of the process whose inputs stay within BYTES: a check may follow all calls
+BYTES = 128 << 20  # total of the first calls' inputs, and total of the latest ones'
 ODD = 4  # finished calls whose inputs stay because their outputs are not finite or not readable
 COPY = 256 << 20  # a larger package is linked, not copied
 
