@@ -234,6 +234,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     narrowing = case.captured.narrowing if mismatch.aspect == "range" else None
     change = case.source_change if narrowing is not None else None
     test = change or _intervention(mismatch, case)
+    if mismatch.aspect == "range" and mismatch.severity != "fatal" and case.outputs_nonfinite:
+        test = change  # with more elements, the model's own NaN (a deviation of one element) goes, too
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
     above = _above(mismatch, case) is not None
@@ -273,11 +275,9 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     narrows = narrowing.stack[:1] if narrowing is not None else []
     # No trial can clear or prove a size if outputs differ from those that the user expects at that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
-    besides = [
-        each
-        for each in case.mismatches
-        if each is not mismatch and each.severity == "fatal" and each.input_index == index is not None
-    ]
+    fatal = [each for each in case.mismatches if each is not mismatch and each.severity == "fatal"]
+    besides = [each for each in fatal if each.input_index == index is not None]
+    told = [sentence, *(each.sentence for each in besides[:1])]
     return Suspect(
         category=mismatch.category,
         guilty=Component(
@@ -288,9 +288,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
             model_locations=[*narrows, *case.call_locations, *(refusing or lines_reading(index, case))],
         ),
-        summary=" ".join(
-            f"{capitalized(each)}." for each in (sentence, *(each.sentence for each in besides[:1]))
-        ),
+        summary=" ".join(f"{capitalized(each)}." for each in told),
         level=CausalLevel.CALL,
         evidence=tuple(facts),
         fix=_in_that_line(mismatch, refusing[0]) if refusing else _with(besides, mismatch.fix),

@@ -55,7 +55,7 @@ from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.accesses import index_checks, places, used
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.parts import parts, understood
+from mcp_server.package.terms.parts import elements, parts, understood
 from mcp_server.package.terms.program import Check, Program, read_program
 from mcp_server.package.terms.term import Element, Range, Scalar
 from mcp_server.package.view import PackageView
@@ -66,6 +66,7 @@ _SCANNED = 1 << 16
 _OFFENDING = 256
 _MASKED = 64
 _POINTS = 512
+ONE_ELEMENT = "use correction=0 where a deviation (std, var) is taken of one element, or pass at least two"
 
 
 @dataclass(frozen=True)
@@ -324,6 +325,8 @@ class _Finder:
             value = self.recorded if isinstance(start, Computed) else None
             if by_rounding is not None:
                 left, explanation, advice = by_rounding
+        if left is not None and left.domain.nonzero and not elements(left.operand):
+            left, advice = None, ONE_ELEMENT  # a division by a number of elements, less 1
         if left is not None and left.domain.nonzero and sums_nothing(self.walker, left):
             explanation += ": the divisor is a sum of no elements"
         if left is not None:  # look behind the operand that left its domain

@@ -183,7 +183,7 @@ _SUMS = ("sum", "mean", "cumsum", "einsum", "matmul", "mm", "bmm")
 _CALLED = {
     "exp": (*_SOFTMAX, "sigmoid", "softplus"),
     "sub": (*_SOFTMAX, *_DEVIATIONS),
-    "div": (*_SOFTMAX, *_NORMS, "mean", "true_divide"),
+    "div": (*_SOFTMAX, *_DEVIATIONS, "mean", "true_divide"),
     "log": (*_SOFTMAX, "binary_cross_entropy", "kl_div"),
     "sqrt": (*_DEVIATIONS, "cdist", "dist"),
     "rsqrt": _NORMS,

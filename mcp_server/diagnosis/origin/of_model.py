@@ -406,12 +406,9 @@ def sums_nothing(walker: Walker, found: Outside) -> bool:
     try:
         source = walker.back(Computed(found.launch, found.operand, found.evaluator)).source
         term = uncast(source.term) if isinstance(source, Computed) else None
-        return (
-            isinstance(source, Computed)
-            and isinstance(term, Fold)
-            and term.kind == "sum"
-            and next(source.evaluator.places(term.ranges), None) is None
-        )
+        if not isinstance(source, Computed) or not isinstance(term, Fold) or term.kind != "sum":
+            return False
+        return next(source.evaluator.places(term.ranges), None) is None
     except UnknownValue:
         return False
 
