@@ -55,7 +55,13 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("suggested dimension", "return x + self.table[: x.shape[0]]", ()),
     ("padding", "n = x.shape[0]\nif n < 9:\n    x = torch.nn.functional.pad(x, (0, 0, 0, 9 - n))\n"
      "return x[:9]", ()),
-    ("container", "return Pair(x + 1, x.sum())", ()),
+    ("loop over slices", "h, out = x[0] * 0, []\nfor i, row in enumerate(x):\n    h = h * 0.5 + row * i\n"
+     "    out.append(h[None] + 1)\nreturn torch.cat(out, dim=1), h, x.shape[0]", ()),
+    ("loop over slices", "n, out = x.shape[0], []\nfor row in x:\n    out.append(row.sin())\n"
+     "return torch.stack(out, 1)", ()),
+    ("choice of a module", "level = {0: 0.5, 1: 2.0}\nreturn x * level[int(k)]", (torch.tensor(1),)),
+    ("log line", "print(f'at most {x.max():.1f}')\nreturn x * 2", ()),
+    ("container", "return {'all': [Pair(x + 1, x.sum())]}", ()),
     ("integer of a size, part of a size", "k = int(x.shape[0] * 0.5)\nreturn x[:k] * 2", ()),
     ("operator", "left, kept = x[:, 0].argsort(), []\nwhile left.numel():\n    kept.append(left[0])\n"
      "    left = left[1:][x[left[1:], 0] > x[left[0], 0] + self.num_classes / 9]\n"

@@ -13,9 +13,12 @@ import importlib
 import itertools
 import linecache
 import logging
+import math
 import os
 import re
+import signal
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -37,13 +40,14 @@ from .changes import (
     Change,
     Failing,
     Place,
+    chain,
     changes,
     declared_dims,
     functions,
-    helpers,
     holds,
     is_hint,
     name_of,
+    reachable,
     registration,
     replaced,
     rewritten,
@@ -188,7 +192,7 @@ class Trying:
 def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int) -> Iterator[Attempt]:
     """Try each change. After one that gets past its line, try those of the next. Stop when one passes."""
     for change in itertools.islice(found, MOST):
-        if spent() > trying.until:
+        if spent() > trying.until or time_left() <= 0:
             return
         told = change.told
         at = f" in line {told.line}" if told.line else ""
@@ -316,8 +320,7 @@ def silent() -> Iterator[None]:
 
 def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
     """Return the place of a frame in the report, which has a line and its code. None if unknown."""
-    known = list(functions(failing.module))
-    for _, _, function in (*known, *helpers([function for _, _, function in known])):
+    for *_, function in reachable(failing.module):
         place = (function.__code__.co_filename, int(frame.get("line") or 0))
         code = linecache.getline(*place).strip()
         if holds(function, place) and code and code == str(frame.get("loc") or "").strip():
@@ -390,7 +393,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
     """
     try:
         restore(state)
-        with _changed(change):
+        with _changed(change), in_time():
             began = time.process_time()
             program = exported(_with_example(failing, change), change.options)
             if not _agrees(failing, program, wanted, change):
@@ -403,11 +406,38 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
                 build(program)
             change.told.compiled, change.told.outcome = build is not None, "passes"
     except Exception as error:
+        if change.told.exported and any(isinstance(each, TimeoutError) for each in chain(error)):
+            change.told.outcome = "passes"  # the export, whose compile took too long
+            return None
         change.told.error = f"{type(error).__name__}: {error}"[:300]
         return error
     finally:
         restore(state)
     return None
+
+
+def time_left() -> float:
+    """Return the seconds until the time limit of the program is near: it would end the program silently."""
+    return float(os.environ.get("AOTI_DEBUG_UNTIL") or "inf") - time.time()
+
+
+@contextlib.contextmanager
+def in_time() -> Iterator[None]:
+    """Raise `TimeoutError` in the body when the time limit of the program is near."""
+
+    def stop(_signal: int, _frame: Any) -> None:
+        raise TimeoutError("it did not end in the time that was left")
+
+    if time_left() == math.inf or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(time_left(), 0.1))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _with_example(failing: Failing, change: Change) -> Failing:
@@ -545,9 +575,7 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
 def _guards_logged(failing: Failing) -> Iterator[List[Tuple[Any, Place]]]:
     """Collect each guard on sizes that an export adds, with the innermost line of the model behind it."""
     kind = importlib.import_module("torch.fx.experimental.symbolic_shapes").ShapeEnv
-    known, original = [each for *_, each in functions(failing.module)], kind._log_guard
-    known += [each for *_, each in helpers(known)]
-    codes = {function.__code__ for function in known}
+    codes, original = {function.__code__ for *_, function in reachable(failing.module)}, kind._log_guard
     found: List[Tuple[Any, Place]] = []
 
     def logged(env: Any, prefix: str, guard: Any, *args: Any, **kwargs: Any) -> Any:
@@ -746,7 +774,7 @@ def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Chang
 def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, str]:
     """Call the package, or the program, several times. Return whether it equals eager mode, and any error."""
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, in_time():
             path = os.path.join(folder, "tried.pt2")
             program = exported(failing, failing.options)
             if failing.build is not None:

@@ -16,7 +16,7 @@ import textwrap
 import traceback
 import types
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
@@ -109,13 +109,15 @@ def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
                     yield owner, name, value
 
 
-def helpers(known: Sequence[Any]) -> Iterator[Tuple[Any, str, Any]]:
-    """Yield each plain function of the user's that the known functions name, in turn, as `functions` does.
+def reachable(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
+    """Yield the methods, and each plain function of the user's that they name, in turn.
 
-    It is replaced by its code, because files import functions by name.
+    A function is replaced by its code, because files import functions by name.
     """
-    seen = set(map(id, known))
-    waiting = deque(known)
+    known = list(functions(module))
+    yield from known
+    waiting = deque(function for *_, function in known)
+    seen = set(map(id, waiting))
     while waiting:
         for value in _named(waiting.popleft()):
             plain = isinstance(value, types.FunctionType) and id(value) not in seen
@@ -231,14 +233,6 @@ def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[
     return args, kwargs
 
 
-def dynamic_places(failing: Failing) -> Dict[int, List[int]]:
-    """Return the dimensions that were requested as dynamic, by the tensor's number among the leaves."""
-    found: Dict[int, List[int]] = {}
-    for _, number, dim, _ in declared_dims(failing):
-        found.setdefault(number, []).append(dim)
-    return found
-
-
 def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
     """Return the dynamic shapes with each dimension replaced."""
     if isinstance(shapes, dict):
@@ -301,33 +295,26 @@ def primed(failing: Failing, text: str) -> Iterator[Change]:
         (number, axis): end if isinstance(end := getattr(dim, "max", None), int) else LONGEST
         for _, number, axis, dim in declared_dims(failing)
     }
-    leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
-    shapes = [list(getattr(leaf, "shape", ())) for leaf in leaves]
-    for (number, axis), end in ends.items():
-        shapes[number][axis] = end
-    if not ends or not re.search(SIZE, text) or max(map(math.prod, shapes)) > MOST_GIVEN:
+    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    most = math.prod(end / max(leaves[number].shape[axis], 1) for (number, axis), end in ends.items())
+    if not ends or not re.search(SIZE, text) or most * max(leaves[n].numel() for n, _ in ends) > MOST_GIVEN:
         return
+    given, before = with_sizes(failing, ends), _held(failing.module)
+    with contextlib.suppress(Exception), torch.no_grad():
+        failing.module(*given[0], **given[1])  # type: ignore[index]
     codes = [
-        f"torch.zeros({', '.join(map(str, shape))}, dtype={leaf.dtype}, device={str(leaf.device)!r})"
+        f"torch.zeros({', '.join(map(str, leaf.shape))}, dtype={leaf.dtype}, device={str(leaf.device)!r})"
         if isinstance(leaf, torch.Tensor)
         else repr(leaf)
-        for leaf, shape in zip(leaves, shapes)
+        for leaf in pytree.tree_leaves(given)
     ]
-    made = [
-        torch.zeros(shape, dtype=leaf.dtype, device=leaf.device) if isinstance(leaf, torch.Tensor) else leaf
-        for leaf, shape in zip(leaves, shapes)
-    ]
-    args, kwargs = pytree.tree_unflatten(made, spec)
-    before = _held(failing.module)
-    with contextlib.suppress(Exception), torch.no_grad():
-        failing.module(*args, **kwargs)
     if len(codes) != len(failing.args) + len(failing.kwargs) or _held(failing.module) == before:
         return
     names = [*[""] * len(failing.args), *(f"{name}=" for name in failing.kwargs)]
-    given = ", ".join(map("".join, zip(names, codes)))
+    listed_codes = ", ".join(map("".join, zip(names, codes)))
     told = Attempt("largest first", "call the model once with the largest sizes before the export")
     told.note = "what forward builds and keeps then fits all sizes; it could as well be built in __init__"
-    told.after = f"with torch.no_grad():\n    model({given})"
+    told.after = f"with torch.no_grad():\n    model({listed_codes})"
     open_ended = [
         each for *_, each in declared_dims(failing) if not isinstance(getattr(each, "max", None), int)
     ]
@@ -335,7 +322,7 @@ def primed(failing: Failing, text: str) -> Iterator[Change]:
     listed = [f'{name} = Dim("{name}", max={LONGEST})' for name in dims]
     told.after = "\n".join((*listed, told.after))
     change = _redeclared(failing, told, lambda each: dims.get(name_of(each), each))
-    yield replace(change, narrows=bool(dims), during=partial(_called, failing.module, args, kwargs))
+    yield replace(change, narrows=bool(dims), during=partial(_called, failing.module, *given))  # type: ignore[misc]
 
 
 def _held(module: torch.nn.Module) -> List[Any]:
@@ -405,7 +392,7 @@ def options(failing: Failing) -> Iterator[Change]:
         yield Change(told, {**failing.options, DEFERRED: True})
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     dims = _written(_dim_names(failing))
-    sizes = [leaves[number].shape[dim] for number, dims in dynamic_places(failing).items() for dim in dims]
+    sizes = [leaves[number].shape[dim] for _, number, dim, _ in declared_dims(failing)]
     for factor in (2, 4, 8):
         if any(size % factor for size in sizes):
             break
@@ -451,36 +438,49 @@ def _redeclared(failing: Failing, told: Attempt, change: Callable[[Any], Any]) -
 
 
 def registrations(failing: Failing, text: str) -> Iterator[Change]:
-    """Register types of inputs and outputs that torch does not know as containers."""
+    """Register types that torch does not know as containers, of inputs, outputs and what is in these."""
     if not re.search(UNKNOWN_TYPE, text):
         return
     result = None
     with contextlib.suppress(Exception), torch.no_grad():
         result = failing.module(*failing.args, **failing.kwargs)
-    for value in (*failing.args, *failing.kwargs.values(), result):
-        kind = type(value)
-        if hasattr(kind, "__dataclass_fields__"):
-            how, register = "torch.export.register_dataclass", torch.export.register_dataclass
-        elif isinstance(value, tuple) and hasattr(kind, "_fields"):
-            how, register = "torch.utils._pytree._register_namedtuple", pytree._register_namedtuple
-        else:
-            continue
-        call = f"{how}({kind.__name__}, serialized_type_name={kind.__qualname__!r})"
+    kinds = dict.fromkeys(map(type, _held_in([*failing.args, *failing.kwargs.values(), result])))
+    known = [(kind, *_REGISTERS[hasattr(kind, "_fields")]) for kind in kinds]
+    if known:
+        calls = [f"{how}({k.__name__}, serialized_type_name={k.__qualname__!r})" for k, how, _ in known]
         note = "the program that loads the package must register it, too"
-        told = Attempt("container", "register the type before the export", note, after=call)
-        yield Change(told, failing.options, during=partial(_container, kind, register))
+        told = Attempt("container", "register the type before the export", note, after="\n".join(calls))
+        yield Change(told, failing.options, during=partial(_containers, known))
+
+
+_REGISTERS = {
+    False: ("torch.export.register_dataclass", torch.export.register_dataclass),
+    True: ("torch.utils._pytree._register_namedtuple", pytree._register_namedtuple),
+}
+
+
+def _held_in(value: Any) -> Iterator[Any]:
+    """Yield the dataclasses and named tuples in a value, the outer ones first."""
+    if is_dataclass(value) or hasattr(value, "_fields"):
+        yield value
+    parts = vars(value) if is_dataclass(value) else value
+    parts = parts.values() if isinstance(parts, dict) else parts
+    for part in parts if isinstance(parts, (list, tuple, type({}.values()))) else ():
+        yield from _held_in(part)
 
 
 @contextlib.contextmanager
-def _container(kind: Any, register: Callable[..., Any]) -> Iterator[None]:
-    """Register a type as a container, and remove it from torch's tables afterwards."""
-    register(kind, serialized_type_name=kind.__qualname__)
+def _containers(known: List[Any]) -> Iterator[None]:
+    """Register types as containers, and remove them from torch's tables afterwards."""
+    for kind, _, register in known:
+        register(kind, serialized_type_name=kind.__qualname__)
     try:
         yield
     finally:
-        for table in (pytree.SUPPORTED_NODES, pytree.SUPPORTED_SERIALIZED_TYPES):
-            node: Any = table.pop(kind, None)
-            pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(getattr(node, "serialized_type_name", ""), None)
+        for kind, *_ in known:
+            for table in (pytree.SUPPORTED_NODES, pytree.SUPPORTED_SERIALIZED_TYPES):
+                node: Any = table.pop(kind, None)
+                pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(getattr(node, "serialized_type_name", ""), None)
 
 
 def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any, str]]:
@@ -626,8 +626,7 @@ def as_operator(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) 
     place = stop(failing) if re.search(VALUE, text) else None
     if place is None:
         return
-    known = list(functions(failing.module))
-    for owner, name, function in (*known, *helpers([each for *_, each in known])):
+    for owner, name, function in reachable(failing.module):
         tree = tree_of(function) if holds(function, place) else None
         lines = [each.lineno for each in tree.body[0].body] if tree is not None else []  # type: ignore[attr-defined]
         for start in reversed([n for n, line in enumerate(lines) if line <= place[1]]):
@@ -716,8 +715,7 @@ def _values_at(function: Any, line: int, run: Callable[[], Any]) -> Dict[str, An
 
 def stop(failing: Failing) -> Optional[Place]:
     """Return the innermost line of the model that the error names. None if it names none."""
-    known = [function for _, _, function in functions(failing.module)]
-    known += [function for _, _, function in helpers(known)]
+    known = [function for *_, function in reachable(failing.module)]
     return next((place for place in places(failing) if any(holds(each, place) for each in known)), None)
 
 
@@ -749,8 +747,7 @@ def words(failing: Failing) -> str:
 def rewritten(failing: Failing, text: str) -> Iterator[Change]:
     """Yield the changes of fitting rows at the lines that the error names; at any line if it names none."""
     rows = fitting(text, failing.stage)
-    known = list(functions(failing.module)) if rows else []
-    known += helpers([function for _, _, function in known])
+    known = list(reachable(failing.module)) if rows else []
     told = set(places(failing)) if rows else set()
     is_told = any(holds(function, place) for _, _, function in known for place in told)
     for owner, name, function in known:

@@ -10,7 +10,7 @@ import ast
 import copy
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 Node = Any  # a statement or an expression
 VALUE = r"data-dependent|Data-dependent|Could not guard on|Could not extract specialized integer"
@@ -46,22 +46,28 @@ class Rewrite:
     of: Any = ast.stmt  # kind of the innermost statement at the failing line, which it replaces
 
 
-def in_expression(change: Callable[[Node, Any], Optional[Node]]) -> Made:
+Change = Callable[[Node, Any], Optional[Node]]
+
+
+class Expressions(ast.NodeTransformer):
+    """Makes a change, which also gets the module, of each expression that it fits; counts these."""
+
+    def __init__(self, change: Change, module: Any = None) -> None:
+        self.change, self.module, self.count = change, module, 0
+
+    def visit(self, node: Node) -> Node:
+        new = self.change(node, self.module) if isinstance(node, ast.expr) else None
+        self.count += new is not None
+        return new if new is not None else self.generic_visit(node)
+
+
+def in_expression(change: Change) -> Made:
     """Turn a rewrite of an expression, which gets the module, into a rewrite of its statement."""
 
     def made(statement: Node, context: Context) -> Optional[List[Node]]:
-        found: List[Node] = []
-
-        class Change(ast.NodeTransformer):
-            def visit(self, node: Node) -> Node:
-                new = change(node, context.module) if isinstance(node, ast.expr) else None
-                if new is not None:
-                    found.append(node)
-                    return new
-                return self.generic_visit(node)
-
-        new = Change().visit(copy.deepcopy(statement))
-        return [new, *context.after] if found else None
+        every = Expressions(change, context.module)
+        new = every.visit(copy.deepcopy(statement))
+        return [new, *context.after] if every.count else None
 
     return made
 
@@ -74,6 +80,36 @@ def on_statement(change: Callable[[Node, List[Node]], Optional[List[Node]]]) -> 
 def parsed(text: str, **parts: Node) -> Node:
     """Build an expression from a template whose names are replaced with nodes."""
     return Renamed(parts).visit(ast.parse(text, mode="eval").body)
+
+
+def like(*forms: Tuple[str, str]) -> Made:
+    """Rewrite expressions of a form, whose capital letters stand for any expression, as another form."""
+    return in_expression(of_forms(*forms))
+
+
+def of_forms(*forms: Tuple[str, str]) -> Change:
+    known = [(ast.parse(old, mode="eval").body, new) for old, new in forms]
+
+    def change(node: Node, _module: Any) -> Optional[Node]:
+        found = ((new, parts_of(old, node)) for old, new in known)
+        return next((parsed(new, **parts) for new, parts in found if parts is not None), None)
+
+    return change
+
+
+def parts_of(form: Node, node: Node) -> Optional[Dict[str, Node]]:
+    """Return what the capital letters of a form stand for in a node. None if it has another form."""
+    if isinstance(form, ast.Name) and form.id.isupper():
+        return {form.id: node} if isinstance(node, ast.expr) else None
+    if isinstance(form, list) and isinstance(node, list) and len(form) == len(node):
+        pairs = list(zip(form, node))
+    elif isinstance(form, ast.AST) and type(form) is type(node):
+        pairs = [(value, getattr(node, name)) for name, value in ast.iter_fields(form) if name != "ctx"]
+    else:
+        return {} if form == node else None
+    found = [parts_of(*pair) for pair in pairs]
+    whole = {name: part for each in found for name, part in (each or {}).items()}
+    return None if None in found else whole
 
 
 class Renamed(ast.NodeTransformer):
@@ -171,16 +207,7 @@ def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
             )
         made = [*made, *between, ast.Return(chosen(test, early, second.value))]
         return [*made, *after] if node.orelse else made
-    first = only(node.body, (ast.Assign, ast.AugAssign))
-    second = only(node.orelse, (ast.Assign, ast.AugAssign)) if node.orelse else None
-    if first is None or (node.orelse and second is None):
-        return of_long_branch(node, after)
-    target = assigned(first)
-    if target is None or (second is not None and assigned(second) != target):
-        return None
-    name = ast.Name(target, ast.Load())
-    other = value_of(second) if second is not None else name
-    return [ast.Assign([ast.Name(target, ast.Store())], chosen(node.test, value_of(first), other)), *after]
+    return of_long_branch(node, after)
 
 
 def of_long_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
@@ -188,18 +215,22 @@ def of_long_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
     made: List[Node] = []
     sides = []
     for side, block in (("then", node.body), ("other", node.orelse)):
-        names: dict[str, str] = {}
+        names: dict[str, Any] = {}
         for statement in block:
             target = assigned(statement)
             if target is None:
                 return None
             value = Renamed(names).visit(copy.deepcopy(value_of(statement)))
+            if len(block) == 1:
+                names[target] = value
+                continue
             names[target] = f"{target}_{side}"
             made.append(ast.Assign([ast.Name(names[target], ast.Store())], value))
         sides.append(names)
     loaded = {each.id for statement in after for each in ast.walk(statement) if isinstance(each, ast.Name)}
     for name in sorted({*sides[0], *sides[1]} & loaded):
-        first, second = (ast.Name(side.get(name, name), ast.Load()) for side in sides)
+        both = (side.get(name, name) for side in sides)
+        first, second = (ast.Name(each, ast.Load()) if isinstance(each, str) else each for each in both)
         made.append(ast.Assign([ast.Name(name, ast.Store())], chosen(node.test, first, second)))
     return [*made, *after]
 
@@ -225,45 +256,34 @@ def value_of(node: Node) -> Node:
     return node.value
 
 
-@on_statement
-def of_padding(node: Node, after: List[Node]) -> Optional[List[Node]]:
+def of_padding(node: Node, context: Context) -> Optional[List[Node]]:
     """Rewrite `if n < w: x = pad(x, (0, w - n))` as a pad by `w`: it fits if only `w` elements are used."""
-    body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
-    if body is None or not isinstance(node.test, ast.Compare) or len(node.test.ops) != 1:
+    test = getattr(node, "test", None)
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
-    sides = [ast.dump(node.test.left), ast.dump(node.test.comparators[0])]
-    least = 1 if isinstance(node.test.ops[0], (ast.Lt, ast.LtE)) else 0
-    missing = [sides[least], sides[1 - least]]
-
-    class Whole(ast.NodeTransformer):
-        found = False
-
-        def visit_BinOp(self, each: ast.BinOp) -> Node:
-            if isinstance(each.op, ast.Sub) and [ast.dump(each.left), ast.dump(each.right)] == missing:
-                self.found = True
-                return each.left
-            return self.generic_visit(each)
-
-    whole = Whole()
-    made = whole.visit(copy.deepcopy(body))
-    return [made, *after] if whole.found else None
+    sides = [test.left, test.comparators[0]]
+    most, least = sides[::-1] if isinstance(test.ops[0], (ast.Lt, ast.LtE)) else sides
+    return _padded(node, context, ast.BinOp(most, ast.Sub(), least), most)
 
 
 def of_remainder(node: Node, context: Context) -> Optional[List[Node]]:
     """Rewrite `if extra: x = pad(x, (0, k - extra))`, with `extra = n % k`, as a pad by `(k - extra) % k`."""
-    body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
     tested: Any = getattr(node, "test", None)
     tested = tested.left if isinstance(tested, ast.Compare) else tested
     known = {name: value for each in context.before for name, value in values_of(each)}
     rest = known.get(tested.id) if isinstance(tested, ast.Name) else tested
-    if body is None or not isinstance(rest, ast.BinOp) or not isinstance(rest.op, ast.Mod):
+    if not isinstance(rest, ast.BinOp) or not isinstance(rest.op, ast.Mod):
         return None
-    missing = ast.unparse(ast.BinOp(rest.right, ast.Sub(), tested))
+    missing = ast.BinOp(rest.right, ast.Sub(), tested)
+    return _padded(node, context, missing, ast.BinOp(missing, ast.Mod(), rest.right))
 
-    def change(each: Node, _module: Any) -> Optional[Node]:
-        return ast.BinOp(each, ast.Mod(), each.left) if ast.unparse(each) == missing else None
 
-    return in_expression(change)(body, context)
+def _padded(node: Node, context: Context, missing: Node, new: Node) -> Optional[List[Node]]:
+    """Return the statement below an `if` with another amount in place of the missing one."""
+    body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
+    text = ast.unparse(missing)
+    change = in_expression(lambda each, _module: new if ast.unparse(each) == text else None)
+    return change(body, context) if body is not None else None
 
 
 def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
@@ -275,18 +295,8 @@ def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
     if not all(map(values_of, node.body)):
         return None
     names = carried([node.test] if isinstance(node, ast.While) else [], node.body, context.after)
-    # `n += 1` would write into the tensor of the previous pass.
-    body = [
-        ast.Assign([ast.Name(str(assigned(each)), ast.Store())], value_of(each))
-        if isinstance(each, ast.AugAssign)
-        else each
-        for each in copy.deepcopy(node.body)
-    ]
-    step = "step"
-    kinds: dict[str, Any] = {name: type(value) for part in context.before for name, value in values_of(part)}
-    wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}  # no two may be the same tensor
-    start = {name: wrapped.get(kinds.get(name, object), "{}").format(name) for name in names}
-    ends = {name: type(value) for part in node.body for name, value in values_of(part)}
+    body, step = written_out(node.body), "step"
+    start, last = handed_on(names, context.before, node.body)
     if counted:
         step = node.target.id if node.target.id != "_" else step
         bounds = [without_conversion(each) for each in node.iter.args]
@@ -294,23 +304,118 @@ def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
             return None
         test = parsed(f"{step} < N", N=bounds[-1])
         first = ast.unparse(bounds[0]) if len(bounds) == 2 else "0"
-        names, start = [step, *names], {step: f"torch.as_tensor({first})", **start}
+        names, start, last = [step, *names], [f"torch.as_tensor({first})", *start], [f"{step} + 1", *last]
         body = [Selected(step).visit(each) for each in body]
     else:
         test = Unconverted().visit(copy.deepcopy(node.test))
     given = ", ".join(names)
-    last = [f"{name}.clone()" if ends.get(name) is ast.Name else name for name in names]
-    last = [f"{step} + 1", *last[1:]] if counted else last
     text = f"""
 def going({given}):
     return T
 def body({given}):
-    return ({", ".join(last)},)
-({given},) = torch._higher_order_ops.while_loop(going, body, ({", ".join(start.values())},))"""
+    return {in_tuple(last)}
+({given},) = torch._higher_order_ops.while_loop(going, body, {in_tuple(start)})"""
     going, inner, call = ast.parse(text).body
     going.body[0].value = test  # type: ignore[attr-defined]
     inner.body[:0] = body  # type: ignore[attr-defined]
     return [going, inner, call, *context.after]
+
+
+def written_out(body: List[Node]) -> List[Node]:
+    """Copy a loop, with `n = n + 1` for `n += 1`, which would write into the tensor of the previous pass."""
+    return [
+        ast.Assign([ast.Name(str(assigned(each)), ast.Store())], value_of(each))
+        if isinstance(each, ast.AugAssign)
+        else each
+        for each in copy.deepcopy(body)
+    ]
+
+
+def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
+    """List the values of variables before a loop and at the end of a pass; no two may be the same tensor."""
+    kinds = {name: type(value) for part in before for name, value in values_of(part)}
+    wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}
+    ends = {name: type(value) for part in body for name, value in values_of(part)}
+    last = [f"{name}.clone()" if ends.get(name) is ast.Name else name for name in names]
+    return [wrapped.get(kinds.get(name, object), "{}").format(name) for name in names], last
+
+
+def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
+    """Rewrite a `for` over slices, which may append to lists, as scan, or as vmap if it keeps nothing."""
+    slices = slices_of(node.iter, context) if isinstance(node, ast.For) and not node.orelse else None
+    if slices is None:
+        return None
+    body, lists = without_append(node.body, context.before)
+    if not all(map(values_of, body)):
+        return None
+    target, own = node.target, {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
+    names = [name for name in carried([], body, context.after) if name not in {*own, *lists}]
+    start, last = (in_tuple(each) for each in handed_on(names, context.before, body))
+    made = written_out(body)
+    for name in own if "torch.arange" in slices else ():
+        made = [Selected(name).visit(each) for each in made]
+    if not isinstance(target, ast.Name):
+        made, target = [ast.Assign([target], ast.Name("each", ast.Load())), *made], ast.Name("each")
+    clones = in_tuple([f"{name}.clone()" for name in lists])
+    text = f"""
+def step(carry, {target.id}):
+    {in_tuple(names)} = carry
+    return {last}, {clones}
+{in_tuple(names)}, {in_tuple(lists)} = torch._higher_order_ops.scan(step, {start}, {slices})"""
+    if not names:
+        text = f"def step({target.id}):\n    return {clones}\n{in_tuple(lists)} = torch.vmap(step)({slices})"
+    inner, call = ast.parse(text).body
+    inner.body[-1:-1] = made  # type: ignore[attr-defined]
+    after = copy.deepcopy(context.after)
+    for name in lists:
+        after = [Expressions(joined(name)).visit(each) for each in after]
+    return [inner, call, *after]
+
+
+def without_append(body: List[Node], before: List[Node]) -> Tuple[List[Node], List[str]]:
+    """Return the statements with `x = y` for the first `x.append(y)`, and these lists, empty before."""
+    empty = {name for each in before for name, value in values_of(each) if ast.unparse(value) == "[]"}
+    made: List[Node] = []
+    lists: List[str] = []
+    for each in body:
+        appends = isinstance(each, ast.Expr) and calls_method(each.value, "append")
+        if appends and ast.unparse(each.value.func.value) in empty.difference(lists):
+            lists.append(each.value.func.value.id)
+            each = ast.Assign([ast.Name(lists[-1], ast.Store())], each.value.args[0])
+        made.append(each)
+    return made, lists
+
+
+def in_tuple(parts: List[str]) -> str:
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def slices_of(node: Node, context: Context) -> Optional[str]:
+    """Return the code of the tensors, one or a tuple, whose slices a `for` takes. None if it takes none."""
+    if calls(node, "range") and len(node.args) < 3:
+        device = f", device={context.parameters[0]}.device" if context.parameters else ""
+        bounds = ", ".join(ast.unparse(without_conversion(each)) for each in node.args)
+        return f"torch.arange({bounds}{device})"
+    if calls(node, "zip", "enumerate"):
+        parts = [slices_of(each, context) for each in node.args]
+        if calls(node, "enumerate"):
+            parts.insert(0, slices_of(parsed("range(X.shape[0])", X=node.args[0]), context))
+        return f"({', '.join(map(str, parts))})" if all(parts) else None
+    if calls_method(node, "unbind"):
+        dims = [*node.args, *(each.value for each in node.keywords)]
+        return f"{ast.unparse(node.func.value)}.movedim({ast.unparse(dims[0]) if dims else 0}, 0)"
+    of_tensor = isinstance(node, (ast.Name, ast.Subscript)) or calls_method(node, "transpose", "permute")
+    return ast.unparse(node) if of_tensor else None
+
+
+def joined(name: str) -> Change:
+    """Rewrite what joins a list, for what `scan` stacked in the first dimension in its place."""
+    forms = [("torch.stack(L)", "L"), ("torch.cat(L)", "L.flatten(0, 1)")]
+    for dim in ("", "dim="):
+        forms.append((f"torch.stack(L, {dim}D)", "L.movedim(0, D)"))
+        forms.append((f"torch.cat(L, {dim}-1)", "L.movedim(0, -2).flatten(-2)"))
+        forms.append((f"torch.cat(L, {dim}D)", "L.movedim(0, D).flatten(D, D + 1)"))
+    return of_forms(*((old.replace("L", name), new.replace("L", name)) for old, new in forms))
 
 
 def carried(tests: List[Node], body: List[Node], after: List[Node]) -> List[str]:
@@ -411,7 +516,9 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
 
     def change(node: Node, _module: Any) -> Optional[Node]:
         found = each_of(node)
-        text = "torch.stack([E for n in range(len(M))]).index_select(0, K.reshape(1))[0]"
+        of_number = "torch.as_tensor(E, device=K.device)"  # of a table of numbers
+        each = "E" if isinstance(node, ast.Call) else of_number
+        text = f"torch.stack([{each} for n in range(len(M))]).index_select(0, K.reshape(1))[0]"
         return parsed(text, E=found[0], M=found[1], K=found[2]) if found is not None else None
 
     name, after = assigned(statement) or "", context.after
@@ -506,24 +613,6 @@ def own_size(statement: Node, context: Context) -> Optional[List[Node]]:
     return in_expression(change)(statement, context)
 
 
-_ROOT = {
-    "math.sqrt": "N ** 0.5",
-    "math.isqrt": "torch.sym_int(N ** 0.5)",
-    "math.log2": "torch.log2(torch.scalar_tensor(N))",
-    "math.log": "torch.log(torch.scalar_tensor(N))",
-}
-
-
-@in_expression
-def symbolic_math(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `math.sqrt(n)` and `int(math.sqrt(n))` of a size."""
-    whole = calls(node, "int") and len(node.args) == 1 and isinstance(node.args[0], ast.Call)
-    call = node.args[0] if whole else node
-    text = _ROOT.get(ast.unparse(call.func)) if isinstance(call, ast.Call) else None
-    text = f"torch.sym_int({text})" if text and whole else text
-    return parsed(text, N=call.args[0]) if text else None
-
-
 @in_expression
 def with_start(node: Node, _module: Any) -> Optional[Node]:
     """Rewrite `x[:n]` with a length from a value: the generated code lacks the start (2.8-2.15)."""
@@ -537,84 +626,26 @@ def with_start(node: Node, _module: Any) -> Optional[Node]:
 
 
 @in_expression
-def symbolic_integer(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `int(n * ratio)` of a size, which would be a number."""
-    is_product = calls(node, "int") and len(node.args) == 1 and not isinstance(node.args[0], ast.Constant)
-    return parsed("torch.sym_int(N)", N=node.args[0]) if is_product else None
-
-
-@in_expression
-def cut_by_index(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `x[:, :k]` as an index, which has no bound that the export must prove."""
-    if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
-        return None
-    new = copy.deepcopy(node)
-    parts = new.slice.elts if isinstance(new.slice, ast.Tuple) else [new.slice]
-    found = [n for n, each in enumerate(parts) if isinstance(each, ast.Slice) and each.upper is not None]
-    if len(found) != 1 or not all(isinstance(each, ast.Slice) for each in parts):
-        return None
-    part: Any = parts[found[0]]
-    if part.lower is not None or part.step is not None or isinstance(part.upper, (ast.UnaryOp, ast.Constant)):
-        return None
-    index = parsed("torch.arange(K, device=X.device)", K=part.upper, X=node.value)
-    if isinstance(new.slice, ast.Tuple):
-        new.slice.elts[found[0]] = index
-    else:
-        new.slice = index
-    return new
-
-
-@in_expression
 def tensor_state(node: Node, _module: Any) -> Optional[Node]:
     """Turn a number that a `while_loop` carries into a tensor."""
-    if not calls_method(node, "while_loop") and not calls(node, "while_loop"):
-        return None
     new = copy.deepcopy(node)
-    state = new.args[2] if len(new.args) > 2 else None
-    if not isinstance(state, ast.Tuple):
-        return None
-    state.elts = [parsed("torch.tensor(N)", N=e) if isinstance(e, ast.Constant) else e for e in state.elts]
-    return new
+    loops = calls_method(node, "while_loop") or calls(node, "while_loop")
+    return new if loops and _without_numbers(new.args[2] if len(new.args) > 2 else None) else None
 
 
 def no_numbers(statement: Node, context: Context) -> Optional[List[Node]]:
     """Turn a returned number into a tensor."""
-    if not isinstance(statement, ast.Return) or not isinstance(statement.value, ast.Tuple):
-        return None
-    kept = [
-        parsed("torch.tensor(N)", N=e)
-        if isinstance(e, ast.Constant) and isinstance(e.value, (int, float))
-        else e
-        for e in statement.value.elts
-    ]
-    changed = any(a is not b for a, b in zip(kept, statement.value.elts))
-    return [ast.Return(ast.Tuple(kept, ast.Load())), *context.after] if changed else None
+    new = copy.deepcopy(statement)
+    return [new, *context.after] if isinstance(new, ast.Return) and _without_numbers(new.value) else None
 
 
-@in_expression
-def least_squares(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `torch.linalg.lstsq(a, b).solution`."""
-    call: Node = node.value if isinstance(node, ast.Attribute) and node.attr == "solution" else None
-    if not calls_method(call, "lstsq") or len(call.args) != 2 or call.keywords:
-        return None
-    a, b = call.args
-    return parsed("torch.linalg.pinv(A) @ B", A=a, B=b)
-
-
-RANGES = {"qint8": (-128, 127), "quint8": (0, 255)}
-
-
-@in_expression
-def rounded(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `torch.quantize_per_tensor(x, scale, zero_point, torch.qint8).dequantize()`."""
-    call: Node = node.func.value if calls_method(node, "dequantize") else None
-    if not calls_method(call, "quantize_per_tensor") or len(call.args) != 4 or call.keywords:
-        return None
-    x, scale, zero, kind = call.args
-    if getattr(kind, "attr", "") not in RANGES:
-        return None
-    low, high = RANGES[kind.attr]
-    return parsed(f"(((X / S).round() + Z).clamp({low}, {high}) - Z) * S", X=x, S=scale, Z=zero)
+def _without_numbers(elements: Node) -> bool:
+    """Make tensors of the numbers in a tuple. False if there are none."""
+    before = elements.elts if isinstance(elements, ast.Tuple) else []
+    numbers = [isinstance(getattr(each, "value", None), (int, float)) for each in before]
+    for place in (n for n, is_number in enumerate(numbers) if is_number):
+        before[place] = parsed("torch.tensor(N)", N=before[place])
+    return any(numbers)
 
 
 CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
@@ -732,6 +763,19 @@ def as_tuple(node: Node, after: List[Node]) -> Optional[List[Node]]:
     return [ast.Return(parsed("tuple(X)", X=node.value)), *after]
 
 
+WRITES = ("print", "debug", "info", "warning", "error", "exception", "log", "write", "add_scalar")
+
+
+@on_statement
+def only_outside(node: Node, after: List[Node]) -> Optional[List[Node]]:
+    """Rewrite `print(f"{x.max():.2f}")` so that an export, whose tensors have no values, leaves it out."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not calls(call, *WRITES) and not calls_method(call, *WRITES):
+        return None
+    return [ast.If(parsed("not torch.compiler.is_exporting()"), [node], []), *after]
+
+
+QUANTIZED = "torch.quantize_per_tensor(X, S, Z, torch.{}).dequantize()"
 REWRITES = [
     Rewrite("padding", SIZE, of_padding, "pad without the test", "longer inputs are padded and cut, too"),
     Rewrite("padding to a multiple", ANY, of_remainder, "pad without the test"),
@@ -739,6 +783,7 @@ REWRITES = [
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
     Rewrite("check for none", VALUE, without_check, "leave out the check", "empty parts are computed"),
     Rewrite("loop", ANY, of_loop, "loop with while_loop"),
+    Rewrite("loop over slices", ANY, of_slices, "compute all passes with scan, or vmap if they are alone"),
     Rewrite("assertion", VALUE, of_assert, "assert with torch._assert_async", "it raises at run time"),
     Rewrite("number of a tensor", f"{VALUE}|item", no_int, "take the number with .item()"),
     Rewrite("choice of a module", VALUE, picked, "compute all and select one", "all are computed"),
@@ -760,17 +805,50 @@ REWRITES = [
         "an input with more rows than the table fails. The table needs enough rows for the largest input",
     ),
     Rewrite("written batch", SIZE, own_size, "use the size of the input instead of the number"),
-    Rewrite("math on a size", f"{SIZE}|_sym_|SpecViolation", symbolic_math, "use operators on symbols"),
-    Rewrite("integer of a size", SIZE, symbolic_integer, "keep the size symbolic with torch.sym_int"),
+    Rewrite(
+        "math on a size",
+        f"{SIZE}|_sym_|SpecViolation",
+        like(
+            ("int(math.sqrt(N))", "torch.sym_int(N ** 0.5)"),
+            ("math.sqrt(N)", "N ** 0.5"),
+            ("math.isqrt(N)", "torch.sym_int(N ** 0.5)"),
+            ("math.ceil(N / K)", "-(-N // K)"),
+            ("math.log2(N)", "torch.log2(torch.scalar_tensor(N))"),
+            ("math.log(N)", "torch.log(torch.scalar_tensor(N))"),
+        ),
+        "use operators on symbols",
+    ),
+    Rewrite(
+        "integer of a size",
+        SIZE,
+        like(("int(N)", "torch.sym_int(N)")),
+        "keep the size symbolic with torch.sym_int",
+    ),
     Rewrite(
         "part of a size",
         r"trunc\(|floor\(|//",
-        cut_by_index,
+        like(
+            ("X[:K]", "X[torch.arange(K, device=X.device)]"),
+            ("X[:, :K]", "X[:, torch.arange(K, device=X.device)]"),
+            ("X[:, :, :K]", "X[:, :, torch.arange(K, device=X.device)]"),
+        ),
         "take that part by an index",
         "it is a copy, and an index beyond the end fails",
     ),
     Rewrite("try", f"{ANY}|fake tensor call", of_try, "leave out try and except"),
-    Rewrite("least squares", "linalg_lstsq", least_squares, "multiply by the pseudo-inverse"),
+    Rewrite(
+        "least squares",
+        "linalg_lstsq",
+        like(("torch.linalg.lstsq(A, B).solution", "torch.linalg.pinv(A) @ B")),
+        "multiply by the pseudo-inverse",
+    ),
+    Rewrite(
+        "log line",
+        f"__format__|{VALUE}",
+        only_outside,
+        "write the line only outside of the export",
+        "a package writes no such line",
+    ),
     Rewrite("open slice", "None. was not declared", with_start, "write the start", "", "compile"),
     Rewrite("number in a loop", "FakeTensorUpdater", tensor_state, "carry a tensor", "", "compile"),
     Rewrite(
@@ -784,7 +862,10 @@ REWRITES = [
     Rewrite(
         "quantized and back",
         r"torch\.qint8|torch\.quint8",
-        rounded,
+        like(
+            (QUANTIZED.format("qint8"), "(((X / S).round() + Z).clamp(-128, 127) - Z) * S"),
+            (QUANTIZED.format("quint8"), "(((X / S).round() + Z).clamp(0, 255) - Z) * S"),
+        ),
         "round and clamp in floating point",
         "a value halfway between two steps may go to the other one",
         "compile",
