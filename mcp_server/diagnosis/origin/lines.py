@@ -83,6 +83,9 @@ class _Rewriter(ast.NodeTransformer):
                 name = ast.Name("divisor", ast.Load())
                 zero = ast.Compare(name, [ast.Eq()], [ast.Constant(0)])
                 return ast.BinOp(left, ast.Div(), _call("torch.where", zero, ast.Constant(1), name))
+            case ast.Call(ast.Attribute(attr="logit") as func, args, []) if self.op in ("div", "log"):
+                self.texts.append("give logit an eps, which keeps its argument from 0 and 1")
+                return ast.Call(func, args, [ast.keyword("eps", ast.Constant(1e-6))])
             case ast.Call() if self.op == "log" and (softmax := _softmax(_operand(node, "log"))):
                 self.texts.append("use log_softmax, which does not underflow to log(0)")
                 assert isinstance(softmax.func, ast.Attribute), "so it was found"
@@ -183,8 +186,8 @@ _SUMS = ("sum", "mean", "cumsum", "einsum", "matmul", "mm", "bmm")
 _CALLED = {
     "exp": (*_SOFTMAX, "sigmoid", "softplus"),
     "sub": (*_SOFTMAX, *_DEVIATIONS),
-    "div": (*_SOFTMAX, *_DEVIATIONS, "mean", "true_divide"),
-    "log": (*_SOFTMAX, "binary_cross_entropy", "kl_div"),
+    "div": (*_SOFTMAX, *_DEVIATIONS, "mean", "true_divide", "logit"),
+    "log": (*_SOFTMAX, "binary_cross_entropy", "kl_div", "logit"),
     "sqrt": (*_DEVIATIONS, "cdist", "dist"),
     "rsqrt": _NORMS,
     "square": (*_DEVIATIONS, "pow", "mse_loss", "cdist", "dist"),
