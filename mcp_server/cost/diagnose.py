@@ -21,7 +21,7 @@ from mcp_server.diagnosis.kept_files import with_subject
 from mcp_server.diagnosis.next_steps import workload_arguments
 from mcp_server.diagnosis.observe.program import PROVENANCE, suspect_call
 from mcp_server.errors import ProblemError, argument
-from mcp_server.logs.captured import CapturedCall, CapturedLoad
+from mcp_server.logs.captured import CapturedAttempts, CapturedCall, CapturedLoad
 from mcp_server.model import (
     Component,
     CostSymptom,
@@ -44,8 +44,6 @@ from mcp_server.worker.events import BuildTimed, LinesTraced, LoadedIn, TracedLi
 
 OF_PROCESSORS = " of processor time"  # this time does not grow with other processes
 LEAST_SHARE = 0.2  # of a build; smaller parts are not worth a change
-LEAST_TIMES = 16  # a line traced more often is the body of a loop
-LEAST_OF_NODES = 0.4
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 TUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
 
@@ -59,6 +57,7 @@ async def diagnose_build(
     budget_s: float,
     empty_cache: bool,
     imports: Sequence[str] = (),
+    rolled: CapturedAttempts | None = None,
 ) -> Verdict:
     """Build with an empty cache, then without the slowest part. Raise `ProblemError` if the build fails.
 
@@ -67,28 +66,27 @@ async def diagnose_build(
     build = _Build(context, workload, program, budget_s, imports)
     first = await build.timed(configs)
     cost, lines = context.cost.cost, build.lines
-    loops = [each for each in lines if each.times >= LEAST_TIMES and each.share >= LEAST_OF_NODES]
+    loops = [each for each in lines if each.unrolled]
+    rewritten = _without_loop(loops, configs, rolled)
     if first is None:
-        return _unended(context, build, loops)
+        return _unended(context, build, loops, rewritten)
     evidence = [*_parts_of(first), *_nodes_of(lines)]
-    changes = _changes(first, configs, empty_cache)
+    changes = [*rewritten, *_changes(first, configs, empty_cache)]
     for change in changes if budget_s > 3 * first.seconds else []:
         win = await build.without(first, configs, change)
         if win is not None:
-            party = Component(kind="environment", name=change.name)
             what = win.lever.what
             then = f"{capitalized(what)}, it takes {told(win.after)}{win.unit}."
             summary = f"{_told(first)} {change.why} {then}"
-            return loss(change.headline, summary, party, win, cost(), evidence)
-    if loops:
+            return loss(change.headline, summary, change.party, win, cost(), evidence)
+    if loops and not rewritten:
         return _unrolled(context, _told(first), loops[0], evidence)
     if changes and budget_s <= 3 * first.seconds:
         change = changes[0]
-        party = Component(kind="environment", name=change.name)
         why = f"that takes two more builds, so give --budget-s {math.ceil(4 * first.seconds)} or more."
         fix = Fix(text=change.lever.fix, after=change.lever.code)
         summary = f"{_told(first)} {change.why}"
-        return loss(change.headline, summary, party, fix, cost(), evidence, why)
+        return loss(change.headline, summary, change.party, fix, cost(), evidence, why)
     return no_loss(f"{_told(first)} {_without_loss(first, bool(changes))}", cost(), evidence)
 
 
@@ -103,14 +101,15 @@ def _without_loss(first: BuildTimed, tried: bool) -> str:
 
 @dataclass(frozen=True)
 class _Change:
-    """Options and variables of a build that omit a part of it."""
+    """Options and variables of a build, or another program, that omit a part of it."""
 
-    name: str
+    party: Component
     headline: str
     why: str
     lever: Lever
     configs: dict[str, object]
-    env: dict[str, str]
+    env: dict[str, str] = field(default_factory=dict)
+    program: Path | None = None
 
 
 def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -> list[_Change]:
@@ -120,7 +119,7 @@ def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -
     if tuned:
         listed = ", ".join(tuned)
         change = _Change(
-            tuned[0],
+            Component(kind="environment", name=tuned[0]),
             "autotuning takes most of the build",
             f"Autotuning takes {told(first.tuning)}.",
             Lever(
@@ -129,11 +128,10 @@ def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -
                 note="kernels are no longer autotuned",
             ),
             {name: value for name, value in configs.items() if name not in tuned},
-            {},
         )
         rows.append((first.tuning, change))
     change = _Change(
-        ISA_OK,
+        Component(kind="environment", name=ISA_OK),
         "the build compiles tests of the processor",
         f"With an empty cache, tests of the vector instructions take {told(first.testing)}.",
         Lever(
@@ -169,12 +167,15 @@ class _Build:
         self.lines: list[TracedLine] = []
 
     async def timed(
-        self, configs: dict[str, object], env: Mapping[str, str] | None = None
+        self,
+        configs: dict[str, object],
+        env: Mapping[str, str] | None = None,
+        program: Path | None = None,
     ) -> BuildTimed | None:
         """Time one build. None if it does not end in time. Raise `ProblemError` if it fails."""
         folder = self.context.fresh("build")
         request = {
-            "exported": str(self.program),
+            "exported": str(program or self.program),
             "package_path": str(folder / "model.pt2"),
             "inductor_configs": configs,
             "extra_imports": self.imports,
@@ -185,7 +186,7 @@ class _Build:
             "time_build", request, env=around, unset=unset, workload=self.workload
         )
         traced, found = run.last(LinesTraced), run.last(BuildTimed)
-        self.lines = traced.lines if traced is not None else self.lines
+        self.lines = self.lines or (traced.lines if traced is not None else [])
         if found is None and run.finished.ending != "timeout":
             raise ProblemError(
                 f"the build could not be timed: {run.why} ({run.phase.replace('_', ' ')})",
@@ -196,7 +197,7 @@ class _Build:
 
     async def without(self, first: BuildTimed, configs: dict[str, object], change: _Change) -> Win | None:
         """Time the changed build and the original again. None if the change saved no time."""
-        second = await self.timed(change.configs, change.env)
+        second = await self.timed(change.configs, change.env, change.program)
         if second is None or first.cpu / second.cpu < LEAST_WIN:
             return None
         third = await self.timed(configs)
@@ -206,23 +207,51 @@ class _Build:
         return Win(change.lever, first.cpu, second.cpu, third.cpu, faster, "build", unit=OF_PROCESSORS)
 
 
-def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdict:
+def _unended(context: Context, build: _Build, loops: list[TracedLine], rewritten: list[_Change]) -> Verdict:
     """Report a build that was stopped. Its trace shows an unrolled loop, but no times of parts."""
     summary, evidence = f"The build did not end within {build.limit:g} s.", _nodes_of(build.lines)
     if loops:
-        return _unrolled(context, summary, loops[0], evidence)
+        verdict = _unrolled(context, summary, loops[0], evidence)
+        fixes = [Fix(text=each.lever.fix, after=each.lever.code) for each in rewritten]
+        return verdict.model_copy(update={"fix": fixes[0]}) if fixes else verdict
     advice = "The parts are known only after a build that ends: use a higher --budget-s and --timeout-s."
     return no_loss(f"{summary} {advice}", context.cost.cost(), evidence, "inconclusive")
 
 
-def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evidence]) -> Verdict:
-    """Report an unrolled Python loop: each pass becomes separate code."""
+def _without_loop(
+    loops: list[TracedLine], configs: dict[str, object], rolled: CapturedAttempts | None
+) -> list[_Change]:
+    """List the change of a loop with which the export passed and agreed with eager mode, if there is one."""
+    tried = [each for each in rolled.attempts if each.outcome == "passes"] if rolled is not None else []
+    found = [(loop, each) for each in tried for loop in loops if loop.line == each.line]
+    note = "a pass is not fused with the next one: time a call, too"
+    return [
+        _Change(
+            *_of_loop(loop),
+            Lever("with the rewritten loop", f"{each.action}: with it the export passes", each.after, note),
+            configs,
+            program=rolled.file if rolled is not None else None,
+        )
+        for loop, each in found[:1]
+    ]
+
+
+def _of_loop(line: TracedLine) -> tuple[Component, str, str]:
+    """The party, the headline and the reason for a Python loop: each pass becomes separate code."""
     place = ModelLocation(file=line.file, line=line.line, code=line.code)
     times = f"{PurePath(line.file).name}:{line.line} was traced {line.times} times"
+    party = Component(kind="op", name=line.code, model_locations=[place])
+    why = f"{times}, and makes {line.share:.0%} of the graph: a Python loop is unrolled."
+    return party, "a loop is compiled once for each pass", why
+
+
+def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evidence]) -> Verdict:
+    """Report an unrolled loop whose rewrite was not tried or did not pass."""
+    party, headline, why = _of_loop(line)
     return loss(
-        "a loop is compiled once for each pass",
-        f"{took} {times}, and makes {line.share:.0%} of the graph: a Python loop is unrolled.",
-        Component(kind="op", name=line.code, model_locations=[place]),
+        headline,
+        f"{took} {why}",
+        party,
         Fix(
             text="compute all passes at once (stack the weights, and use one batched operation); if a pass "
             "needs the one before, use torch._higher_order_ops.while_loop, or compile the body alone and "
@@ -282,7 +311,8 @@ async def diagnose_cost(
 async def _largest_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
-    subject = await _subject(context, workload, exported)
+    env = {"AOTI_DEBUG_LOOPS": "1"} if symptom == "slow-build" else {}
+    subject = await _subject(context, workload, exported, env)
     if symptom == "slow-build":
         if subject.program is None or workload is None:
             what = "timing a build needs a program to build, and none was found"
@@ -292,6 +322,7 @@ async def _largest_cost(
             )
         empty = subject.seen is not None and any(each.empty_cache for each in subject.seen.compiles)
         given = subject.package if subject.package is not None else workload
+        attempts = subject.seen.attempts if subject.seen is not None else []
         found = await diagnose_build(
             context,
             workload,
@@ -300,6 +331,7 @@ async def _largest_cost(
             budget_s=budget_s,
             empty_cache=empty,
             imports=getattr(given, "extra_imports", ()),
+            rolled=next((each for each in attempts if each.stage == "loop"), None),
         )
         limit = min(86_400.0, 4 * budget_s)
         more = {**workload_arguments(workload), "symptom": symptom, "budget_s": limit, "timeout_s": limit}
@@ -387,7 +419,9 @@ def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
     return found if len(found) >= LEAST_CALLS else []
 
 
-async def _subject(context: Context, workload: Workload | None, exported: Path | None) -> _Subject:
+async def _subject(
+    context: Context, workload: Workload | None, exported: Path | None, env: Mapping[str, str]
+) -> _Subject:
     """Find what to time: of a script, the last call and build. Raise `ProblemError` if there is none."""
     if isinstance(workload, PackageWorkload):
         return _Subject(workload, exported)
@@ -395,13 +429,14 @@ async def _subject(context: Context, workload: Workload | None, exported: Path |
         return _Subject(None, workload.exported)
     if not isinstance(workload, ScriptWorkload):
         raise _without_package()
-    seen = await capture(context, workload, env={PROVENANCE: workload.env.get(PROVENANCE, "1")})
+    around = {PROVENANCE: workload.env.get(PROVENANCE, "1"), **env}
+    seen = await capture(context, workload, env=around)
     call, builds = suspect_call(seen), [each for each in seen.compiles if each.exported]
     package = None
     if call is not None and call.inputs is not None:
-        around = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
+        own = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
         imports = [str(name) for name in call.request.get("extra_imports", ())]  # for custom operators
-        package = PackageWorkload(package=call.package, inputs=call.inputs, extra_imports=imports, **around)
+        package = PackageWorkload(package=call.package, inputs=call.inputs, extra_imports=imports, **own)
     if package is None and not builds:
         raise ProblemError(
             "the script builds no package and calls none",

@@ -273,11 +273,13 @@ class CapturedAttempts(Phase):
     """What was tried on the export or compile at which the program ended.
 
     `stage` is "range" for exports with a wider range, and "narrowed" for changes of the lines that narrowed
-    one. `advice` is for the layer at which the attempts stopped.
+    one; "loop" for a loop that the export unrolled, with the program without it in `file`. `advice` is for
+    the layer at which the attempts stopped.
     """
 
     stage: str = ""
     advice: str = ""
+    file: Path | None = None
     attempts: list[Attempt] = Field(default_factory=list)
 
 

@@ -831,6 +831,11 @@ class TracedLine:
     times: int
     share: float
 
+    @property
+    def unrolled(self) -> bool:
+        """Whether it is the body of a loop that makes much of the graph."""
+        return self.times >= 16 and self.share >= 0.4
+
 
 @dataclass
 class LinesTraced(Event):

@@ -249,7 +249,7 @@ MOST_LINES = 3
 def operate_build(request: CompileRequest, report: Report) -> None:
     """Build into `package_path`; events `lines_traced` and, at the end, `build_timed`."""
     program = load_exported(request, report)
-    report.event(events.LinesTraced(_lines_traced(program)))
+    report.event(events.LinesTraced(lines_traced(program)))
     from torch._dynamo.utils import compilation_time_metrics
     from torch._inductor import cpu_vec_isa
 
@@ -268,7 +268,7 @@ def operate_build(request: CompileRequest, report: Report) -> None:
     report.event(events.BuildTimed(seconds, cpu, sum(tests), tuning, parts))
 
 
-def _lines_traced(program: Any) -> list[events.TracedLine]:
+def lines_traced(program: Any) -> list[events.TracedLine]:
     """Return the lines and loops with most nodes, and how often each was traced, judged by its operators.
 
     One traversal may use an operator several times, so the median operator decides. A loop counts only if its

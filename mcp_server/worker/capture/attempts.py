@@ -155,7 +155,7 @@ def attempts(
         every = rewritten(failing, words(failing)) if only_lines else changes(failing, runs)
         for told in _tried(Trying(wanted, state, until, tell), failing, every, 1):
             found.append(told)
-        if found and found[-1].outcome == "passes":
+        if found and found[-1].outcome == "passes" and failing.keep is None:
             found[-1].again = _fails_again(failing, wanted, state)
     return found
 
@@ -399,6 +399,8 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
             if not _agrees(failing, program, wanted, change):
                 change.told.outcome = "differs"
                 return None
+            if failing.keep is not None:
+                failing.keep(program)
             build = failing.compile
             if build is None and time.process_time() - began < QUICK_S:
                 build, change.told.exported = failing.build, failing.build is not None
@@ -505,30 +507,28 @@ Shapes = List[Tuple[Tuple[int, ...], ...]]
 
 def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
     """Return an attempt for each bound of a `Dim` that calls exceed. Restores the module and torch."""
-    passed = list(_passed(failing, shapes))
-    if not passed:  # for most programs, weights need not be copied
+    dims = [dim for *_, dim in declared_dims(failing)]
+    derived = {dim.root.__name__ for dim in dims if hasattr(dim, "root")}
+    known = {name_of(dim): dim for dim in dims if not hasattr(dim, "root") and name_of(dim) not in derived}
+    beyond = [
+        (known[name], bound, farthest(sizes))
+        for name, sizes in _sizes_in(failing, shapes, list(map(name_of, dims))).items()
+        for bound, farthest in (("min", min), ("max", max))
+        if name in known and sizes and farthest(end := getattr(known[name], bound), *sizes) != end
+    ]
+    if not beyond:  # for most programs, weights need not be copied
         return []
     with _put_back(failing):
-        return [_with_bound(failing, *each) for each in passed]
+        return [_with_bound(failing, *each) for each in beyond]
 
 
-def _passed(failing: Failing, shapes: Shapes) -> Iterator[Tuple[Any, str, int]]:
-    """Yield each `Dim` that is not derived, the bound that calls exceed, and the size farthest from it."""
-    declared = list(declared_dims(failing))
-    derived = {getattr(dim, "root", dim).__name__ for *_, dim in declared if hasattr(dim, "root")}
-    sizes: Dict[str, List[int]] = {}
-    dims: Dict[str, Any] = {}
-    for place, _, axis, dim in declared:
-        name = name_of(dim)
-        if name and name not in derived and not hasattr(dim, "root"):
-            dims[name] = dim
-            found = (shape[place] for shape in shapes if len(shape) > place)
-            sizes.setdefault(name, []).extend(shape[axis] for shape in found if len(shape) > axis)
-    for name, dim in dims.items():
-        if sizes[name] and min(sizes[name]) < dim.min:
-            yield dim, "min", min(sizes[name])
-        if sizes[name] and max(sizes[name]) > dim.max:
-            yield dim, "max", max(sizes[name])
+def _sizes_in(failing: Failing, shapes: Shapes, names: List[str]) -> Dict[str, List[int]]:
+    """Return the sizes of the dynamic dimensions in calls, by the name of each dimension."""
+    sizes: Dict[str, List[int]] = {name: [] for name in names}
+    for name, (place, _, axis, _) in zip(names, declared_dims(failing)):
+        found = (shape[place] for shape in shapes if len(shape) > place)
+        sizes[name] += [shape[axis] for shape in found if len(shape) > axis]
+    return sizes
 
 
 def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
@@ -541,15 +541,11 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
     open_ended = [is_hint(dim) for *_, dim in declared]
     if not any(open_ended):
         return None
-    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    example = tuple(tuple(each.shape) for each in only_tensors((failing.args, failing.kwargs)))
     with _put_back(failing):
         symbols = {at[1:]: str(each) for at, each in symbols_of(exported(failing, failing.options)).items()}
         names = [symbols.get((place, axis), f"size_{place}_{axis}") for place, _, axis, _ in declared]
-        sizes: Dict[str, List[int]] = {}
-        for name, (place, number, axis, _) in zip(names, declared):
-            found = [shape[place] for shape in shapes if len(shape) > place]
-            sizes.setdefault(name, []).append(leaves[number].shape[axis])
-            sizes[name] += [shape[axis] for shape in found if len(shape) > axis]
+        sizes = _sizes_in(failing, [*shapes, example], names)
         ends = {name: (min(each), max(each)) for name, each in sizes.items() if len(set(each)) > 1}
         dims = {name: torch.export.Dim(name, min=least, max=most) for name, (least, most) in ends.items()}
         named = zip(names, open_ended, declared)

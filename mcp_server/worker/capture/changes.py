@@ -49,6 +49,7 @@ class Failing:
     lines: List[Place] = field(default_factory=list)  # model lines, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
     trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # rewritten trees, by function
+    keep: Optional[Callable[[Any], None]] = None  # gets each program that agrees with eager mode
     begun: Any = None  # the Python state before the export, of type `attempts.State`
 
     @property

@@ -177,6 +177,7 @@ class Compiles:
         self.models: deque[tuple[Any, dict[str, tuple[Any, int]]]] = deque(maxlen=MODELS)
         self.told_state = False
         self.last_compile: Any = None  # options and error of a failed compile
+        self.unrolled: Any = None  # the last compiled program, if its loops are to be rewritten
         self.fixed: Any = None  # the last compiled program, and the guards that its compile added
         self.kept: set[str] = set()  # packages that existed before this process wrote them
 
@@ -207,6 +208,7 @@ class Compiles:
         )
         self.compiles = self.thread.inside = True
         start = time.monotonic()
+        self.unrolled = program if exported and os.environ.get("AOTI_DEBUG_LOOPS") else None
         guards = guards_of(program) if exported else []
         before = len(guards)
         result, error = yield
@@ -344,6 +346,7 @@ class Compiles:
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines, advice=told)
 
     def _trying(self, step: str) -> None:
+        self.thread.inside = True  # what is compiled from now on is not the program's
         self.journal.event("attempting", step=step)
 
     def tell_narrowed(self, shapes: list[Any]) -> None:
@@ -403,6 +406,21 @@ class Compiles:
                 self.journal.paused = False
             stage = "parameter" if fixed else "state"
             self.journal.event("attempted", stage=stage, attempts=[told], frames=lines_at(place))
+
+    def tell_loops(self) -> None:
+        """Journal the rewrite of a loop that the export unrolled, with the program that it gives."""
+        if self.unrolled is None or self.last_export is None or self.last_export.error is not None:
+            return
+        from ..timing import lines_traced
+        from .attempts import attempts
+        from .rewrites import UNROLLED
+
+        lines = [(each.file, each.line) for each in lines_traced(self.unrolled) if each.unrolled]
+        file = os.path.join(self.store.directory, f"rolled-{identity()}.pt2")
+        keep = partial(torch.export.save, f=file)
+        failing = replace(self.last_export, error=RuntimeError(UNROLLED), lines=lines, keep=keep)
+        tried = attempts(failing, self._trying, only_lines=True) if lines else []
+        self.journal.event("attempted", stage="loop", attempts=tried, file=file, frames=lines_at(lines))
 
     def widen(self) -> None:
         """At the end of the program, export again with a range that includes the sizes of its calls."""

@@ -78,6 +78,7 @@ class Hook:
             # Last, since eager mode may not survive these calls.
             safely(self.journal, self.compiles.widen)
             safely(self.journal, self.compiles.tell_state, True)
+            safely(self.journal, self.compiles.tell_loops)
 
     def attach(self, name: str, module: Any) -> None:
         """Wrap the watched functions of the module that was just executed."""

@@ -126,7 +126,7 @@ def start() -> None:
             import time
 
             if after:
-                os.environ.setdefault("AOTI_DEBUG_UNTIL", str(time.time() + float(after)))
+                os.environ.setdefault("AOTI_DEBUG_UNTIL", str(time.time() + 0.8 * float(after)))
                 faulthandler.dump_traceback_later(float(after), exit=False)
             if request:
                 faulthandler.register(int(request))

@@ -753,6 +753,7 @@ class InBuffer(ast.NodeTransformer):
 
 BOTH = "both sides are computed; torch.cond computes one"
 ANY = f"{VALUE}|{SIZE}"
+UNROLLED = "unrolled loop"  # the error of an export that passed, if its loops are to be rewritten
 
 
 @on_statement
@@ -782,8 +783,13 @@ REWRITES = [
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
     Rewrite("check for none", VALUE, without_check, "leave out the check", "empty parts are computed"),
-    Rewrite("loop", ANY, of_loop, "loop with while_loop"),
-    Rewrite("loop over slices", ANY, of_slices, "compute all passes with scan, or vmap if they are alone"),
+    Rewrite("loop", f"{ANY}|{UNROLLED}", of_loop, "loop with while_loop"),
+    Rewrite(
+        "loop over slices",
+        f"{ANY}|{UNROLLED}",
+        of_slices,
+        "compute all passes with scan, or vmap if they are alone",
+    ),
     Rewrite("assertion", VALUE, of_assert, "assert with torch._assert_async", "it raises at run time"),
     Rewrite("number of a tensor", f"{VALUE}|item", no_int, "take the number with .item()"),
     Rewrite("choice of a module", VALUE, picked, "compute all and select one", "all are computed"),
