@@ -195,7 +195,9 @@ def _state(task: Path) -> ThreadState | int | None:
         return number
     pc, sp = int(words[-1], 16), int(words[-2], 16)
     lock = int(words[1], 16) if words[0] == FUTEX else 0
-    return ThreadState(number, pc, sp, waits=WAITS.get(words[0], ""), lock=lock) if pc else None
+    forever = bool(lock) and not int(words[4], 16)  # no struct timespec
+    waits = WAITS.get(words[0], "")
+    return ThreadState(number, pc, sp, waits=waits, lock=lock, forever=forever) if pc else None
 
 
 def _mapped(memory: int, address: int, count: int) -> bytes:

@@ -303,7 +303,7 @@ class ThreadState:
     """A thread's position. `signal` is what ended the process, or 0. `frame` is register rbp, if known.
 
     `waits` says in words what its system call waits for. `lock` is the address of the lock word if it waits
-    for a futex. A thread that `computes` is outside any system call.
+    for a futex, `forever` if without a time limit. A thread that `computes` is outside any system call.
     """
 
     number: int
@@ -313,6 +313,7 @@ class ThreadState:
     signal: int = 0
     waits: str = ""
     lock: int = 0
+    forever: bool = False
     computes: bool = False
 
 
@@ -356,7 +357,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}" if number else ""
 
 
-Awaited = Literal["instance", "gil", "mutex", "weights", "rwlock", "device", "openmp"]
+Awaited = Literal["instance", "gil", "mutex", "weights", "rwlock", "device", "openmp", "condition"]
 OPENMP = re.compile(r"^lib(?:gomp|iomp5|omp)\b")
 LIBC = re.compile(r"^lib(?:c|pthread)[-.]")
 NAMED = re.compile(r"^(?:lib(?:gomp|iomp5|omp|c|pthread|cuda|cudart)\b|(?:lib)?python)")
@@ -381,6 +382,7 @@ _ROWS: tuple[tuple[Awaited, re.Pattern[str], str], ...] = (
 """What is awaited, by the innermost function that tells (model_container.h 2.8-2.15, CPython 3.10-3.14, CUDA
 12-13, glibc 2.31-2.41)."""
 _OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # a lock outside of the package
+CONDITION: tuple[Awaited, str] = ("condition", "a condition variable that no thread is left to notify")
 
 
 def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str] | None:
@@ -393,10 +395,14 @@ def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str]
                 return (kind, words) if own else _OTHER_LOCK
     if first is not None and OPENMP.match(first.library):
         return "openmp", "the other threads of its OpenMP team"
-    return None
+    return CONDITION if any(frame.function.startswith("pthread_cond_") for frame in frames) else None
 
 
 _SPINS = {"device"}  # waits that may use a whole core
+
+
+# From the awaited word, __lock: __owner. From __wrphase_futex, __writers_futex or __readers: __cur_writer.
+_OWNERS: dict[Awaited, tuple[int, ...]] = {"mutex": (8,), "weights": (16, 12, 24), "rwlock": (16, 12, 24)}
 
 
 def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
@@ -404,15 +410,8 @@ def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
 
     The layouts are those of glibc (struct_mutex.h, struct_rwlock.h, x86-64).
     """
-    if kind == "mutex":
-        places = [8]  # __owner after __lock, which is the awaited word
-    elif kind in ("weights", "rwlock"):
-        # __cur_writer, relative to __wrphase_futex, __writers_futex and __readers.
-        places = [16, 12, 24]
-    else:
-        return None
     known = {each.number for each in remains.threads} | set(remains.unknown)
-    for place in places:
+    for place in _OWNERS.get(kind, ()):
         raw = remains.read(thread.lock + place, 4) if thread.lock else b""
         if len(raw) == 4 and (number := struct.unpack("<i", raw)[0]) in known:
             return int(number)

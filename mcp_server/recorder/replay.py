@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import gt
@@ -17,7 +18,7 @@ from mcp_server.errors import ProblemError, argument
 from mcp_server.jobs.child import Finished
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.logs.journal import DTYPES
-from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
+from mcp_server.model import CallNumber, ModelLocation, PackageWorkload, Record
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.plurals import capitalized, counted
@@ -55,8 +56,7 @@ REPLAY_S = 120.0
 _CAPTURE = re.compile(r"(?P<kernel>\w+)_(?P<tag>[^_]+)_req(?P<request>\d{1,9})\.pt")
 
 
-@dataclass(frozen=True)
-class KernelCapture:
+class KernelCapture(Record):
     """A file of torch's kernel capture (`AOTI_KERNEL_CAPTURE_DIR`): arguments of one launch before it ran."""
 
     path: Path
@@ -69,7 +69,7 @@ def captures_in(folder: Path) -> list[KernelCapture]:
     """List the kernel captures of a folder by their names, the newest request first."""
     names = sorted(folder.iterdir()) if folder.is_dir() else []
     found = [(path, match) for path in names if (match := _CAPTURE.fullmatch(path.name)) is not None]
-    rows = [KernelCapture(path, each["kernel"], each["tag"], int(each["request"])) for path, each in found]
+    rows = [KernelCapture.model_validate({"path": path, **match.groupdict()}) for path, match in found]
     return sorted(rows, key=lambda each: -each.request)
 
 
@@ -329,6 +329,8 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
         return None, None
     maps = read_maps(recording.maps)
     site = crash_site(crash.signal, crash.thread, crash.address, crash.sp, crash.stack, maps, crash.said)
+    written = next(filter(None, (_written_anew(each.path, recording) for each in recording.models)), "")
+    site = replace(site, death="file", memory=written) if written else site
     for each in found:
         for number, given in enumerate(each.call.inputs if each.call.end_ns is None else ()):
             if given.address and 0 <= crash.address - given.address < given.span:
@@ -340,6 +342,16 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
     if inside and site.death not in OF_MEMORY:
         return None, None
     return replace(site, inside=crash.thread if inside else 0), None
+
+
+def _written_anew(library: str, recording: Recording) -> str:
+    """Say that a library was written to from the first call to the crash: a replaced one is "(deleted)"."""
+    with suppress(OSError):
+        died_ns = recording.path.with_suffix(".crash").stat().st_mtime_ns
+        written_ns = Path(library).stat().st_mtime_ns
+        if f"{library}\n" in recording.maps and recording.started_ns < written_ns <= died_ns:
+            return f"{library} was written to while mapped, {(died_ns - written_ns) / 1e9:.3g} s before"
+    return ""
 
 
 KILLED = (
@@ -565,8 +577,7 @@ def _told(
     if candidate.recording.mode == MODE:
         yield "the call was made with the package's own weights: a core file does not record new weights"
     after = candidate.updates
-    recording = candidate.recording
-    if _was_killed(recording):
+    if _was_killed(candidate.recording):
         yield KILLED
     if candidate.model.memory:
         yield candidate.model.memory

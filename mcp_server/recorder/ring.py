@@ -264,15 +264,11 @@ def _calls(
         head = _RECORD.unpack_from(memory, base + at)
         magic, length, sequence, check = head[0], head[1], head[2], head[12]
         sane = magic == _RECORD_MAGIC and _RECORD.size <= length <= slot_bytes - at
-        if not sane or sequence > newest or check != (sequence * 2654435761 & 0xFFFFFFFF) ^ at:
-            at += _LINE
-            continue
-        call = _call(memory, path, slot, base + at, head, crash)
-        if call is None:
-            at += _LINE
-            continue
-        yield call
-        at += -(-length // _LINE) * _LINE
+        sane = sane and sequence <= newest and check == (sequence * 2654435761 & 0xFFFFFFFF) ^ at
+        call = _call(memory, path, slot, base + at, head, crash) if sane else None
+        if call is not None:
+            yield call
+        at += -(-length // _LINE) * _LINE if call is not None else _LINE
 
 
 def _call(

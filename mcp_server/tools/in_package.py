@@ -19,6 +19,7 @@ from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, listed
 from mcp_server.recorder.package import LoadedLibrary, build_id_of
 from mcp_server.recorder.remains import (
+    CONDITION,
     LIBC,
     NAMED,
     OPENMP,
@@ -169,6 +170,7 @@ class Reader:
         places = [self._place(address) for address in addresses]
         calls = [self._call(address, number) for number, address in enumerate(addresses)]
         waits = awaited(calls, thread)
+        waits = waits if waits != CONDITION or self._asleep else None
         if all(place is None for place in places):
             self.pool += any(OPENMP.match(call.library) for call in calls)
             return _Stack(thread, addresses, calls, None, None, waits, inside=False)
@@ -178,6 +180,11 @@ class Reader:
         launch = self._launch([function_at(self.library, place) for place in known], lines)
         first = next((line for line in lines if line is not None), None)
         return _Stack(thread, addresses, calls, launch, first, waits)
+
+    @cached_property
+    def _asleep(self) -> bool:
+        """Whether every thread waits for another one, without a time limit: none is left to notify."""
+        return not self.remains.unknown and all(each.forever for each in self.remains.threads)
 
     def _call(self, address: int, number: int) -> Frame:
         """Return library and function of an active call. The function is empty for most foreign libraries."""

@@ -14,7 +14,7 @@ from mcp_server.model import Artifact, Record
 from mcp_server.package.archive import open_package
 from mcp_server.plurals import counted
 from mcp_server.recorder.package import RecorderOptions, build_library, with_recorder, without_recorder
-from mcp_server.recorder.replay import captures_in
+from mcp_server.recorder.replay import KernelCapture, captures_in
 from mcp_server.recorder.ring import RecordedCall, Recording, read_recording, recordings_in
 from mcp_server.runtime.context import Context
 
@@ -22,15 +22,11 @@ MOST_LISTED = 20
 MOST_CALLS = 10
 
 
-def default_folder() -> str:
-    """Return a folder in memory if the system has one: a file on disk would be rewritten constantly."""
-    memory = Path("/dev/shm")
-    root = memory if os.access(memory, os.W_OK) else Path("/tmp")
-    return str(root / f"aoti-debug-recordings-{os.getuid()}")
-
-
 def options_of(directory: Path | None, mode: str, ring_mb: int, budget_mb: int) -> RecorderOptions:
-    return RecorderOptions(str(directory or default_folder()), mode, ring_mb, budget_mb)
+    """Return the options; the default folder is in memory: a file on disk would be rewritten constantly."""
+    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
+    folder = directory or Path(root, f"aoti-debug-recordings-{os.getuid()}")
+    return RecorderOptions(str(folder), mode, ring_mb, budget_mb)
 
 
 def is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
@@ -129,21 +125,12 @@ class ProcessRow(Record):
     calls: list[CallRow]
 
 
-class CaptureRow(Record):
-    """A file of torch's kernel capture: the arguments of one launch, before it ran."""
-
-    path: Path
-    kernel: str
-    tag: str
-    request: int
-
-
 class Recordings(Record):
     """The recordings of a folder, the newest first."""
 
     summary: str
     processes: list[ProcessRow]
-    captures: list[CaptureRow] = Field(default_factory=list)
+    captures: list[KernelCapture] = Field(default_factory=list)
     unreadable: list[str] = Field(default_factory=list)
 
 
@@ -155,7 +142,7 @@ async def recordings(folder: Path) -> Recordings:
             summary=f"{kept} of {counted(requests, 'request')}, as torch's kernel capture keeps them. Next: "
             f"aoti-debug diagnose model.pt2 --recording {folder}",
             processes=[],
-            captures=[CaptureRow(**vars(each)) for each in captures[:MOST_LISTED]],
+            captures=captures[:MOST_LISTED],
         )
     rows, problems = [], []
     for path in recordings_in(folder)[:MOST_LISTED]:
@@ -189,21 +176,16 @@ def _process(found: Recording) -> ProcessRow:
     )
 
 
-def state_of(call: RecordedCall) -> str:
-    if call.end_ns is None:
-        return "in flight"
-    took = f"{(call.end_ns - call.begin_ns) / 1e6:.3f} ms"
-    return took if call.code == 0 else f"failed with code {call.code} after {took}"
-
-
 def _row(call: RecordedCall) -> CallRow:
     began = datetime.fromtimestamp(call.begin_ns / 1e9, timezone.utc)
+    took = f"{((call.end_ns or 0) - call.begin_ns) / 1e6:.3f} ms"
+    ended = f"failed with code {call.code} after {took}" if call.code else took
     kept = sum(1 for each in call.inputs if each.bytes is not None or not each.span)
     return CallRow(
         call=f"{call.slot}:{call.sequence}",
         thread=call.thread,
         began=began.isoformat(timespec="milliseconds"),
-        state=state_of(call),
+        state="in flight" if call.end_ns is None else ended,
         inputs=", ".join(f"{each.dtype}{list(each.sizes)}" for each in call.inputs[:8]),
         values=f"{kept} of {call.total_inputs} kept",
     )

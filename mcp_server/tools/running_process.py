@@ -199,11 +199,8 @@ def _served(first: Recording | None, second: Recording | None) -> int | None:
 
 def _last(recording: Recording) -> dict[int, int]:
     """Return the number of ended calls in each slot, taken from its newest ended call."""
-    found: dict[int, int] = {}
-    for call in recording.calls:
-        if call.end_ns is not None:
-            found[call.slot] = max(found.get(call.slot, 0), call.sequence)
-    return found
+    ended = sorted((call.sequence, call.slot) for call in recording.calls if call.end_ns is not None)
+    return {slot: sequence for sequence, slot in ended}
 
 
 def _moved(first: Recording | None, second: Recording | None) -> frozenset[int]:

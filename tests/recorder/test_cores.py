@@ -278,7 +278,7 @@ def written(folder: Path, content: bytes) -> Path:
 
 
 def test_a_record_is_read_whole(tmp_path: Path) -> None:
-    """Sizes, dtype, and where the bytes of the input lie."""
+    """Sizes, dtype, and where the bytes of the input lie; a link to the file is not followed."""
     path = written(tmp_path, recording(call(1, 0), call(2, 192, end=0)))
     found = ring.read_recording(path)
     assert [(c.sequence, c.end_ns, c.complete) for c in found.calls] == [(1, 9, True), (2, None, True)]
@@ -286,6 +286,9 @@ def test_a_record_is_read_whole(tmp_path: Path) -> None:
     assert (first.dtype, first.sizes, first.kept) == ("int64", (2,), "before the call")
     assert first.bytes is not None
     assert path.read_bytes()[first.bytes.offset :][:16] == b"\1" * 16
+    (tmp_path / "link.ring").symlink_to(path)
+    with pytest.raises(ProblemError):
+        ring.read_recording(tmp_path / "link.ring")
 
 
 def test_the_call_in_flight_comes_before_one_that_failed(tmp_path: Path) -> None:
@@ -309,15 +312,6 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes, 
     """With what is wrong about it, and without reading what it claims to hold."""
     with pytest.raises(ProblemError, match=says):
         ring.read_recording(written(tmp_path, content))
-
-
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """A recording is a file of its own."""
-    path = written(tmp_path, recording(call(1, 0)))
-    link = tmp_path / "link.ring"
-    link.symlink_to(path)
-    with pytest.raises(ProblemError):
-        ring.read_recording(link)
 
 
 WHOLE = recording(call(1, 0), call(2, 192, end=0), call(3, 384, code=1))

@@ -25,6 +25,7 @@ from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad
 from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.signature import copied_when_misaligned
 from mcp_server.plurals import capitalized, counted, listed
+from mcp_server.recorder.remains import CONDITION
 from mcp_server.tools.in_package import OUTSIDE, ThreadSeen, states_in_words
 from mcp_server.tools.running_process import BETWEEN_S, ProcessSeen
 from mcp_server.worker.protocol import Change
@@ -161,7 +162,14 @@ _Stuck = partial(Suspect, category="hang", level=CausalLevel.STATE)
 OTHER_LOCK = "a read-write lock"  # a lock of the host, as `awaited` names it
 UNUSUAL = 100  # a call that takes this many times its usual duration is unusual
 MOST_TOLD = 6
-_SAME_ORDER = "take the locks in the same order in all threads, or release one before waiting for the other"
+_ORDER = (
+    "Threads of the process wait for each other, and none can continue.",
+    "take the locks in the same order in all threads, or release one before waiting for the other",
+)
+_OWN_LOCK = (
+    "A thread waits for a lock that it holds itself, and cannot continue.",
+    "do not lock again what the thread or its caller has locked, or use a recursive mutex",
+)
 # The advice for threads that wait for each other, by what they wait for.
 _CYCLES: dict[frozenset[str], tuple[str, str]] = {
     frozenset({"the GIL", "a free instance of the model"}): GIL_AND_RUNNER,
@@ -186,21 +194,18 @@ def detect_stuck_process(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _deadlock(stuck: Sequence[ThreadSeen], process: ProcessSeen, case: DiagnosisState) -> Suspect:
-    summary, action = _CYCLES.get(
-        frozenset(each.waits_for for each in stuck),
-        ("Threads of the process wait for each other, and none can continue.", _SAME_ORDER),
-    )
     # Threads for which others wait form the circle.
     needed = {holder for each in stuck for holder in each.held_by}
     circle = [each for each in stuck if each.thread in needed]
-    shown = (circle or stuck)[:4]
+    kinds = frozenset(each.waits_for for each in stuck)
+    summary, action = _CYCLES.get(kinds, _OWN_LOCK if len(circle) == 1 else _ORDER)
+    shown = circle[:4]
     told = "; ".join(_told(each) for each in shown)
-    if len(shown) < len(stuck):
-        rest = len(stuck) - len(shown)
+    if rest := len(stuck) - len(shown):
         told += f"; {counted(rest, 'other thread')} {'waits' if rest == 1 else 'wait'} for these"
     lines = [line for each in shown for line in each.model]
     return _Stuck(
-        guilty=component("call", f"{counted(len(stuck), 'thread')} that wait for each other", lines),
+        guilty=component("call", f"{counted(len(stuck), 'thread')} that cannot continue", lines),
         summary=f"{summary} {capitalized(told)}.",
         evidence=_evidence(process),
         crashing=next((party for each in stuck if (party := _party(each, case)) is not None), None),
@@ -218,30 +223,28 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
     op = operator_of(thread.launch, case) if thread.launch is not None else ""
     told = _told(thread)
     summary = f"{capitalized(told)}{_since(thread, process)}.{waiting}"
-    action = end_of(op)
+    action, place = end_of(op), component("call", "call of the package", thread.model)
+    if thread in process.outside:
+        place = component("script", f"thread {thread.thread}, {OUTSIDE}", thread.model)
     if thread.waits_for.endswith("OpenMP team") and not process.pool:
         summary, action = FORKED
     elif thread.waits_for == OTHER_LOCK:
         summary += " No thread holds it for writing, so threads that hold it for reading keep it."
         action = "release a lock held for reading before the same thread locks it for writing"
+    elif thread.waits_for == CONDITION[1]:
+        action = "wait with a predicate, set under the same lock: a notify that comes before the wait is lost"
     elif thread in process.outside and "(the GIL)" in waiting:
         action = "release the GIL around what waits (Py_BEGIN_ALLOW_THREADS; with ctypes: CDLL, not PyDLL)"
     elif thread in process.outside:
         action = "release the lock before waiting, or find out why the thread that holds it does not continue"
     return _Stuck(
-        guilty=_party(thread, case) or _place(thread, process),
+        guilty=_party(thread, case) or place,
         summary=summary,
         evidence=_evidence(process),
         fix=fix_if(action),
         weak=thread.computes and not long,
         settle="a recording shows how long a call usually takes; look again, or diagnose that call",
     )
-
-
-def _place(thread: ThreadSeen, process: ProcessSeen) -> Component:
-    if thread in process.outside:
-        return component("script", f"thread {thread.thread}, {OUTSIDE}", thread.model)
-    return component("call", "call of the package", thread.model)
 
 
 def _waiters(thread: ThreadSeen, process: ProcessSeen) -> str:

@@ -183,10 +183,10 @@ static void leave_maps(void) {
 
 static void leave_stack(uint32_t slot, uint64_t sequence) {
   void *frames[MOST_FRAMES];
+  leave_maps(); // first: what backtrace reads may be damaged
   int count = backtrace(frames, MOST_FRAMES);
   leave((Entry){.kind = STACK, .sequence = sequence, .length = count * sizeof *frames, .slot = slot,
                 .tid = thread_id()}, frames);
-  leave_maps();
 }
 
 static uint64_t stack_pointer(void *context) {
