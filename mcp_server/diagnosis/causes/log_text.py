@@ -37,6 +37,7 @@ from mcp_server.tools.explain_error import as_sentence, in_words
 from mcp_server.worker.events import GuardFailed
 
 WORKER = str(WORKER_MAIN.parent)
+OF_HOOK = "-capture/site/sitecustomize.py"  # loads a module of the program that it watches
 
 # The usual party at fault for a category, and how near to the root cause it is.
 BY_CATEGORY: Mapping[Category, tuple[ComponentKind, CausalLevel]] = {
@@ -408,7 +409,11 @@ def _operator(at: StoppedAt) -> str:
 
 def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
     """The user's frames, innermost first."""
-    own = [frame for frame in frames if not frame.file.startswith((WORKER, "<"))]
+    own = [
+        frame
+        for frame in frames
+        if not frame.file.startswith((WORKER, "<")) and not frame.file.endswith(OF_HOOK)
+    ]
     return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(own[-3:])]
 
 
