@@ -13,6 +13,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def ran(package: Path, directory: Path, imports: Sequence[str]) -> dict[str, Any
     return {
         "outcome": found.outcome,
         "launches": Counter(each.agreement for each in found.by_launch),
+        "different": [each.launch for each in found.by_launch if each.agreement == "different"],
     }
 
 
@@ -78,11 +81,25 @@ def main() -> int:
     )
     parser.add_argument("packages", type=Path)
     parser.add_argument("--extra-imports", action="append", default=[])
+    parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
     inputs = sorted(asked.packages.glob("*.inputs.pt"))
     packages = [each.with_name(each.name.replace(".inputs.pt", ".pt2")) for each in inputs]
-    with tempfile.TemporaryDirectory() as folder:
-        found = {each.stem: ran(each, Path(folder) / each.stem, asked.extra_imports) for each in packages}
+    found = {}
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(asked.jobs) as pool:
+        folders = [Path(folder) / each.stem for each in packages]
+        for each, one in zip(
+            packages, pool.map(partial(ran, imports=asked.extra_imports), packages, folders), strict=True
+        ):
+            found[each.stem] = one
+            print(
+                each.stem,
+                one["outcome"],
+                dict(one["launches"]),
+                one["different"],
+                file=sys.stderr,
+                flush=True,
+            )
     launches: Counter[str] = sum((each["launches"] for each in found.values()), Counter())
     results: dict[str, Any] = {
         "packages": len(found),

@@ -157,9 +157,9 @@ def is_number(text: str) -> bool:
     return re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) is not None
 
 
-def _unscaled(values: Sequence[Value], dtype: str) -> Value | None:
-    """Return the other factor of a product with 1.0. None for other products."""
-    given = [each for each in values if not (each.scalar and each.text == "1.0")]
+def _unscaled(values: Sequence[Value], dtype: str, neutral: str) -> Value | None:
+    """Return the other operand beside 1.0 in a product, or 0 in an integer sum. None for other operands."""
+    given = [each for each in values if not (each.scalar and each.text == neutral)]
     return given[0] if len(given) == 1 and given[0].dtype == dtype and not given[0].scalar else None
 
 
@@ -231,7 +231,8 @@ class Operators(Expressions):
             values = [self.cast(each, dtype) if each.dtype == "bool" else each for each in values]
         if op == "div" and (mean := self._mean(values)) is not None:
             return mean
-        if op == "mul" and (same := _unscaled(values, dtype)) is not None:
+        neutral = {"mul": "1.0", "add": "0"}.get(op, "")
+        if (same := _unscaled(values, dtype, neutral)) is not None:
             return same
         left, right = (self.aligned(each, axes) for each in values)
         if (test := _self_test(op, left, right)) is not None:

@@ -207,13 +207,10 @@ class _Writer:
         """Write `table[ids] = value`, or the addition of values at ids, if the store is of this form."""
         tested = store.test is not None and not isinstance(store.test, Number)
         tensor, adds = self._tensor(store), store.mode == "add"
-        found = self.values.indexed(tensor, store.index, place)
+        found = self.values.indexed(tensor, store.index, place, to_write=True)
         if found is None or tested or not set(value.axes) <= set(found.axes):
             return False
-        index = ", ".join(found.parts)
-        if found.gathers is not None or (adds and set(looped) - set(found.axes)):
-            return False
-        if adds and any(re.match(r"\w*:", part) for part in found.parts):
+        if adds and (set(looped) - set(found.axes) or any(re.match(r"\w*:", each) for each in found.parts)):
             return False
         if set(value.axes) == set(found.axes):
             value = permuted(value, found.axes)
@@ -222,9 +219,16 @@ class _Writer:
         self._keep_old(store, later)
         if adds:
             value = self.values.cast(self.values.as_tensor(value, tensor.dtype), tensor.dtype)
-        filled = self.values.aligned(value, found.axes, alone=True)
-        added = f"{found.of.text}.index_put_(({index},), {filled}, accumulate=True)"
-        self._in_place(store, added if adds else f"{found.of.text}[{index}] = {filled}")
+        filled, target = self.values.aligned(value, found.axes, alone=True), found.of.text
+        if found.gathers is not None:
+            value = self.values.cast(value, tensor.dtype)
+            filled = value.text if value.scalar else self.values.over(value, found.axes)
+            line = f"{target}.scatter_{'add_' * adds}({found.along}, {filled})"
+        elif adds:
+            line = f"{target}.index_put_(({', '.join(found.parts)},), {filled}, accumulate=True)"
+        else:
+            line = f"{found.text} = {filled}"
+        self._in_place(store, line)
         return True
 
     def _tensor(self, store: Store) -> Tensor:

@@ -370,7 +370,8 @@ def _operators(launch: Launch) -> str:
 
 def _writes(name: str, text: str) -> bool:
     """Whether a function writes to the memory of a parameter."""
-    forms = rf"put\({name}\b|(?:strided\()?{name}\b[^=]*\.(?:copy_|fill_|index_put_)\(|{name}\[[^=]*\] = "
+    changes = r"\.(?:copy_|fill_|index_put_|scatter_\w*)\(|\] = "
+    forms = rf"put\({name}\b|(?:strided\()?{name}\b[^=]*(?:{changes})"
     return re.search(f"^(?:{forms})", text, re.M) is not None
 
 

@@ -15,6 +15,8 @@ from mcp_server.package.pytorch.views import (
     Step,
     Structures,
     Tensor,
+    bracketed,
+    refolded,
     slices_of,
     starts_of,
     unflattened,
@@ -147,20 +149,33 @@ class Values(Operators):
         if found is None or (guarded and not found.is_known):
             return None
         tensor, axes = found.of, found.axes
-        text = f"{tensor.text}[{', '.join(found.parts)}]"
-        if found.gathers is not None:
-            text = f"{tensor.text}.gather({found.gathers}, {found.parts[found.gathers]})"
+        text = found.text if found.gathers is None else f"{tensor.text}.gather({found.along})"
         if found.is_known and found.by_dim and (known := resampled(tensor, found.places)):
             text, axes = known, found.by_dim
         return permuted(Value(text, axes, term.dtype), self.axes.ordered(axes))
 
-    def indexed(self, tensor: Tensor, index: Term, place: Place) -> Indexed | None:
+    def indexed(self, tensor: Tensor, index: Term, place: Place, *, to_write: bool = False) -> Indexed | None:
         """Write an index with computed parts, each in a dimension of its own. None for any other index."""
         computed, rest = self._split(index, place)
         found = self.steps(rest) if computed else None
-        tensor = unflattened(tensor, found[1]) if found is not None else tensor
-        starts = starts_of(tensor, found[2]) if found is not None else None
-        if found is None or starts is None:
+        if found is None:
+            return None
+        ways = (Whole() - factor if not factor.is_positive_or_zero() else factor for factor, _ in computed)
+        steps = [*found[1], *(Step(constant(0), way) for way in ways)]
+        forms = [unflattened(tensor, found[1]), refolded(tensor, steps, to_write)]
+        tries = (self._at(form, computed, found, place) for form in forms if form is not None)
+        return next((each for each in tries if each is not None), None)
+
+    def _at(
+        self,
+        tensor: Tensor,
+        computed: Sequence[tuple[Whole, Term]],
+        found: tuple[tuple[Axis, ...], list[Step], Whole],
+        place: Place,
+    ) -> Indexed | None:
+        """Write an index of a tensor in this form: its computed parts, and the sum of the others."""
+        starts = starts_of(tensor, found[2])
+        if starts is None:
             return None
         at: dict[int, Value] = {}
         places: dict[int, Sequence[int]] = {}
@@ -336,17 +351,18 @@ class Values(Operators):
         for part, each in pieces:
             inside, wholes = self.axes.within(place, part)
             value = self.cast(self.value(each, inside, guards), term.dtype)
-            axes = tuple(wholes.get(one, one) for one in value.axes)
-            if value.scalar or not part.keys() <= set(axes):
+            if value.scalar:
                 return None
-            values.append(replace(value, axes=axes))
+            own = self.axes.ordered([*value.axes, *(one for one in wholes if wholes[one] in part)])
+            axes = tuple(wholes.get(one, one) for one in own)
+            values.append(replace(value, text=self.over(value, own), axes=axes))
         if isinstance(fill, Number):
             return _padded(values[0], pieces[0][0], literal(fill.value, term.dtype).text)
         axes = self.axes.ordered(one for value in values for one in value.axes)
-        listed = ", ".join(self._over(value, axes) for value in values)
+        listed = ", ".join(self.over(value, axes) for value in values)
         return Value(f"torch.cat([{listed}], {axes.index(axis) - len(axes)})", axes, term.dtype)
 
-    def _over(self, value: Value, axes: tuple[Axis, ...]) -> str:
+    def over(self, value: Value, axes: tuple[Axis, ...]) -> str:
         """Write a value that is expanded to these axes."""
         if value.axes == axes:
             return value.text
@@ -443,6 +459,15 @@ class Indexed:
     is_known: bool
     by_dim: tuple[Axis, ...]
     gathers: int | None
+
+    @property
+    def text(self) -> str:
+        return f"{self.of.text}{bracketed(self.parts)}"
+
+    @property
+    def along(self) -> str:
+        """What `gather` and `scatter_` take: the dimension and the index."""
+        return f"{self.gathers}, {self.parts[self.gathers or 0]}"
 
 
 PADDED: Mapping[str, Callable[[int, int], int]] = {
@@ -544,6 +569,7 @@ IDIOMS = [
         ),
         ("F.hardswish({x})", "(x * minimum(maximum(x + 3, 0), 6)) / 6"),
         ("F.softplus({x})", "x > 20 ? x : log1p(exp(x))"),
+        ("F.mish({x})", "x * tanh(x > 20 ? x : log1p(exp(x)))"),
         ("F.elu({x})", "x > 0 ? x * 1 : expm1(x * 1) * 1"),
     )
 ]

@@ -84,7 +84,7 @@ def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool
             else f"{tensor.text}.{how}({listed(sizes)})"
         )
     found = _sliced(tensor, steps, offset)
-    if found is None and tensor.is_contiguous and (folded := _refolded(tensor, steps, to_write)) is not None:
+    if found is None and (folded := refolded(tensor, steps, to_write)) is not None:
         found = _sliced(folded, steps, offset)
     if found is None:
         found = _sliced(unflattened(tensor, steps), steps, offset)
@@ -116,10 +116,10 @@ def strided(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
     return f"strided({tensor.text}, {tupled(sizes)}, {tupled(strides)}{at})"
 
 
-def _refolded(tensor: Tensor, steps: Sequence[Step], to_write: bool) -> Tensor | None:
-    """Write a dense tensor with one dimension for each stride of the steps. None if they do not divide it."""
+def refolded(tensor: Tensor, steps: Sequence[Step], to_write: bool) -> Tensor | None:
+    """Write a dense tensor with a dimension for each stride of the steps. None if they do not divide it."""
     strides = sorted({each.stride for each in steps if each.size.number != 1}, key=typical, reverse=True)
-    if not strides or any(stride == Whole() for stride in strides):
+    if not tensor.is_contiguous or not strides or any(stride == Whole() for stride in strides):
         return None
     if strides[-1].number != 1:
         strides.append(constant(1))
@@ -145,11 +145,16 @@ def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
     found = slices_of(tensor, steps, offset)
     if found is None:
         return None
-    index, dims = found
-    while index and index[-1] == ":":
-        index.pop()
-    text = f"{tensor.text}[{', '.join(index)}]" if index else tensor.text
-    return text + _permuted(dims)
+    return f"{tensor.text}{bracketed(found[0])}{_permuted(found[1])}"
+
+
+def bracketed(parts: Sequence[str]) -> str:
+    """Write an index by dimension without what it does not need: `[..., 0]`, or nothing if it is whole."""
+    used = [dim for dim, part in enumerate(parts) if part != ":"]
+    if not used:
+        return ""
+    before = ["..."] if used[0] > 2 and used[-1] == len(parts) - 1 else parts[: used[0]]
+    return f"[{', '.join([*before, *parts[used[0] : used[-1] + 1]])}]"
 
 
 def slices_of(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> tuple[list[str], list[int]] | None:
