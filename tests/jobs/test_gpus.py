@@ -192,11 +192,12 @@ def test_children_of_one_job_share_its_lease(tmp_path: Path) -> None:
     """Two that need the other to go on both run, and another job waits for both."""
     told: list[str] = []
     context = context_in(tmp_path, told)
-    meet = "touch {mine}; while [ ! -e {other} ]; do sleep 0.02; done"
+    meet = "touch {mine}; until [ -e {other} ] && [ -e {seen} ]; do sleep 0.02; done"
+    seen = tmp_path / "seen"
 
     async def child(mine: str, other: str) -> None:
-        argv = ("sh", "-c", meet.format(mine=tmp_path / mine, other=tmp_path / other))
-        command = Command(argv, tmp_path, timeout_s=20, gpus=(0,))
+        argv = ("sh", "-c", meet.format(mine=tmp_path / mine, other=tmp_path / other, seen=seen))
+        command = Command(argv, tmp_path, timeout_s=60, gpus=(0,))
         assert (await context.run(command, mine)).ok
 
     async def work() -> None:
@@ -205,6 +206,7 @@ def test_children_of_one_job_share_its_lease(tmp_path: Path) -> None:
             tasks.start_soon(child, "b", "a")
             await anyio.to_thread.run_sync(appears, tmp_path / "a")
             assert in_use(tmp_path / "leases" / "gpu-0.lock")
+            seen.touch()
         assert not in_use(tmp_path / "leases" / "gpu-0.lock")
 
     anyio.run(work)
