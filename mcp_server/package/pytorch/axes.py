@@ -179,9 +179,9 @@ class Axes:
         return loop
 
     def box(self, test: Term, place: Place) -> Box | None:
-        """Return the part of the axes where a test holds; an empty part if it never does.
+        """Return the part of the axes where a test holds.
 
-        None if the test is more than limits of single axes.
+        None if the test is more than limits of single axes, or never holds.
         """
         match test:
             case Number(value=value):
