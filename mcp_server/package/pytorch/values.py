@@ -241,11 +241,11 @@ class Values(Operators):
         at |= {dim: self.counted(axis) for dim, axis in axis_at.items() if axis in shared and gathers is None}
         joint = self.axes.ordered(axis for value in at.values() for axis in value.axes)
         parts |= {dim: self.aligned(value, joint, alone=True) for dim, value in at.items()}
-        fixed = sorted(dim for dim, part in parts.items() if dim in at or dim not in axis_at)
-        before = [axis for dim, axis in axis_at.items() if dim < fixed[0] and dim not in at]
-        after = [axis for dim, axis in axis_at.items() if dim > fixed[0] and dim not in at]
-        if fixed[-1] - fixed[0] >= len(fixed):  # with slices between them, the axes of indices come first
-            before, after = [], before + after
+        first, last = min(at), max(at)
+        before = [axis for dim, axis in axis_at.items() if dim < first and dim not in at]
+        after = [axis for dim, axis in axis_at.items() if dim > first and dim not in at]
+        if any(first < dim < last and dim not in at for dim in axis_at):
+            before, after = [], before + after  # axes of indices with slices between them come first
         ordered = (*before, *joint, *after) if gathers is None else joint
         texts = [parts[dim] for dim in sorted(parts)]
         single = {dim: value.axes[0] for dim, value in at.items() if len(value.axes) == 1} | axis_at
