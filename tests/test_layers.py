@@ -151,7 +151,7 @@ def test_what_imports_no_module_of_ours_but_its_own(folder: str) -> None:
 
 @pytest.mark.parametrize("optional", OPTIONAL)
 def test_what_few_need_is_imported_where_it_is_asked_for(optional: str) -> None:
-    """`sweep`, HTTP, reduction and reports: the core does not know of them."""
+    """`sweep`, reduction and reports: the core does not know of them."""
     users = {name for name in modules() for other in imports(name) if below(other, optional)}
     strangers = {name for name in users if not below(name, optional)}
     assert [name for name in strangers if not any(below(name, user) for user in OPTIONAL[optional])] == []

@@ -84,9 +84,8 @@ async def diagnose_build(
     if changes and budget_s <= 3 * first.seconds:
         change = changes[0]
         why = f"that takes two more builds, so give --budget-s {math.ceil(4 * first.seconds)} or more."
-        fix = Fix(text=change.lever.fix, after=change.lever.code)
         summary = f"{_told(first)} {change.why}"
-        return loss(change.headline, summary, change.party, fix, cost(), evidence, why)
+        return loss(change.headline, summary, change.party, change.fix, cost(), evidence, why)
     return no_loss(f"{_told(first)} {_without_loss(first, bool(changes))}", cost(), evidence)
 
 
@@ -110,6 +109,10 @@ class _Change:
     configs: dict[str, object]
     env: dict[str, str] = field(default_factory=dict)
     program: Path | None = None
+
+    @property
+    def fix(self) -> Fix:
+        return Fix(text=self.lever.fix, after=self.lever.code)
 
 
 def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -> list[_Change]:
@@ -211,9 +214,7 @@ def _unended(context: Context, build: _Build, loops: list[TracedLine], rewritten
     """Report a build that was stopped. Its trace shows an unrolled loop, but no times of parts."""
     summary, evidence = f"The build did not end within {build.limit:g} s.", _nodes_of(build.lines)
     if loops:
-        verdict = _unrolled(context, summary, loops[0], evidence)
-        fixes = [Fix(text=each.lever.fix, after=each.lever.code) for each in rewritten]
-        return verdict.model_copy(update={"fix": fixes[0]}) if fixes else verdict
+        return _unrolled(context, summary, loops[0], evidence, *(each.fix for each in rewritten))
     advice = "The parts are known only after a build that ends: use a higher --budget-s and --timeout-s."
     return no_loss(f"{summary} {advice}", context.cost.cost(), evidence, "inconclusive")
 
@@ -222,7 +223,9 @@ def _without_loop(
     loops: list[TracedLine], configs: dict[str, object], rolled: CapturedAttempts | None
 ) -> list[_Change]:
     """List the change of a loop with which the export passed and agreed with eager mode, if there is one."""
-    tried = [each for each in rolled.attempts if each.outcome == "passes"] if rolled is not None else []
+    if rolled is None:
+        return []
+    tried = [each for each in rolled.attempts if each.outcome == "passes"]
     found = [(loop, each) for each in tried for loop in loops if loop.line == each.line]
     note = "a pass is not fused with the next one: time a call, too"
     return [
@@ -230,7 +233,7 @@ def _without_loop(
             *_of_loop(loop),
             Lever("with the rewritten loop", f"{each.action}: with it the export passes", each.after, note),
             configs,
-            program=rolled.file if rolled is not None else None,
+            program=rolled.file,
         )
         for loop, each in found[:1]
     ]
@@ -245,23 +248,20 @@ def _of_loop(line: TracedLine) -> tuple[Component, str, str]:
     return party, "a loop is compiled once for each pass", why
 
 
-def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evidence]) -> Verdict:
-    """Report an unrolled loop whose rewrite was not tried or did not pass."""
+def _unrolled(
+    context: Context, took: str, line: TracedLine, evidence: list[Evidence], *rewrites: Fix
+) -> Verdict:
+    """Report an unrolled loop without timing, with the first rewrite that exports."""
     party, headline, why = _of_loop(line)
-    return loss(
-        headline,
-        f"{took} {why}",
-        party,
-        Fix(
-            text="compute all passes at once (stack the weights, and use one batched operation); if a pass "
-            "needs the one before, use torch._higher_order_ops.while_loop, or compile the body alone and "
-            "call it in a loop",
-            before=line.code,
-        ),
-        context.cost.cost(),
-        evidence,
-        "to test this, the model itself would have to be changed.",
+    advice = Fix(
+        text="compute all passes at once (stack the weights, and use one batched operation); if a pass "
+        "needs the one before, use torch._higher_order_ops.while_loop, or compile the body alone and "
+        "call it in a loop",
+        before=line.code,
     )
+    unproven = "to test this, the model itself would have to be changed."
+    fix = next(iter(rewrites), advice)
+    return loss(headline, f"{took} {why}", party, fix, context.cost.cost(), evidence, unproven)
 
 
 def _told(first: BuildTimed) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mcp_server.model import Fix, outside, rejecting
@@ -149,6 +149,16 @@ class Tracer:
             for number in numbers.get(kernel.name, [])
         ]
         return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
+
+    @cached_property
+    def divisions(self) -> tuple[Division, ...]:
+        """The divisions of integers whose divisor may be zero."""
+        return _divisions(self, floats=False)
+
+    @cached_property
+    def float_divisions(self) -> tuple[Division, ...]:
+        """The divisions of floats whose divisor is an element times a number."""
+        return _divisions(self, floats=True)
 
     @cached_property
     def _checks(self) -> dict[str, list[tuple[Kernel, IndexAssert]]]:
@@ -365,8 +375,7 @@ class Division:
         return tuple(dict.fromkeys(label for source in self.sources for label in source.inputs))
 
 
-@lru_cache(maxsize=8)
-def divisions(tracer: Tracer, *, floats: bool = False) -> tuple[Division, ...]:
+def _divisions(tracer: Tracer, *, floats: bool) -> tuple[Division, ...]:
     """List every division of integers (or of floats) whose divisor may be zero, without duplicates."""
     found: dict[tuple[object, ...], Division] = {}
     for launch in tracer.view.wrapper.launches:

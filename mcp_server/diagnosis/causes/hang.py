@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import PurePath
 
-from mcp_server.diagnosis.causes.log_text import OF_HOOK, WORKER, locations_of
+from mcp_server.diagnosis.causes.log_text import is_ours, locations_of
 from mcp_server.diagnosis.components import component, depends_on, launch_component, seen
 from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -31,10 +31,7 @@ def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
 
 def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
     """The user's innermost line of each thread: below a call, or inside the user's own operator."""
-    own = [
-        [f for f in stack.frames if f.user and not f.file.startswith(WORKER) and not f.file.endswith(OF_HOOK)]
-        for stack in stacks
-    ]
+    own = [[f for f in stack.frames if f.user and not is_ours(f.file)] for stack in stacks]
     lines = [ModelLocation(file=f.file, line=f.line, code=f.code) for frames in own for f in frames[-1:]]
     return list({(line.file, line.line): line for line in lines}.values())[:3]
 

@@ -407,13 +407,14 @@ def _operator(at: StoppedAt) -> str:
     return "::".join(at.operator.split(".")[:2])
 
 
+def is_ours(file: str) -> bool:
+    """Whether it is of the worker or of the hook."""
+    return file.startswith(WORKER) or file.endswith(OF_HOOK)
+
+
 def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
     """The user's frames, innermost first."""
-    own = [
-        frame
-        for frame in frames
-        if not frame.file.startswith((WORKER, "<")) and not frame.file.endswith(OF_HOOK)
-    ]
+    own = [frame for frame in frames if not frame.file.startswith("<") and not is_ours(frame.file)]
     return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(own[-3:])]
 
 

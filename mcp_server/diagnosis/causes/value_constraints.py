@@ -31,7 +31,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedDrift, CapturedPartialLoad
 from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
-from mcp_server.package.assertion import Division, divisions
+from mcp_server.package.assertion import Division
 from mcp_server.package.exported import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.package.terms.linear import affine
@@ -128,7 +128,7 @@ def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
     view = case.view
     if view is None or division_failure(case) is None:
         return ()
-    found = divisions(view.tracer, floats=may_hide_infinity(case))
+    found = view.tracer.float_divisions if may_hide_infinity(case) else view.tracer.divisions
     event = raised(case)
     lines = {(frame.file, frame.line) for frame in event.stack} if event is not None else set()
     own = [

@@ -182,13 +182,13 @@ class Values(Operators):
         for factor, term in computed:
             sign = 1 if factor.is_positive_or_zero() else -1
             dims = [dim for dim, each in enumerate(tensor.strides) if each == factor * constant(sign)]
-            size, known = wrapped_by(term), self._places(term, place)
             if len(dims) != 1 or dims[0] in at:
                 return None
             (dim,) = dims
-            start, limit = starts[dim], tensor.sizes[dim]
+            start, limit, size = starts[dim], tensor.sizes[dim], wrapped_by(term)
             if size is not None and self.axes.whole(size, place) != limit:
                 return None
+            known = self._places(term, place, MOST_PLACES)
             if known is not None and start.number is not None and limit.number is not None:
                 places[dim] = [start.number + sign * int(each) for each in known]
                 if not all(0 <= each < limit.number for each in places[dim]):
@@ -274,16 +274,17 @@ class Values(Operators):
                 rest = rest + factor * whole
         return computed, rest
 
-    def _places(self, term: Term, place: Place) -> list[Scalar] | None:
-        """Return the values of a term over its only axis. None if they depend on anything else."""
-        loops = {plain_name(name): place.get(plain_name(name)) for name in free_positions(term)}
+    def _places(self, term: Term, place: Place, most: int) -> list[Scalar] | None:
+        """Return the values of a term over its only axis. None if there are more, or for any other term."""
+        names = map(plain_name, free_positions(term, known=self._free))
+        loops = {name: place.get(name) for name in names}
         if len(loops) != 1:
             return None
         ((name, loop),) = loops.items()
         if loop is None or len(loop.axes) != 1 or loop.value != named(loop.axes[0].symbol):
             return None
         start, size = loop.axes[0].start.number, loop.axes[0].size.number
-        if start is None or size is None or size > MOST_PLACES:
+        if start is None or size is None or size > most:
             return None
         try:
             found = range(start, start + size)
@@ -375,10 +376,10 @@ class Values(Operators):
             isinstance(each, Element | Size | Unread | Fold) for each in parts(term)
         ):
             return None
-        found = self._places(term, place)
-        if found is None or len(found) > MOST_LISTED:
+        found = self._places(term, place, MOST_LISTED)
+        if found is None:
             return None
-        axes = self.axes.of(place[plain_name(free_positions(term)[0])].value)
+        axes = self.axes.of(place[plain_name(free_positions(term, known=self._free)[0])].value)
         text = f"torch.tensor([{', '.join(literal(each, term.dtype).text for each in found)}]"
         kind = f", dtype=torch.{term.dtype}" if term.dtype != "float32" else ""
         return Value(f"{text}{kind}, device=device)", axes, term.dtype)

@@ -434,12 +434,13 @@ def in_time() -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, max(time_left(), 0.1))
+    timer = signal.setitimer(signal.ITIMER_REAL, max(time_left(), 0.1))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # the user's own, if there was one
 
 
 def _with_example(failing: Failing, change: Change) -> Failing:
@@ -507,12 +508,13 @@ Shapes = List[Tuple[Tuple[int, ...], ...]]
 
 def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
     """Return an attempt for each bound of a `Dim` that calls exceed. Restores the module and torch."""
-    dims = [dim for *_, dim in declared_dims(failing)]
+    declared = list(declared_dims(failing))
+    dims = [dim for *_, dim in declared]
     derived = {dim.root.__name__ for dim in dims if hasattr(dim, "root")}
     known = {name_of(dim): dim for dim in dims if not hasattr(dim, "root") and name_of(dim) not in derived}
     beyond = [
         (known[name], bound, farthest(sizes))
-        for name, sizes in _sizes_in(failing, shapes, list(map(name_of, dims))).items()
+        for name, sizes in _sizes_in(declared, shapes, list(map(name_of, dims))).items()
         for bound, farthest in (("min", min), ("max", max))
         if name in known and sizes and farthest(end := getattr(known[name], bound), *sizes) != end
     ]
@@ -522,10 +524,10 @@ def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
         return [_with_bound(failing, *each) for each in beyond]
 
 
-def _sizes_in(failing: Failing, shapes: Shapes, names: List[str]) -> Dict[str, List[int]]:
+def _sizes_in(declared: List[Any], shapes: Shapes, names: List[str]) -> Dict[str, List[int]]:
     """Return the sizes of the dynamic dimensions in calls, by the name of each dimension."""
     sizes: Dict[str, List[int]] = {name: [] for name in names}
-    for name, (place, _, axis, _) in zip(names, declared_dims(failing)):
+    for name, (place, _, axis, _) in zip(names, declared):
         found = (shape[place] for shape in shapes if len(shape) > place)
         sizes[name] += [shape[axis] for shape in found if len(shape) > axis]
     return sizes
@@ -545,7 +547,7 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
     with _put_back(failing):
         symbols = {at[1:]: str(each) for at, each in symbols_of(exported(failing, failing.options)).items()}
         names = [symbols.get((place, axis), f"size_{place}_{axis}") for place, _, axis, _ in declared]
-        sizes = _sizes_in(failing, [*shapes, example], names)
+        sizes = _sizes_in(declared, [*shapes, example], names)
         ends = {name: (min(each), max(each)) for name, each in sizes.items() if len(set(each)) > 1}
         dims = {name: torch.export.Dim(name, min=least, max=most) for name, (least, most) in ends.items()}
         named = zip(names, open_ended, declared)

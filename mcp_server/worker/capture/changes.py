@@ -465,8 +465,8 @@ def _held_in(value: Any) -> Iterator[Any]:
     if is_dataclass(value) or hasattr(value, "_fields"):
         yield value
     parts = vars(value) if is_dataclass(value) else value
-    parts = parts.values() if isinstance(parts, dict) else parts
-    for part in parts if isinstance(parts, (list, tuple, type({}.values()))) else ():
+    parts = list(parts.values()) if isinstance(parts, dict) else parts
+    for part in parts if isinstance(parts, (list, tuple)) else ():
         yield from _held_in(part)
 
 

@@ -416,10 +416,12 @@ class Compiles:
         from .rewrites import UNROLLED
 
         lines = [(each.file, each.line) for each in lines_traced(self.unrolled) if each.unrolled]
+        if not lines:
+            return
         file = os.path.join(self.store.directory, f"rolled-{identity()}.pt2")
         keep = partial(torch.export.save, f=file)
         failing = replace(self.last_export, error=RuntimeError(UNROLLED), lines=lines, keep=keep)
-        tried = attempts(failing, self._trying, only_lines=True) if lines else []
+        tried = attempts(failing, self._trying, only_lines=True)
         self.journal.event("attempted", stage="loop", attempts=tried, file=file, frames=lines_at(lines))
 
     def widen(self) -> None:

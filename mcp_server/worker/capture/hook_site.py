@@ -123,9 +123,10 @@ def start() -> None:
         after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
         if after or request:
             import faulthandler
-            import time
 
             if after:
+                import time
+
                 os.environ.setdefault("AOTI_DEBUG_UNTIL", str(time.time() + 0.8 * float(after)))
                 faulthandler.dump_traceback_later(float(after), exit=False)
             if request:

@@ -368,7 +368,8 @@ def step(carry, {target.id}):
     inner.body[-1:-1] = made  # type: ignore[attr-defined]
     after = copy.deepcopy(context.after)
     for name in lists:
-        after = [Expressions(joined(name)).visit(each) for each in after]
+        in_use = Expressions(joined(name))
+        after = [in_use.visit(each) for each in after]
     return [inner, call, *after]
 
 
