@@ -143,7 +143,7 @@ IDS = inputs.Leaf(0, "args[0]")
     [
         (inputs.keep_in_range(IDS, 0, 31), "args[0] = args[0].clamp(0, 31)"),
         (inputs.replace_element(IDS, (2, 0), 1), "args[0][2, 0] = 1"),
-        (inputs.cast(IDS, "float32"), "args[0] = args[0].to(torch.float32)"),
+        (inputs.whole(IDS, "cast", "float32"), "args[0] = args[0].to(torch.float32)"),
         (inputs.exchange((1, 0), ("args[0]", "args[1]")), "args[0], args[1] = args[1], args[0]"),
         (Intervention("k", Kind.KERNEL, "", options=Options(package=Path("b.pt2"))), "package = 'b.pt2'"),
         (Intervention("k", Kind.ENVIRONMENT, "", options=Options(env={"A": "1"})), ""),

@@ -164,7 +164,7 @@ def test_a_device_assert_ends_each_process_and_the_trial_goes_on(
     """The offending id clamped: gone; a bystander in the same trial: the same assert again."""
     call = call_of_package(cuda_zoo.call("ranker", "bad-index"))
     ids = inputs.Leaf(0, "args[0]")
-    changes = [inputs.contiguous(ids), inputs.keep_in_range(ids, 0, 31)]
+    changes = [inputs.whole(ids, "contiguous"), inputs.keep_in_range(ids, 0, 31)]
     same, gone = anyio.run(partial(try_interventions, cuda_context, call, changes))
     assert same.effect is Effect.SAME and gone.effect is Effect.GONE and gone.proves
     assert gone.side_effects.known and not gone.side_effects

@@ -42,9 +42,9 @@ from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import (
     EVERYWHERE,
     keep_in_range,
-    reread,
     slice_text,
     together,
+    whole,
 )
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -179,7 +179,7 @@ def _narrow(index: Index, case: DiagnosisState) -> Suspect:
         fix=Fix(
             text=f"declare the memory of {name_of(item)} as int32 where the tensor is made, and convert it",
         ),
-        intervention=reread(leaf_of(item), "int32"),
+        intervention=whole(leaf_of(item), "reread", "int32"),
     )
 
 
@@ -221,7 +221,15 @@ class _Indexed:
         """Say what else may be wrong: the inputs together, or a position one past the end."""
         if self.is_table:
             return ""  # its fix says that the table may be too short
-        sizes = _as_long(part, case)
+        # The dimensions of other inputs that are as long as the indexed tensor, each with the input's label.
+        tensors = case.given.tensors if case.given is not None else ()
+        sizes = [
+            (dim, item.label)
+            for item in case.compiled_inputs
+            if item.index != part.input and item.index < len(tensors)
+            for dim, size in enumerate(tensors[item.index].shape)
+            if size == part.high + 1
+        ]
         also = f" Dimension {sizes[0][0]} of {sizes[0][1]} has this size." if len(sizes) == 1 else ""
         return f"{also} {facts.max} is one past the end." if self.past(part, facts) else also
 
@@ -246,18 +254,6 @@ class _Indexed:
         if self.is_table:
             return f"use row {row - self.shift} of {self.name}, which belongs to a different id"
         return f"be position {row - self.shift} of {self.name}, whatever position was meant"
-
-
-def _as_long(part: InputSlice, case: DiagnosisState) -> list[tuple[int, str]]:
-    """The dimensions of other inputs that are as long as the indexed tensor, each with the input's label."""
-    tensors = case.given.tensors if case.given is not None else ()
-    return [
-        (dim, item.label)
-        for item in case.compiled_inputs
-        if item.index != part.input and item.index < len(tensors)
-        for dim, size in enumerate(tensors[item.index].shape)
-        if size == part.high + 1
-    ]
 
 
 def _replaced(

@@ -26,19 +26,7 @@ from mcp_server.diagnosis.interventions.base import (
     change_in_words,
     trial_in_words,
 )
-from mcp_server.diagnosis.interventions.input import (
-    Leaf,
-    cast,
-    changed,
-    contiguous,
-    exchange,
-    move,
-    reorder,
-    reshape,
-    resize,
-    together,
-    with_strides,
-)
+from mcp_server.diagnosis.interventions.input import Leaf, changed, exchange, together, whole
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
@@ -154,7 +142,10 @@ def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
         return
     if len(case.named_leaves) != len(case.compiled_inputs):
         return
-    searched = _searched(case)
+    # The inputs of launches that search in sorted values.
+    pairs = [(launch, kernel_of(launch, case)) for launch in case.launches]
+    texts = [(launch, kernel.source if kernel is not None else launch.callee) for launch, kernel in pairs]
+    searched = {name for launch, text in texts if SEARCHES.search(text) for name in launch.reads}
     for item, (_, given) in zip(case.compiled_inputs, case.named_leaves, strict=True):
         prepared = _sorted if item.name in searched else _preparations
         for test, value, fix in prepared(leaf_of(item), given):
@@ -171,13 +162,6 @@ def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
                 intervention=test,
                 weak=trial is None,
             )
-
-
-def _searched(case: DiagnosisState) -> set[str]:
-    """The inputs of launches that search in sorted values."""
-    pairs = [(launch, kernel_of(launch, case)) for launch in case.launches]
-    texts = [(launch, kernel.source if kernel is not None else launch.callee) for launch, kernel in pairs]
-    return {name for launch, text in texts if SEARCHES.search(text) for name in launch.reads}
 
 
 SEARCHES = re.compile(r"bucketize|searchsorted")
@@ -332,14 +316,14 @@ def size_is_open(case: DiagnosisState) -> bool:
     return False
 
 
-_ON_ALL = {"dtype": cast, "device": move, "device_index": move}
+_ON_ALL = {"dtype": "cast", "device": "move", "device_index": "move"}
 
 
 def _on_all(aspect: str, case: DiagnosisState) -> Intervention | None:
     """Return all inputs with this mismatch changed, because the call may fail for any that is left."""
     alike = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
     leaves = [leaf_of(case.compiled_inputs[m.input_index or 0]) for m in alike]
-    parts = [_ON_ALL[aspect](leaf, m.expected) for leaf, m in zip(leaves, alike, strict=True)]
+    parts = [whole(leaf, _ON_ALL[aspect], m.expected) for leaf, m in zip(leaves, alike, strict=True)]
     if not parts[1:]:
         return parts[0] if parts else None
     changes = listed([change_in_words(part.what).removeprefix("with ") for part in parts])
@@ -361,15 +345,15 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
     leaf = leaf_of(case.compiled_inputs[index])
     if aspect == "stride":
         if (mismatch.fix.after or "").endswith(".contiguous()"):
-            return contiguous(leaf)
+            return whole(leaf, "contiguous")
         parts = [part.strip() for part in mismatch.expected.strip("()[]").split(",") if part.strip()]
         known = all(part.lstrip("-").isdigit() for part in parts)
-        return with_strides(leaf, tuple(map(int, parts))) if known else contiguous(leaf)
+        return whole(leaf, "restride", tuple(map(int, parts))) if known else whole(leaf, "contiguous")
     if aspect == "rank":
         shape = _of_rank(index, case)
-        return reshape(leaf, shape) if shape is not None else None
+        return whole(leaf, "reshape", shape) if shape is not None else None
     if aspect == "size" and mismatch.dim is None and case.given is not None:
-        return reorder(leaf, order_of(case.compiled_inputs[index], case.given.tensors[index].shape))
+        return whole(leaf, "reorder", order_of(case.compiled_inputs[index], case.given.tensors[index].shape))
     if aspect in ("size", "range") and mismatch.dim is not None:
         return _resized(mismatch, leaf, mismatch.dim, case)
     return None
@@ -408,7 +392,9 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
     return together(
         f"size:{leaf.input}:{dim}:{size}",
         f"{leaf.name} resized to {size} elements in dimension {dim}",
-        tuple(resize(leaf_of(inputs[place]), at, size) for place, at in _as_long(leaf.input, dim, case)),
+        tuple(
+            whole(leaf_of(inputs[place]), "resize", at, size) for place, at in _as_long(leaf.input, dim, case)
+        ),
     )
 
 

@@ -78,42 +78,12 @@ def replace_element(leaf: Leaf, index: tuple[int, ...], value: Number) -> Interv
     return _one(leaf, change, f"{leaf.name}[{', '.join(map(str, index))}] replaced by {value}")
 
 
-def cast(leaf: Leaf, dtype: str) -> Intervention:
-    return _one(leaf, Change("cast", leaf.input, dtype=dtype), f"{leaf.name} as {dtype}")
-
-
-def reread(leaf: Leaf, dtype: str) -> Intervention:
-    """Read the memory of the input as another dtype, and convert the values."""
-    return _one(leaf, Change("reread", leaf.input, dtype=dtype), f"the memory of {leaf.name} read as {dtype}")
-
-
-def move(leaf: Leaf, device: str) -> Intervention:
-    return _one(leaf, Change("move", leaf.input, device=device), f"{leaf.name} on {device}")
-
-
-def contiguous(leaf: Leaf) -> Intervention:
-    return _one(leaf, Change("contiguous", leaf.input), f"a contiguous {leaf.name}")
-
-
-def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
-    change = Change("restride", leaf.input, stride=stride)
-    return _one(leaf, change, f"{leaf.name} laid out with strides {list(stride)}")
-
-
-def reshape(leaf: Leaf, shape: tuple[int, ...]) -> Intervention:
-    change = Change("reshape", leaf.input, shape=shape)
-    return _one(leaf, change, f"{leaf.name} reshaped to {list(shape)}")
-
-
-def reorder(leaf: Leaf, order: tuple[int, ...]) -> Intervention:
-    change = Change("reorder", leaf.input, order=order)
-    return _one(leaf, change, f"the dimensions of {leaf.name} in the order {list(order)}")
-
-
-def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
-    """Cut dimension `dim` to `size`, or extend it by repeating its elements."""
-    change = Change("resize", leaf.input, dim=dim, size=size)
-    return _one(leaf, change, f"{leaf.name} resized to {size} elements in dimension {dim}")
+def whole(leaf: Leaf, verb: str, *values: Any) -> Intervention:
+    """Change a whole input: a row of the table of verbs, with values for its fields."""
+    row, fields = _VERBS[verb], dict(zip(_VERBS[verb].fields, values, strict=True))
+    shown = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    change = replace(Change(row.change, leaf.input), **fields)
+    return _one(leaf, change, row.what.format(name=leaf.name, **shown))
 
 
 def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
@@ -237,28 +207,38 @@ _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
 
 @dataclass(frozen=True)
 class _Verb:
-    """A change of a whole input: its name in the worker, its fields as text, and its Python code."""
+    """A change of a whole input: its name in the worker, its fields, its Python code, and the changed input.
+
+    `what` completes "the call with". Only the changes that a diagnosis makes have it.
+    """
 
     change: str
     fields: tuple[str, ...] = ()
     code: str = ""
+    what: str = ""
 
 
 _VERBS = {
-    "cast": _Verb("cast", ("dtype",), "{name} = {name}.to(torch.{dtype})"),
+    "cast": _Verb("cast", ("dtype",), "{name} = {name}.to(torch.{dtype})", "{name} as {dtype}"),
     "reread": _Verb(
         *("reread", ("dtype",)),
         "{name} = {name}.flatten().view(torch.{dtype})[: {name}.numel()].view({name}.shape).to({name}.dtype)",
+        "the memory of {name} read as {dtype}",
     ),
-    "move": _Verb("move", ("device",), '{name} = {name}.to("{device}")'),
-    "contiguous": _Verb("contiguous", (), "{name} = {name}.contiguous()"),
+    "move": _Verb("move", ("device",), '{name} = {name}.to("{device}")', "{name} on {device}"),
+    "contiguous": _Verb("contiguous", (), "{name} = {name}.contiguous()", "a contiguous {name}"),
     "own-memory": _Verb("align", (), "{name} = {name}.clone()"),
     "restride": _Verb(
         *("restride", ("stride",)),
         "{name} = torch.empty_strided({name}.shape, {stride}, dtype={name}.dtype).copy_({name})",
+        "{name} laid out with strides {stride}",
     ),
-    "reshape": _Verb("reshape", ("shape",), "{name} = {name}.reshape({shape})"),
-    "reorder": _Verb("reorder", ("order",), "{name} = {name}.permute({order}).contiguous()"),
+    "reshape": _Verb("reshape", ("shape",), "{name} = {name}.reshape({shape})", "{name} reshaped to {shape}"),
+    "reorder": _Verb(
+        *("reorder", ("order",)),
+        "{name} = {name}.permute({order}).contiguous()",
+        "the dimensions of {name} in the order {order}",
+    ),
     "flip": _Verb("flip", ("dim",), "{name} = {name}.flip({dim})"),
     "sort": _Verb("sort", ("dim",), "{name} = {name}.sort({dim}).values"),
     "divide": _Verb("divide", ("value",), "{name} = {name} / {value}"),
@@ -266,6 +246,7 @@ _VERBS = {
     "resize": _Verb(
         *("resize", ("dim", "size")),
         "{name} = {name}.index_select({dim}, torch.arange({size}) % {name}.shape[{dim}])",
+        "{name} resized to {size} elements in dimension {dim}",
     ),
     "pad": _Verb(
         *("pad", ("dim", "size", "value")),
