@@ -40,7 +40,6 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Suspect
 from mcp_server.diagnosis.words import (
     HEADLINES,
-    POSSIBLE,
     at_call_site,
     call_of,
     callers_names,
@@ -647,7 +646,7 @@ def _without_fault(
     ]
     unseen = unseen_symptom(case)
     unknown_cause = "nothing could be run" if case.refused and not case.runs else "cause not known"
-    unknown_cause = HEADLINES["environment"] if no_torch(case) else unknown_cause
+    unknown_cause = HEADLINES["environment"][0] if no_torch(case) else unknown_cause
     unknown_cause = "no inputs given" if not_called(case) else unknown_cause
     unknown_cause = "no package was called" if case.never_reached and case.ended_well else unknown_cause
     unknown_cause = "symptom not seen" if unseen else unknown_cause
@@ -683,7 +682,7 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     if unseen:
         return f"{unseen} What stands out: {order[0].summary}"
     best = order[0]
-    names = [POSSIBLE[category] for category in dict.fromkeys(each.category for each in order)][:4]
+    names = [HEADLINES[category][-1] for category in dict.fromkeys(each.category for each in order)][:4]
     also = f"Possible causes: {', '.join(names)}." if len(names) > 1 else ""
     settle = best.settle if not best.settle or best.settle.endswith(".") else f"To settle it: {best.settle}."
     question = "" if settle else open_question(case)

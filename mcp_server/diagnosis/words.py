@@ -16,47 +16,33 @@ from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
 
-# The usual name of a failure. `headline_of` adds facts of outputs and inputs.
-HEADLINES: dict[Category, str] = {
-    "device_mismatch": "wrong device",
-    "input_mismatch": "inputs do not fit the package",
-    "shape_out_of_range": "size outside the compiled range",
-    "index_out_of_bounds": "index out of bounds",
-    "illegal_memory_access": "illegal memory access",
-    "nan_or_inf": "NaN or infinity",
-    "wrong_output": "wrong numbers",
-    "custom_op": "custom operator {op}",
-    "constants": "wrong weights",
-    "invalid_package": "broken package",
-    "arch_mismatch": "package built for other hardware",
-    "toolchain": "compiler or linker error",
-    "compile_failure": "compilation failed",
-    "out_of_memory": "out of memory",
-    "hang": "hang",
-    "concurrency": "unsafe sharing between calls",
-    "environment": "machine or environment problem",
-    "script_error": "error in the script",
-    "cost": "too slow or too large",
+# The usual name of a failure, and its name as one of several possible causes if that is another one.
+# `headline_of` adds facts of outputs and inputs.
+HEADLINES: dict[Category, tuple[str, ...]] = {
+    "device_mismatch": ("wrong device", "an input on the wrong device"),
+    "input_mismatch": ("inputs do not fit the package", "inputs that do not fit the package"),
+    "shape_out_of_range": ("size outside the compiled range", "a size outside the compiled range"),
+    "index_out_of_bounds": ("index out of bounds", "a wrong index value"),
+    "illegal_memory_access": ("illegal memory access", "a wrong index or size inside a kernel"),
+    "nan_or_inf": ("NaN or infinity",),
+    "wrong_output": ("wrong numbers", "generated code that computes wrong numbers"),
+    "custom_op": ("custom operator {op}", "a custom operator"),
+    "constants": ("wrong weights",),
+    "invalid_package": ("broken package", "a broken package"),
+    "arch_mismatch": ("package built for other hardware",),
+    "toolchain": ("compiler or linker error", "a compiler or linker error"),
+    "compile_failure": ("compilation failed", "a failed compile"),
+    "out_of_memory": ("out of memory",),
+    "hang": ("hang",),
+    "concurrency": ("unsafe sharing between calls",),
+    "environment": ("machine or environment problem", "the machine or its environment"),
+    "script_error": ("error in the script", "an error in the script"),
+    "cost": ("too slow or too large",),
 }
 # Headlines for which the failed step says more than the category.
 AT_STAGE: dict[tuple[Category, str], str] = {
     ("compile_failure", "export"): "export failed",
     ("toolchain", "load"): "loading failed",
-}
-
-POSSIBLE = HEADLINES | {  # names for one of several possible causes
-    "input_mismatch": "inputs that do not fit the package",
-    "index_out_of_bounds": "a wrong index value",
-    "illegal_memory_access": "a wrong index or size inside a kernel",
-    "custom_op": "a custom operator",
-    "compile_failure": "a failed compile",
-    "device_mismatch": "an input on the wrong device",
-    "shape_out_of_range": "a size outside the compiled range",
-    "wrong_output": "generated code that computes wrong numbers",
-    "toolchain": "a compiler or linker error",
-    "script_error": "an error in the script",
-    "invalid_package": "a broken package",
-    "environment": "the machine or its environment",
 }
 
 # What differs about an input.
@@ -83,12 +69,12 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
         return "the host died outside of the package"
     if category == "cost":
         of = (guilty.value or "").rpartition(" ")[2]
-        return {"bytes": "too much memory", "memory": "too much memory"}.get(of, HEADLINES[category])
+        return {"bytes": "too much memory", "memory": "too much memory"}.get(of, HEADLINES[category][0])
     stages = [each.stage for each in case.captured.attempts]
     stages += [root.family.stage for _, root in case.own_roots if category in root.candidates]
     if failed := next((AT_STAGE[category, each] for each in stages if (category, each) in AT_STAGE), ""):
         return failed
-    words = HEADLINES[category].format(op=guilty.name if guilty.kind == "op" else "").rstrip()
+    words = HEADLINES[category][0].format(op=guilty.name if guilty.kind == "op" else "").rstrip()
     if category == "nan_or_inf":
         return _non_finite(case) or words
     of_input = (each for each in case.mismatches if each.category == category)

@@ -30,7 +30,6 @@ from mcp_server.runtime.failure import read_failure
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
-    BadElement,
     Choice,
     KernelIO,
     LaunchValues,
@@ -40,6 +39,7 @@ from mcp_server.tools.kernel_io import (
 from mcp_server.tools.requests import check_inputs_given, run_request
 from mcp_server.worker import events
 from mcp_server.worker.events import Argument
+from mcp_server.worker.report import OddElement
 
 SHOWN = 24
 OPEN = 64  # launches that may not have ended yet
@@ -209,9 +209,9 @@ def _launch(
 def _compared(argument: ArgumentValues, bound: IndexBound) -> ArgumentValues:
     outside = None
     if argument.max is not None and bound.high is not None and argument.max >= bound.high:
-        outside = BadElement(value=str(int(argument.max)))
+        outside = OddElement(value=str(int(argument.max)))
     elif argument.min is not None and bound.low is not None and argument.min < bound.low:
-        outside = BadElement(value=str(int(argument.min)))
+        outside = OddElement(value=str(int(argument.min)))
     return argument.model_copy(update={"bound": bound.text, "outside": outside})
 
 

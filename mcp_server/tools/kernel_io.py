@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import prod
 from pathlib import Path
@@ -22,21 +22,10 @@ from mcp_server.package.launches import Role
 from mcp_server.package.terms.sizes import index_at
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.failure import Failure
+from mcp_server.worker.report import OddElement
 
 Phase = Literal["before", "after"]
 Source = Literal["kernel", "input", "constant", "unset"]
-
-
-class BadElement(Record):
-    """The first bad element in row-major order: index (empty if unknown), value, and how many are bad."""
-
-    index: list[int] = Field(default_factory=list)
-    value: str
-    count: int | None = None
-
-    @property
-    def place(self) -> str:
-        return f" at {self.index}" if self.index else ""
 
 
 class ArgumentValues(Record):
@@ -63,9 +52,9 @@ class ArgumentValues(Record):
     max: float | None = None
     mean: float | None = None
     checksum: str = ""
-    non_finite: BadElement | None = None
+    non_finite: OddElement | None = None
     bound: str = ""
-    outside: BadElement | None = None
+    outside: OddElement | None = None
     uninitialised: bool = False
     saved: Artifact | None = None
 
@@ -115,7 +104,7 @@ class FirstBad(Record):
     argument: str
     launch: int | None
     kernel: str
-    element: BadElement
+    element: OddElement
     producers: list[int] = Field(default_factory=list)
     inputs_were_good: bool | None = None
     perhaps_intended: bool = False
@@ -253,7 +242,7 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
     )
 
 
-def _of_constant(element: BadElement, argument: ArgumentValues, name: str, model: PackageView) -> BadElement:
+def _of_constant(element: OddElement, argument: ArgumentValues, name: str, model: PackageView) -> OddElement:
     """Return the element by its index in the constant, which a launch may read transposed."""
     constant = next((each for each in model.package.constants if each.name == name), None)
     if constant is None or not element.index or len(argument.stride or ()) != len(element.index):
@@ -262,7 +251,7 @@ def _of_constant(element: BadElement, argument: ArgumentValues, name: str, model
         return element  # a view of the constant, whose first element is another one
     offset = sum(i * step for i, step in zip(element.index, argument.stride or (), strict=True))
     index = index_at(offset, constant.shape, constant.stride)
-    return element.model_copy(update={"index": list(index)}) if index is not None else element
+    return replace(element, index=list(index)) if index is not None else element
 
 
 def _label(model: PackageView, name: str) -> str:

@@ -33,31 +33,40 @@ class Flight:
     usual_s: float | None
 
 
-@dataclass(frozen=True)
-class ProcessSeen:
-    """A running process. `threads` are those in the package at the last look; `outside` are threads for which
-    these wait or, if `threads` is empty, threads that wait for each other.
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A process at one moment. `threads` are those in the package; `outside` are threads for which these wait
+    or, if `threads` is empty, threads that wait for each other.
 
-    `stayed` are those that were in the same place at every look. `flights` are the open calls by thread,
-    and `served` is the number of calls that ended between the looks: both from the recorder's `ring`, None
-    without one. `pool` counts the threads that wait for OpenMP work.
+    `pool` counts the threads that wait for OpenMP work. `recording` is that of the recorder's `ring`.
     """
 
-    pid: int
-    view: PackageView
-    threads: tuple[ThreadSeen, ...]
-    stayed: frozenset[int]
+    threads: Sequence[ThreadSeen]
     others: int
     pool: int
     ring: Path | None
-    flights: Mapping[int, Flight]
-    served: int | None
-    remarks: tuple[str, ...] = ()
-    outside: tuple[ThreadSeen, ...] = ()
+    recording: Recording | None
+    remarks: Sequence[str]
+    outside: Sequence[ThreadSeen]
 
     @property
     def everyone(self) -> tuple[ThreadSeen, ...]:
         return (*self.threads, *self.outside)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSeen(Look):
+    """A running process at the last look. `stayed` are the threads that were in the same place at every look.
+
+    `flights` are the open calls by thread, and `served` is the number of calls that ended between the looks:
+    both from the recorder's ring, None without one.
+    """
+
+    pid: int
+    view: PackageView
+    stayed: frozenset[int]
+    flights: Mapping[int, Flight]
+    served: int | None
 
     @property
     def deadlocked(self) -> list[ThreadSeen]:
@@ -76,21 +85,6 @@ class ProcessSeen:
         beyond = [e for e in self.outside if (e.thread in waited or e.waits_for) and not e.computes]
         found = [e for e in (*self.threads, *beyond) if e.thread in self.stayed and not e.held_by]
         return sorted(found, key=lambda each: (each.launch is None, each.thread not in waited))
-
-
-@dataclass(frozen=True)
-class _Look:
-    threads: list[ThreadSeen]
-    others: int
-    pool: int
-    remarks: list[str]
-    ring: Path | None
-    recording: Recording | None
-    outside: list[ThreadSeen]
-
-    @property
-    def everyone(self) -> list[ThreadSeen]:
-        return [*self.threads, *self.outside]
 
 
 async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
@@ -112,21 +106,16 @@ async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
         there = {each.thread: _where(each) for each in look.everyone}
         stayed &= {each.thread for each in last.everyone if there.get(each.thread) == _where(each)}
     return ProcessSeen(
-        pid,
-        view,
-        tuple(_in_a_launch(each, looks) for each in last.threads),
-        frozenset(stayed),
-        last.others,
-        last.pool,
-        last.ring,
-        _flights(last.recording),
-        _served(first.recording, last.recording),
-        tuple(last.remarks),
-        tuple(last.outside),
+        **{**vars(last), "threads": [_in_a_launch(each, looks) for each in last.threads]},
+        pid=pid,
+        view=view,
+        stayed=frozenset(stayed),
+        flights=_flights(last.recording),
+        served=_served(first.recording, last.recording),
     )
 
 
-def _in_a_launch(thread: ThreadSeen, looks: Sequence[_Look]) -> ThreadSeen:
+def _in_a_launch(thread: ThreadSeen, looks: Sequence[Look]) -> ThreadSeen:
     """Return the thread. If it now computes between launches, return it as last seen inside a launch."""
     if not thread.computes or thread.launch is not None:
         return thread
@@ -143,7 +132,7 @@ def _where(thread: ThreadSeen) -> tuple[object, ...]:
     return ("computes",) if thread.computes else (thread.launch, *thread.frames)
 
 
-def _look(pid: int, view: PackageView, library: Path) -> _Look:
+def _look(pid: int, view: PackageView, library: Path) -> Look:
     with open_process(pid) as remains:
         reader = Reader(view, library, remains)
         remarks = reader.check()
@@ -154,7 +143,15 @@ def _look(pid: int, view: PackageView, library: Path) -> _Look:
         inside = reader.threads(looked_at)
         ring = next((Path(each.path) for each in remains.maps if each.path.endswith(RING)), None)
         others = len(remains.threads) + len(remains.unknown) - len(inside)
-    return _Look(inside, others, reader.pool, remarks, ring, _recording(ring), reader.outside)
+    return Look(
+        threads=inside,
+        others=others,
+        pool=reader.pool,
+        ring=ring,
+        recording=_recording(ring),
+        remarks=remarks,
+        outside=reader.outside,
+    )
 
 
 def _recording(ring: Path | None) -> Recording | None:

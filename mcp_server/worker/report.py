@@ -10,15 +10,12 @@ import linecache
 import math
 import os
 import time
+from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, TypedDict, Union
 
 if TYPE_CHECKING:  # the hook imports this file into every process
     from .events import Event
-
-
-from dataclasses import dataclass, field
-from typing import Optional, TypedDict, Union
 
 Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
 
@@ -42,11 +39,18 @@ class ErrorFacts(TypedDict):
 
 @dataclass
 class OddElement:
-    """The first element that is not finite or out of bounds, and the number of such elements."""
+    """The first element that is not finite or out of bounds, and the number of such elements.
 
-    index: list[int]
+    `index` is empty, and `count` None, if unknown.
+    """
+
     value: str
-    count: int
+    index: list[int] = field(default_factory=list)
+    count: Optional[int] = None
+
+    @property
+    def place(self) -> str:
+        return " at {}".format(self.index) if self.index else ""
 
 
 @dataclass

@@ -271,7 +271,7 @@ def _first(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) ->
         count += here
     if first is None:
         return None
-    return OddElement(unravel(first[0], tuple(tensor.shape)), str(first[1]), count)
+    return OddElement(str(first[1]), unravel(first[0], tuple(tensor.shape)), count)
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> list[int]:

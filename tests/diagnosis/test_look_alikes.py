@@ -14,8 +14,9 @@ from mcp_server.diagnosis.suspect import REFUSALS
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
-from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
+from mcp_server.tools.kernel_io import FirstBad, KernelIO
 from mcp_server.tools.requests import failing_phase
+from mcp_server.worker.report import OddElement
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import by, called, capture, failing, index_text, package_case, phase, run
 
@@ -34,7 +35,7 @@ def masked(package: Path, **output: int) -> DiagnosisState:
         "launch": 0,
         "kernel": "k",
     }
-    value = {"element": BadElement(value="-inf"), "perhaps_intended": True, "summary": "it"}
+    value = {"element": OddElement(value="-inf"), "perhaps_intended": True, "summary": "it"}
     first = FirstBad.model_validate({**made, **value})
     case.kernel_io = KernelIO(returned=True, first_bad=first, log=ARTIFACT, cost=Cost())
     return case

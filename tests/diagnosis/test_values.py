@@ -21,9 +21,10 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, PackageWorkload
 from mcp_server.package.view import view_package
 from mcp_server.runtime.context import decode
-from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
+from mcp_server.tools.kernel_io import FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.trace_launches import Trace
+from mcp_server.worker.report import OddElement
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     DIFFERS,
@@ -87,7 +88,7 @@ def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
     """A call that gave NaN, and of which the launches were watched."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = run("plain", "", called(nan=1))
-    first = {"what": "non_finite", "argument": "buf1", "kernel": "k", "element": BadElement(value="nan")}
+    first = {"what": "non_finite", "argument": "buf1", "kernel": "k", "element": OddElement(value="nan")}
     artifact = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
     case.kernel_io = KernelIO(
         returned=True,
@@ -108,7 +109,7 @@ def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
 
 def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: ZooPackage) -> None:
     """Running totals, say: no element of the input is out of any bound by itself."""
-    facts = {"what": "outside", "kind": "kernel", "name": "cumsum", "element": BadElement(value="261")}
+    facts = {"what": "outside", "kind": "kernel", "name": "cumsum", "element": OddElement(value="261")}
     case = watched(zoo, **facts, launch=1)
     (found,) = detect(case)
     assert found.category == "index_out_of_bounds" and found.guilty.name == "cumsum"

@@ -15,10 +15,10 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
-    BadElement,
     LaunchValues,
     find_first_bad,
 )
+from mcp_server.worker.report import OddElement
 from tests.conftest import ZooPackage
 from tests.package.archives import changed, without
 from tests.support.tools import tool
@@ -135,8 +135,8 @@ def test_an_unknown_choice_is_refused_with_near_names(
         dumped(tmp_path, package(zoo, "logarithm", "inputs"), **choice)
 
 
-NAN = BadElement(value="nan", index=[0], count=1)
-MASK = BadElement(value="-inf", index=[0], count=4)
+NAN = OddElement(value="nan", index=[0], count=1)
+MASK = OddElement(value="-inf", index=[0], count=4)
 
 
 def values(launch: int, kernel: str, *arguments: ArgumentValues) -> LaunchValues:
@@ -156,7 +156,7 @@ def test_a_bad_input_and_a_bad_constant_are_named(zoo: ZooPackage) -> None:
 
 def test_an_element_of_a_constant_has_its_place_in_the_model(zoo: ZooPackage) -> None:
     """A product reads the weight [8, 16] transposed; its owner knows [5, 12] and not [12, 5]."""
-    bad = BadElement(value="nan", index=[12, 5], count=1)
+    bad = OddElement(value="nan", index=[12, 5], count=1)
     read = {"name": "out_weight", "when": "before", "role": "read", "shape": [16, 8], "stride": [1, 16]}
     argument = ArgumentValues.model_validate({**read, "non_finite": bad})
     found = find_first_bad([values(2, "k", argument)], model_of(zoo, "logarithm"))

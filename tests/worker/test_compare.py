@@ -337,5 +337,5 @@ def test_counts_and_extremes_are_those_of_a_plain_count(values: list[float], dty
 def test_a_mask_hides_nothing_worse(values: Any, found: Any, dtype: torch.dtype) -> None:
     """The first NaN or infinity is told before minus infinity, which a mask would hold, wherever that is."""
     first = first_non_finite(torch.tensor(values, dtype=dtype))
-    wanted = None if found is None else OddElement(*found)
+    wanted = None if found is None else OddElement(found[1], found[0], found[2])
     assert first == wanted

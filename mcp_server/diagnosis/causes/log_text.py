@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -93,32 +93,25 @@ _OTHER_TORCH = (
 )
 
 
-@dataclass(frozen=True)
-class Named:
-    """The party that an error text names: `name` may be empty, `value` is what the text says about it."""
-
-    kind: ComponentKind
-    name: str = ""
-    value: str | None = None
-
-
-def named(category: Category, root: ErrorFact) -> Named:
-    """The party that `root` names; its `name` is empty if there is none."""
+def named(category: Category, root: ErrorFact) -> Component:
+    """The party that `root` names, and what the text says about it; its `name` is empty if there is none."""
     kind, fields = BY_CATEGORY[category][0], root.fields
     value = fields.get("got") or fields.get("value")
     if category == "arch_mismatch" and "built_for" in fields:
-        return Named("package", "the package", f"built for {fields['built_for']}, here {fields['here']}")
+        return component(
+            "package", "the package", value=f"built for {fields['built_for']}, here {fields['here']}"
+        )
     if category == "custom_op" and "at_function" in fields and root.family.id != "custom_op_call":
-        return Named("op", fields["at_function"])
+        return component("op", fields["at_function"])
     for naming in root.family.names:
         if name := _fill(naming.name, root):
-            return Named(naming.kind or kind, name, _fill(naming.value, root) or value)
+            return component(naming.kind or kind, name, value=_fill(naming.value, root) or value)
     for field in _FIELDS:
         if fields.get(field):
-            return Named(_FIELD_KINDS.get(field, kind), fields[field], value)
+            return component(_FIELD_KINDS.get(field, kind), fields[field], value=value)
     # Export and lowering fail because of the model, C++ because of the toolchain.
     lowered = root.family.stage in ("export", "compile") and not root.family.id.startswith("cpp_")
-    return Named("script" if category == "compile_failure" and lowered else kind, "", value)
+    return component("script" if category == "compile_failure" and lowered else kind, "", value=value)
 
 
 def _fill(template: str, root: ErrorFact) -> str:
@@ -359,7 +352,7 @@ _BY_LINE: frozenset[Category] = frozenset({"script_error", "compile_failure", "c
 def _party(category: Category, root: ErrorFact, facts: LogFacts, case: DiagnosisState) -> Component:
     who, fields = named(category, root), root.fields
     if category == "invalid_package" and case.package_error is not None:
-        who = Named("package", package_name(case))  # the loader rejected the same file
+        who = component("package", package_name(case))  # the loader rejected the same file
     lines = locations_of(facts.frames)
     if "at_file" in fields:
         # The program's line from which an exception or crash came, perhaps through C++.

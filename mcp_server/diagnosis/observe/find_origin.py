@@ -41,8 +41,9 @@ from mcp_server.errors import ProblemError
 from mcp_server.package.view import PackageView
 from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
-from mcp_server.tools.kernel_io import BadElement, LaunchValues, find_first_bad
+from mcp_server.tools.kernel_io import LaunchValues, find_first_bad
 from mcp_server.worker.protocol import Change, Where
+from mcp_server.worker.report import OddElement
 
 MOST_FAULTS = 4
 MOST_LAUNCHES = 64  # launches whose values are kept
@@ -117,7 +118,7 @@ class FindOutputOrigin(FindOrigin):
         first = find_first_bad([made], view)
         if first is None:
             return
-        element = BadElement(value=origin.bad_value or first.element.value)
+        element = OddElement(value=origin.bad_value or first.element.value)
         first = first.model_copy(update={"element": element})
         case.harmless, case.origin = before.first_bad, origin
         case.kernel_io = before.model_copy(update={"first_bad": first})
