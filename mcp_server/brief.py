@@ -99,7 +99,12 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
         yield Line("text", eager_in_words(verdict))
     proven = verdict.outcome == "fault" and verdict.confidence == "proven"
     if verdict.outcome != "no_fault" and not proven:
-        yield from _labelled("Observed", _observed(verdict))
+        # The facts that the summary does not tell. Of similar error texts, only the longest is shown.
+        told = verdict.summary.lower()
+        untold = (each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told)
+        facts = dict.fromkeys(_TIMES.sub("", fact) for fact in untold)
+        whole = [text for text in facts if not any(text in other and text != other for other in facts)]
+        yield from _labelled("Observed", whole[:MOST_KNOWN])
     yield from _where(verdict)
     if verdict.fix:
         yield from _fix(verdict.fix)
@@ -113,15 +118,6 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     yield from _labelled("Note", verdict.remarks)
     yield from _next(verdict, in_shell, proven)
     yield from _more(verdict, in_shell)
-
-
-def _observed(verdict: Verdict) -> list[str]:
-    """Return the facts that the summary does not tell. Of similar error texts, only the longest is shown."""
-    told = verdict.summary.lower()
-    untold = (each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told)
-    facts = dict.fromkeys(_TIMES.sub("", fact) for fact in untold)
-    whole = [text for text in facts if not any(text in other and text != other for other in facts)]
-    return whole[:MOST_KNOWN]
 
 
 def title_of(verdict: Verdict) -> str:

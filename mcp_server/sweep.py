@@ -373,15 +373,6 @@ class Local:
 REACH_S = 10.0
 
 
-def _reach(address: str) -> None:
-    """Raise `OSError` if nothing listens at HOST:PORT: Ray itself would keep trying for minutes."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if host and port.isdigit() and "[" not in host:  # Ray itself checks IPv6 addresses
-        with socket.socket() as connection:
-            connection.settimeout(REACH_S)
-            connection.connect((host, int(port)))
-
-
 def _attempt(case: SweepCase) -> AttemptResult:
     # Runs in the Ray worker. Ray has set CUDA_VISIBLE_DEVICES there, so no GPU is named here.
     return anyio.run(attempt, case)
@@ -411,7 +402,12 @@ class Cluster:
 
     def _join(self) -> None:
         try:
-            _reach(self.address)
+            # See if anything listens at HOST:PORT: Ray itself would keep trying for minutes.
+            host, _, port = self.address.rpartition("://")[2].rpartition(":")
+            if host and port.isdigit() and "[" not in host:  # Ray itself checks IPv6 addresses
+                with socket.socket() as connection:
+                    connection.settimeout(REACH_S)
+                    connection.connect((host, int(port)))
             self.ray.init(address=self.address, ignore_reinit_error=True, log_to_driver=False)
         except (OSError, ValueError, RuntimeError) as error:
             what, allowed = f"no Ray cluster answers: {error}", "auto, or HOST:PORT"

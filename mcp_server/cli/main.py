@@ -71,7 +71,11 @@ def main() -> None:
     try:
         open_missing()
         check_descriptors()
-        _check_words(sys.argv)
+        # Reject arguments that are not UTF-8: results are JSON and text in UTF-8, which cannot have them.
+        odd = next((word for word in sys.argv if any("\ud800" <= letter <= "\udfff" for letter in word)), "")
+        if odd:
+            what = "an argument is not UTF-8"
+            raise ProblemError(what, value=ascii(odd), next_call="rename the file, or link to it")
     except ProblemError as problem:
         sys.exit(_explained(problem))
     arguments = sys.argv[1:]
@@ -119,14 +123,6 @@ def run(arguments: list[str]) -> int:
     finally:
         on_command_line.reset(spelled)
     return code
-
-
-def _check_words(words: list[str]) -> None:
-    """Reject arguments that are not UTF-8: results are JSON and text in UTF-8, which cannot have them."""
-    odd = next((word for word in words if any("\ud800" <= letter <= "\udfff" for letter in word)), "")
-    if odd:
-        what = "an argument is not UTF-8"
-        raise ProblemError(what, value=ascii(odd), next_call="rename the file, or link to it")
 
 
 def _explained(problem: ProblemError) -> Exit:

@@ -177,7 +177,15 @@ def read_source(text: str, store: Store) -> Source:
     if not path.is_file():
         raise ProblemError("no such job, verdict or bundle", value=text, allowed=ALLOWED)
     if zipfile.is_zipfile(path):
-        return _of_bundle(path)
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            if VERDICT_FILE not in names:
+                raise ProblemError("the archive is not a bundle", value=str(path), allowed=ALLOWED)
+            verdict = _verdict(archive.read(VERDICT_FILE), str(path))
+            found = archive.read(SUBJECT_FILE) if SUBJECT_FILE in names else b"{}"
+            subject = Subject.model_validate_json(found)
+            log = archive.read(LOG_FILE).decode("utf-8", "replace") if LOG_FILE in names else ""
+        return Source(verdict, subject, None, log[-LOG_TAIL:])
     return of_verdict(_verdict(path.read_bytes(), text))
 
 
@@ -200,19 +208,6 @@ def tail(log: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _of_bundle(path: Path) -> Source:
-    """Read verdict, subject and log from a bundle."""
-    with zipfile.ZipFile(path) as archive:
-        names = set(archive.namelist())
-        if VERDICT_FILE not in names:
-            raise ProblemError("the archive is not a bundle", value=str(path), allowed=ALLOWED)
-        verdict = _verdict(archive.read(VERDICT_FILE), str(path))
-        found = archive.read(SUBJECT_FILE) if SUBJECT_FILE in names else b"{}"
-        subject = Subject.model_validate_json(found)
-        log = archive.read(LOG_FILE).decode("utf-8", "replace") if LOG_FILE in names else ""
-    return Source(verdict, subject, None, log[-LOG_TAIL:])
 
 
 def _verdict(data: object, name: str) -> Verdict:

@@ -90,15 +90,11 @@ WORDS = {
 def in_words(step: str, argv: Sequence[str] = ()) -> str:
     """Return the line for a step named `step` that starts `argv`; an unknown step's own name."""
     name = step.replace("_", "-").rstrip("0123456789").rstrip("-")
-    program = _program(argv)
+    # The name of the script that a command runs, or of its program.
+    script = next((word for word in argv[1:] if word.endswith(".py")), argv[0] if argv else "the program")
+    program = Path(script).name
     words = WORDS.get(name, name.replace("-", " ")).format(program=program)
     return words if program.endswith(".py") else words.removesuffix(COMPILES)
-
-
-def _program(argv: Sequence[str]) -> str:
-    """Return the name of the script that a command runs, or of its program."""
-    script = next((word for word in argv[1:] if word.endswith(".py")), argv[0] if argv else "the program")
-    return Path(script).name
 
 
 CARD = "step.json"

@@ -114,7 +114,16 @@ class Reader:
                 allowed=_listed(self._loaded) or "a process with a package loaded",
                 next_call="the same with the package that the process has loaded",
             )
-        return self._builds()
+        wanted = build_id_of(self.view.package)
+        found = self._library.build_ids
+        if wanted and found and wanted not in found:
+            raise ProblemError(
+                "the process had another build of this package",
+                value=f"build {wanted}",
+                allowed=f"the package with build {_listed(found)}",
+                next_call="post-mortem with the package as it was loaded",
+            )
+        return [] if wanted and found else ["It is not known whether this is the same build of the package."]
 
     def threads(self, states: Sequence[ThreadState]) -> list[ThreadSeen]:
         """Describe the threads that are in the package. `outside` gets those for which these wait.
@@ -144,19 +153,6 @@ class Reader:
     @cached_property
     def _loaded(self) -> set[str]:
         return {PurePosixPath(each.path).name for each in self.remains.maps if ".wrapper.so" in each.path}
-
-    def _builds(self) -> list[str]:
-        """Compare builds. Raise `ProblemError` if the process had another build of the library."""
-        wanted = build_id_of(self.view.package)
-        found = self._library.build_ids
-        if wanted and found and wanted not in found:
-            raise ProblemError(
-                "the process had another build of this package",
-                value=f"build {wanted}",
-                allowed=f"the package with build {_listed(found)}",
-                next_call="post-mortem with the package as it was loaded",
-            )
-        return [] if wanted and found else ["It is not known whether this is the same build of the package."]
 
     def _place(self, address: int) -> int | None:
         """Return the offset of an address in the library's file. None if it is outside."""

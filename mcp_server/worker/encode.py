@@ -17,24 +17,14 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
 
 import torch
-
-from .report import Encoded, encode_frames, plain
-from .report import encode as report_encode
-from .tensors import alignment, is_strided, layout, nonfinite
-
-if TYPE_CHECKING:
-    from .protocol import Configs
-
-
-from typing import TYPE_CHECKING
-
 from torch.utils import _pytree
 
-from .report import Refused, Report
-from .tensors import cut_out, describe, span, storage_bytes
+from .report import Encoded, Refused, Report, encode_frames, plain
+from .report import encode as report_encode
+from .tensors import alignment, cut_out, describe, is_strided, layout, nonfinite, span, storage_bytes
 
 if TYPE_CHECKING:  # the hook imports this file into every program
-    from .protocol import CallRecord, RebuildRequest, RecordedTensor
+    from .protocol import CallRecord, Configs, RebuildRequest, RecordedTensor
 
 
 MOST = 4096  # texts of one kind that are remembered

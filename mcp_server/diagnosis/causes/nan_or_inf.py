@@ -44,27 +44,23 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
     """The source of the first bad value: a kernel, an input or a constant."""
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if case.outputs_nonfinite and case.failed and not case.nan_accepted:
-        yield from _given(first, case)
+        # Inputs with a few infinities or extreme numbers. A mask has many; a trial decides.
+        leaves = dict(case.named_leaves)
+        for item in case.compiled_inputs:
+            held = leaves.get(item.path or item.name)
+            if held is None or (first is not None and _input_index(first, case) == item.index):
+                continue
+            if 0 < (held.inf or 0) <= MOST_EXTREME:
+                yield _with_ordinary(item, Where(non_finite=True), _ordinary(held), "infinite", case)
+            elif is_extreme(held):
+                where = Where(below=-EXTREME, above=EXTREME)  # 1 is neither extreme nor a divisor of 0
+                yield _with_ordinary(item, where, 1.0, f"beyond ±{EXTREME:g}", case)
     if first is None:
         return
     if case.harmless is not None and case.harmless.kind == "input":
         yield _bringer(case.harmless, case)
     found = with_origin(_bringer(first, case), case, first.launch)
     yield _of_package_alone(found, case) if finite_in_eager(case) else found
-
-
-def _given(first: FirstBad | None, case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a few infinities or extreme numbers. A mask has many; a trial decides."""
-    leaves = dict(case.named_leaves)
-    for item in case.compiled_inputs:
-        held = leaves.get(item.path or item.name)
-        if held is None or (first is not None and _input_index(first, case) == item.index):
-            continue
-        if 0 < (held.inf or 0) <= MOST_EXTREME:
-            yield _with_ordinary(item, Where(non_finite=True), _ordinary(held), "infinite", case)
-        elif is_extreme(held):
-            where = Where(below=-EXTREME, above=EXTREME)  # 1 is neither extreme nor a divisor of 0
-            yield _with_ordinary(item, where, 1.0, f"beyond ±{EXTREME:g}", case)
 
 
 def _ordinary(held: TensorFacts | None) -> float:

@@ -7,7 +7,7 @@ whose memory is still in use, and packages that were not released.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from mcp_server.diagnosis.components import component, confirming, launch_component, reported, seen
@@ -16,7 +16,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall, HoldsOutputs
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.launches import Buffer
 from mcp_server.package.symbols import names_in
 from mcp_server.package.terms.sizes import evaluate
@@ -202,7 +202,10 @@ def largest_buffer(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
     summary += (
         f"{total:.4g} MB, not all in use at the same time. An operator may allocate more for its result."
     )
-    fix = _without(party.model_locations)
+    code = " ".join(each.code or "" for each in party.model_locations)
+    fixes = (fix for name, fix in _SMALLER.items() if re.search(rf"\b{name}\(", code))
+    parts = "compute this in parts, over chunks of one dimension, or without the intermediate result"
+    fix = next(fixes, parts)
     yield (
         size,
         _uses(
@@ -217,13 +220,6 @@ _SMALLER = {
     "F.embedding_bag for their sum",
     "repeat": "use expand, which copies nothing, instead of repeat",
 }
-
-
-def _without(lines: Sequence[ModelLocation]) -> str:
-    code = " ".join(each.code or "" for each in lines)
-    fixes = (fix for name, fix in _SMALLER.items() if re.search(rf"\b{name}\(", code))
-    parts = "compute this in parts, over chunks of one dimension, or without the intermediate result"
-    return next(fixes, parts)
 
 
 def asked_for(root: ErrorFact) -> float | None:

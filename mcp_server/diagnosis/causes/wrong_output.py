@@ -35,7 +35,7 @@ from mcp_server.model import Category, Component, Fix, PackageWorkload
 from mcp_server.package.terms.term import EPSILON
 from mcp_server.plurals import capitalized, counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
-from mcp_server.tools.every_launch import EveryLaunch, WrongLaunch
+from mcp_server.tools.every_launch import EveryLaunch
 from mcp_server.worker import events
 
 _TRAINING = ("native_dropout", "dropout")
@@ -218,12 +218,6 @@ def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-def _unlike(each: WrongLaunch) -> str:
-    """Say which node of the program a launch computes wrong, without names of generated code."""
-    differs = each.summary.partition(": ")[2].replace(f" (in {each.argument})", "")
-    return f"Launch {each.launch} computes wrong numbers: {differs}"
-
-
 def _kept(launch: events.LaunchVerified) -> str:
     """Describe the tensors of a captured launch, and name their file."""
     if not isinstance(launch, events.CaptureJudged):
@@ -275,9 +269,11 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
         # in eager mode in any case.
         tried = eager_key(each.launch) in case.trials and not size_is_open(case)
         lines = each.locations[:3] or case.call_locations
+        # The node of the program that it computes wrong, without names of generated code.
+        differs = each.summary.partition(": ")[2].replace(f" (in {each.argument})", "")
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),
-            summary=f"{_unlike(each)}.{also} "
+            summary=f"Launch {each.launch} computes wrong numbers: {differs}.{also} "
             f"Its inputs {'could not be judged' if each.suspects else 'were correct'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged,),

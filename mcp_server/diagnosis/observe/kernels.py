@@ -111,19 +111,15 @@ class MendUsersKernels(Observation):
                 continue
             change = change_of(kernel.name, mistake, (text, right), "the kernel")
             try:
-                made = await with_text(context, call, kernel.name, _as_embedded(kernel.source, text, right))
+                # Put the corrected lines into the embedded source.
+                lines = kernel.source.split("\n")
+                for number, (old, new) in enumerate(zip(text.split("\n"), right.split("\n"), strict=True)):
+                    if old != new:
+                        lines[number] = lines[number].replace(old.strip(), new.strip())
+                made = await with_text(context, call, kernel.name, "\n".join(lines))
             except ProblemError as problem:
                 case.notes.append(f"{kernel.name} was not corrected: {problem}")
                 continue
             change = replace(change, what=f"the call with {change.what}", options=made)
             case.trials[change.key] = await try_intervention(context, call, change)
             case.users_changes.setdefault((kernel.name, mistake.kind), change)
-
-
-def _as_embedded(source: str, text: str, right: str) -> str:
-    """Return the embedded source with the lines in which the corrected text differs."""
-    lines = source.split("\n")
-    for number, (old, new) in enumerate(zip(text.split("\n"), right.split("\n"), strict=True)):
-        if old != new:
-            lines[number] = lines[number].replace(old.strip(), new.strip())
-    return "\n".join(lines)

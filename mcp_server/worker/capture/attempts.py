@@ -26,6 +26,7 @@ from collections import deque
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from unittest import mock
 
 import torch
 from torch.utils import _pytree as pytree
@@ -245,16 +246,9 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
 @contextlib.contextmanager
 def _changed(change: Change) -> Iterator[None]:
     """Make the change, and undo it."""
-    with change.during():
-        if change.owner is None:
-            yield
-            return
-        old = getattr(change.owner, change.attribute)
-        setattr(change.owner, change.attribute, change.function)
-        try:
-            yield
-        finally:
-            setattr(change.owner, change.attribute, old)
+    owner, name = change.owner, change.attribute
+    with change.during(), replaced([(owner, name, getattr(owner, name), change.function)] if owner else ()):
+        yield
 
 
 def _drafted(failing: Failing) -> List[Place]:
@@ -281,24 +275,15 @@ def _without_trace_log() -> Iterator[None]:
     """
     module = importlib.import_module("torch.export._draft_export")
     kind = module.CaptureStructuredTrace
-    leave, opened = kind.__exit__, []
+    leave, opened = kind.__exit__, contextlib.ExitStack()
 
     def ended(trace: Any, *error: Any) -> None:
         leave(trace, *error)
-        opened.append(trace)
+        opened.callback(trace.close)
 
-    before = os.environ.get("TORCH_TRACE")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TORCH_TRACE"], kind.__exit__ = folder, ended
-        try:
-            yield
-        finally:
-            kind.__exit__ = leave
-            for trace in opened:
-                trace.close()
-            del os.environ["TORCH_TRACE"]
-            if before is not None:
-                os.environ["TORCH_TRACE"] = before
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TORCH_TRACE=folder), opened:
+        opened.enter_context(replaced([(kind, "__exit__", leave, ended)]))
+        yield
 
 
 @contextlib.contextmanager
@@ -306,16 +291,10 @@ def silent() -> Iterator[None]:
     """Keep torch's messages about our attempts out of the program's log, which is searched for its error."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     found = [each for name in names for each in logging.getLogger(name).handlers]
-    levels = [(each, each.level) for each in found if isinstance(each, logging.StreamHandler)]
-    with warnings.catch_warnings():
+    streams = [each for each in found if isinstance(each, logging.StreamHandler)]
+    with warnings.catch_warnings(), replaced((s, "level", s.level, logging.CRITICAL + 1) for s in streams):
         warnings.simplefilter("ignore")
-        try:
-            for handler, _ in levels:
-                handler.setLevel(logging.CRITICAL + 1)
-            yield
-        finally:
-            for handler, level in levels:
-                handler.setLevel(level)
+        yield
 
 
 def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
@@ -583,11 +562,8 @@ def _guards_logged(failing: Failing) -> Iterator[List[Tuple[Any, Place]]]:
         )
         return original(env, prefix, guard, *args, **kwargs)
 
-    kind._log_guard = logged
-    try:
+    with replaced([(kind, "_log_guard", original, logged)]):
         yield found
-    finally:
-        kind._log_guard = original
 
 
 def _breaking(guards: List[Tuple[Any, Place]], symbols: Dict[Any, Any], shape: Any) -> List[Place]:

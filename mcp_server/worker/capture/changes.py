@@ -575,28 +575,24 @@ def transformed(known: Iterable[Tuple[Any, str, Any]], kind: Any) -> List[Any]:
 
 
 @contextlib.contextmanager
-def replaced(made: List[Any]) -> Iterator[None]:
-    """Put changed methods in place, and the old ones back afterwards."""
-    for owner, name, _, new, _ in made:
-        setattr(owner, name, new)
+def replaced(made: Iterable[Sequence[Any]], put: Callable[..., None] = setattr) -> Iterator[None]:
+    """Put other values in place, and the old ones back afterwards. Rows: owner, name, old and new value."""
+    rows = [row[:4] for row in made]
+    for owner, name, _, new in rows:
+        put(owner, name, new)
     try:
         yield
     finally:
-        for owner, name, old, *_ in made:
-            setattr(owner, name, old)
+        for owner, name, old, _ in rows:
+            put(owner, name, old)
 
 
 @contextlib.contextmanager
 def _densely(sparse: List[Any], products: List[Any]) -> Iterator[None]:
     """Put dense buffers and methods for them in place, and the old ones back afterwards."""
-    for _, own, name, value in sparse:
-        own[name] = value.to_dense()
-    try:
-        with replaced(products):
-            yield
-    finally:
-        for _, own, name, value in sparse:
-            own[name] = value
+    rows = [(own, name, value, value.to_dense()) for _, own, name, value in sparse]
+    with replaced(rows, dict.__setitem__), replaced(products):
+        yield
 
 
 def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
@@ -674,7 +670,7 @@ def _of_end(
     call = ast.unparse(body[-1])
     new = compiled_function(ast.fix_missing_locations(tree), function)
     new = new.__code__ if at[1] == "__code__" else new
-    with replaced([(*at, getattr(*at), new, [])]):
+    with replaced([(*at, getattr(*at), new)]):
         fake = written(operator, list(filter(None, (call_of(operator, run) for run in runs))))
     note = "it runs as in eager mode; the program that loads the package must define it, too"
     told = Attempt("operator", "move these lines into a custom operator", note)

@@ -71,16 +71,14 @@ class Journal:
         members = ['"{}": {}'.format(name, encode(value)) for name, value in facts.items()]
         line = (", ".join([begin, *members]) + "}\n").encode("utf-8", "replace")
         if self.written + len(line) > FULL:
-            self._turn(len(line))
+            # Begin a tail when the journal, or the tail in use, is full.
+            size = len(line)
+            after = max(0, self.written - FULL)
+            if self.written <= FULL or (after + size) // TAIL != after // TAIL:
+                os.close(self.file)
+                self.file = self._open(".tail{}".format((after + size) // TAIL % 2), os.O_TRUNC)
         self.written += len(line)
         os.write(self.file, line)
-
-    def _turn(self, size: int) -> None:
-        """Begin a tail when the journal, or the tail in use, is full."""
-        after = max(0, self.written - FULL)
-        if self.written <= FULL or (after + size) // TAIL != after // TAIL:
-            os.close(self.file)
-            self.file = self._open(".tail{}".format((after + size) // TAIL % 2), os.O_TRUNC)
 
 
 DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides this

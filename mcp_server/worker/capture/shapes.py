@@ -61,7 +61,9 @@ def call_of(name: str, run: Callable[[], Any]) -> Optional[Call]:
 
 def written(name: str, calls: List[Call]) -> str:
     """Return the code of a fake function that fits all calls. Empty if no simple one does."""
-    schema = _schema_of(name)
+    space, _, operator = name.partition("::")
+    packet = getattr(getattr(torch.ops, space), operator, None)
+    schema = getattr(getattr(packet, "default", None), "_schema", None)
     first = calls[0].result if calls else None
     several = isinstance(first, (tuple, list))
     if schema is None or schema.is_mutable or not calls:
@@ -74,12 +76,6 @@ def written(name: str, calls: List[Call]) -> str:
     body = f"[{body}]" if isinstance(first, list) else f"({body},)" if several else body
     names = ", ".join(each.name for each in schema.arguments)
     return f'@torch.library.register_fake("{name}")\ndef _({names}):\n    return {body}'
-
-
-def _schema_of(name: str) -> Any:
-    space, _, operator = name.partition("::")
-    packet = getattr(getattr(torch.ops, space), operator, None)
-    return getattr(getattr(packet, "default", None), "_schema", None)
 
 
 def _output(calls: List[Call], outputs: List[Any]) -> str:
@@ -224,7 +220,11 @@ def fixed_sizes(
     if against and nodes and not any(broken(restrictions, known, shape) for shape in shapes[:-1]):
         name = _name(nodes[0])
         told = Attempt("fixed size", f"leave {name} to eager mode: run this before the export", NOTE)
-        told.after, told.reached_code = CODE.format(name=name), _in_words(against, known)
+        sympy: Any = importlib.import_module("sympy")  # sympy has no types
+        names = {symbol: sympy.Symbol(f"{name}.shape[{dim}]") for symbol, (name, _, dim) in known.items()}
+        found = [each.expression.subs(names) for each in against]
+        texts = [f"{e.lhs} == {e.rhs}" if isinstance(e, sympy.Eq) else str(e) for e in found]
+        told.after, told.reached_code = CODE.format(name=name), " and ".join(dict.fromkeys(texts))
         told.outcome = "untried"
         yield told, _lines(nodes[0])
 
@@ -237,11 +237,3 @@ def _lines(node: Any) -> List[Dict[str, Any]]:
         {"file": file, "line": int(line), "code": linecache.getline(file, int(line)).strip()}
         for file, line in found
     ]
-
-
-def _in_words(against: List[Restriction], known: Dict[Any, Any]) -> str:
-    sympy: Any = importlib.import_module("sympy")  # sympy has no types
-    names = {symbol: sympy.Symbol(f"{name}.shape[{dim}]") for symbol, (name, _, dim) in known.items()}
-    found = [each.expression.subs(names) for each in against]
-    texts = [f"{e.lhs} == {e.rhs}" if isinstance(e, sympy.Eq) else str(e) for e in found]
-    return " and ".join(dict.fromkeys(texts))
