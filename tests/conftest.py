@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import hashlib
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,8 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # The wrapper is most of a compile; optimising it takes a quarter of its time, and no test depends on that.
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
+# Code for one thread has no OpenMP region, and other failures.
+os.environ.pop("OMP_NUM_THREADS", None)
 # Rebuilt packages are kept in one place, whichever test asks for one first.
 os.environ.setdefault("AOTI_DEBUG_CACHE", str(MADE / "instrumented"))
 
@@ -100,22 +106,74 @@ def example() -> Path:
     return demo.PACKAGE
 
 
+def made_once(target: Path, sources: Sequence[Path], make: Callable[[], None], *flags: str) -> Path:
+    """`target`, made by `make` unless the same sources and flags made it with this torch.
+
+    A fresh checkout changes the times of files, so their contents count. The lines in a package lead to the
+    sources that made it, which must still be as they were. Test processes side by side share the target: one
+    of them makes it, the others wait.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    stamp = target.with_suffix(".made-of")
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        now, *made_of = stamp.read_text().splitlines() if stamp.exists() and target.exists() else [""]
+        if not now == _digest(sources, flags) == _digest(list(map(Path, made_of)), flags):
+            stamp.unlink(missing_ok=True)
+            make()
+            stamp.write_text("\n".join(map(str, [_digest(sources, flags), *sources])))
+    return target
+
+
+def _digest(sources: Sequence[Path], flags: Sequence[str]) -> str:
+    found = hashlib.sha256(repr((version("torch"), flags)).encode())
+    for path in sources:
+        found.update(path.read_bytes() if path.exists() else b"")
+    return found.hexdigest()
+
+
 def compiled_once(package: Path, module: str, *words: str, more: Mapping[str, str] = {}) -> Path:
     """`package`, made by `python -m MODULE WORDS FOLDER` unless this source and its `models.py` made it.
 
-    Test processes side by side share the folder: one of them builds, the others wait for it. `more` are
-    further variables for the compile.
+    `more` are further variables for the compile.
     """
-    folder, source = package.parent, ROOT / f"{module.replace('.', '/')}.py"
-    folder.mkdir(parents=True, exist_ok=True)
-    with package.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        newest = max(path.stat().st_mtime for path in (source, source.with_name("models.py")))
-        if not package.exists() or package.stat().st_mtime < newest:
-            printed = package.with_suffix(".printed.txt")
-            status = builder(*sorted(more.items())).run(module, (*words, str(folder)), printed)
-            assert status == 0, printed.read_text(errors="replace")[-4000:]
-    return package
+    source, printed = ROOT / f"{module.replace('.', '/')}.py", package.with_suffix(".printed.txt")
+
+    def compile_() -> None:
+        status = builder(*sorted(more.items())).run(module, (*words, str(package.parent)), printed)
+        assert status == 0, printed.read_text(errors="replace")[-4000:]
+
+    level = os.environ["AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL"]
+    sources = [source, source.with_name("models.py")]
+    return made_once(package, sources, compile_, level, *map(str, sorted(more.items())))
+
+
+def host_of(source: Path) -> Path:
+    """A C++ program, linked like any other with the libraries of the installed torch, and compiled once."""
+    found = find_spec("torch")
+    assert found is not None and found.origin is not None
+    torch, target = Path(found.origin).parent, MADE / "hosts" / f"{source.parent.name}-{source.stem}"
+    argv = (
+        *(
+            "g++",
+            "-std=c++20",
+            "-g",
+            "-O0",
+            "-w",
+            "-DAT_PER_OPERATOR_HEADERS",
+            str(source),
+            "-o",
+            str(target),
+        ),
+        *(f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"),
+        *(f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-Wl,--no-as-needed"),
+        *("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread"),
+    )
+    return made_once(target, [source], lambda: _run_compiler(argv), *argv)
+
+
+def _run_compiler(argv: Sequence[str]) -> None:
+    subprocess.run(argv, check=True, capture_output=True)
 
 
 @cache

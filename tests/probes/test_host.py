@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +18,17 @@ from mcp_server.model import CommandWorkload, PackageWorkload
 from mcp_server.probes.cache import Cache
 from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import trace_launches
-from tests.conftest import ZooPackage
+from tests.conftest import ZooPackage, host_of
 from tests.recorded import RECORDINGS
 from tests.support.tools import verdict
 from tests.zoo.names import nightly
-from tools.made import MADE
 
 SOURCE = Path(__file__).with_name("host.cpp")
-BINARY = MADE / "host"
-
-
-def torch_directory() -> Path:
-    code = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    return Path(
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    )
-
-
-def compile_host() -> Path:
-    """The host, linked like any C++ program with the libraries of the installed torch; kept between runs."""
-    torch = torch_directory()
-    includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
-    libraries = [f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-Wl,--as-needed", "-ltorch_cpu", "-lc10"]
-    argv = ["g++", "-std=c++20", "-O0", "-w", *includes, str(SOURCE), "-o", str(BINARY), *libraries]
-    newest = max(SOURCE.stat().st_mtime, (torch / "version.py").stat().st_mtime)
-    BINARY.parent.mkdir(exist_ok=True)
-    with BINARY.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not BINARY.exists() or BINARY.stat().st_mtime < newest:
-            subprocess.run(argv, check=True)
-    return BINARY
 
 
 @pytest.fixture(scope="session")
 def host() -> Path:
-    return compile_host()
+    return host_of(SOURCE)
 
 
 def run_host(

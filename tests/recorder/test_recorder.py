@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import random
@@ -19,15 +17,13 @@ from typing import Any
 import pytest
 
 from mcp_server.recorder.ring import read_recording
-from tests.conftest import ROOT, ZooPackage, builder, example, torch_environment
+from tests.conftest import ROOT, ZooPackage, builder, example, host_of, torch_environment
 from tests.support.command import CLI, answered, typed
 from tests.support.tools import tool
 from tests.zoo.names import nightly, thorough
-from tools.made import MADE
 
 pytestmark = pytest.mark.slow
 HOST = ROOT / "examples" / "cpp_host" / "main.cpp"
-FOLDER = MADE / "recorder"
 
 
 @pytest.fixture(scope="module")
@@ -38,30 +34,8 @@ def package() -> Path:
 
 @pytest.fixture(scope="module")
 def host() -> Path:
-    """The server of examples/cpp_host, compiled once against the torch of this interpreter."""
-    program = (
-        "import torch.utils.cpp_extension as c, torch; "
-        "print(*c.include_paths(), torch._C._GLIBCXX_USE_CXX11_ABI)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True
-    )
-    *include, abi = run.stdout.split()
-    libraries = Path(include[0]).parent / "lib"
-    target = FOLDER / f"host-{hashlib.sha256(HOST.read_bytes()).hexdigest()[:16]}"
-    argv = (
-        *("g++", "-std=c++20", "-g", "-O0", "-DAT_PER_OPERATOR_HEADERS"),
-        *(f"-D_GLIBCXX_USE_CXX11_ABI={int(abi == 'True')}", str(HOST)),
-        *(f"-I{path}" for path in include),
-        *(f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--no-as-needed"),
-        *("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread", "-o", str(target)),
-    )
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            subprocess.run(argv, env=torch_environment(), check=True, capture_output=True)
-    return target
+    """The server of examples/cpp_host, compiled against the torch of this interpreter."""
+    return host_of(HOST)
 
 
 def refused(*words: str | Path) -> str:
