@@ -128,6 +128,14 @@ void AOTInductorModel::_const_run_impl(
 
 ) {}
 
+AOTI_NOINLINE static void check_input_0(
+
+
+
+
+
+
+    int32_t arg1_1_expected_dtype = aoti_torch_dtype_float32();
 
 
 
@@ -137,6 +145,15 @@ void AOTInductorModel::_const_run_impl(
 
 
 
+    if (4 != arg1_1_size[0]) {
+
+
+
+
+
+
+
+    if (8 != arg1_1_size[1]) {
 
 
 
@@ -145,6 +162,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
+    if (8 != arg1_1_stride[0]) {
 
 
 
@@ -152,25 +170,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+    if (1 != arg1_1_stride[1]) {
 
 
 

@@ -275,12 +275,14 @@ void AOTInductorModel::_const_run_impl(
 
 ) {}
 
+AOTI_NOINLINE static void check_input_0(
 
 
 
 
 
 
+    int32_t arg0_1_expected_dtype = aoti_torch_dtype_float32();
 
 
 
@@ -290,6 +292,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
+    if (arg0_1_size[0] < 2) {
 
 
 
@@ -297,6 +300,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
+    if (arg0_1_size[0] > 64) {
 
 
 
@@ -305,6 +309,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
+    if (1 != arg0_1_stride[0]) {
 
 
 
@@ -324,12 +329,14 @@ void AOTInductorModel::_const_run_impl(
 
 
 
+AOTI_NOINLINE static void check_input_1(
 
 
 
 
 
 
+    int32_t arg1_1_expected_dtype = aoti_torch_dtype_int64();
 
 
 
@@ -339,6 +346,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
+    if (arg1_1_size[0] < 2) {
 
 
 
@@ -346,6 +354,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
+    if (arg1_1_size[0] > 64) {
 
 
 
@@ -354,16 +363,7 @@ void AOTInductorModel::_const_run_impl(
 
 
 
-
-
-
-
-
-
-
-
-
-
+    if (1 != arg1_1_stride[0]) {
 
 
 
