@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -141,6 +141,12 @@ class Launches(Tensors):
         self.launches: list[WrittenLaunch] = []
         self.names: dict[str, str] = {}  # better names for `buf3` of the wrapper
         self.by_memory: set[str] = set()  # variables whose memory a statement below addresses
+        self.read_unseen: set[str] = set()  # memory that statements use which the program does not have
+
+    def not_written(self, nodes: Iterable[Node]) -> None:
+        """Keep what statements that the program does not have may read."""
+        names = {name for node in nodes for name in variables(node)} & self.body.buffers.keys()
+        self.read_unseen |= {self.body.buffers[name].storage for name in names}
 
     def node(self, node: Node) -> None:
         """Write one statement. Raise `NotRead` if that is impossible."""
@@ -331,8 +337,12 @@ class Launches(Tensors):
 
     def call_text(self, call: Call, used: Collection[str]) -> str:
         """Return the line with the call, and the function with only the results that are used."""
-        launch = call.launch
-        wanted = {name: each for name, each in call.results.items() if self.identifiers[each] in used}
+        launch, buffers = call.launch, self.body.buffers
+        wanted = {
+            name: each
+            for name, each in call.results.items()
+            if self.identifiers[each] in used or buffers[each].storage in self.read_unseen
+        } or call.results
         if len(wanted) == 1:
             self._name(next(iter(wanted.values())), launch)
         lines = put_together(without_unused(call.lines, wanted))

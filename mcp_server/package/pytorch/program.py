@@ -167,8 +167,11 @@ class _Writer(Launches):
         self.body, self.lifetimes = body, Lifetimes(body)
         nodes: list[Node] = [*body.launches, *body.transfers]
         nodes.sort(key=lambda each: each.start)
-        wanted = [n for n in nodes if isinstance(n, Transfer) or self.only is None or n.index in self.only]
-        self._statements(wanted, 0, body)
+        left = [n for n in nodes if isinstance(n, Launch) and self.only and n.index not in self.only]
+        gone = {node.start for node in left}
+        self.read_unseen = set()
+        self.not_written(left)
+        self._statements([node for node in nodes if node.start not in gone], 0, body)
         self.scope.lines += self._folded() if folds else [self._returned()]
         return self._finished(self.scope.lines)
 
@@ -246,6 +249,7 @@ class _Writer(Launches):
         self.scope.lines.append(f"raise NotImplementedError({quoted(f'{label} is not read: {why}')})")
         for name in variables(node, written=True):
             self.scope.names.setdefault(name, self.identifier(name))
+        self.not_written([node])
         if isinstance(node, Launch):
             self.launches.append(WrittenLaunch(node.index, node.kernel, node.kind, "", (), why))
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mcp_server.package.kernels import Kernel, Parameter
+from mcp_server.package.pytorch.program import write_program
 from mcp_server.package.terms.accesses import index_checks, position_of
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.parts import number, say
@@ -18,6 +19,7 @@ from mcp_server.package.terms.term import Element, Scalar, Term
 from mcp_server.package.wrapper import read_wrapper
 from tests.package.terms.made import unread
 from tests.recorded import RECORDINGS
+from tests.support.programs import recorded
 
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 
@@ -273,3 +275,14 @@ def test_an_index_that_was_computed_is_checked_whole() -> None:
     found = program("computed_index.torch-2.13-cpu.cpp", "cpp_fused_add_embedding_mul_0")
     (check,) = index_checks(found, "in_ptr1", (40, 8), (8, 1))
     assert check.upper is not None and (say(check.value), say(check.upper)) == ("in_ptr0 * 2 + 1", "40")
+
+
+@pytest.mark.parametrize("only", [None, [0], [2]])
+def test_what_a_launch_computes_for_one_that_is_not_written_is_kept(
+    tmp_path: Path, only: list[int] | None
+) -> None:
+    """The next launch cannot be read, or was not asked for: the body is whole, and its result returned."""
+    view = recorded("jagged", tmp_path, {"aoti_torch_cuda_mm_out(": "aoti_torch_cuda_unknown_out("})
+    found = write_program(view, only=only)
+    functions = [found.text_of([each.index]) for each in found.launches if each.name]
+    assert functions and all("return " in each for each in functions), functions
