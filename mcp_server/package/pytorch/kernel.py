@@ -152,16 +152,18 @@ class _Writer:
         if passed is None:
             raise NotRead(f"a store to {store.parameter}, which is not an argument")
         value = self.values.value(store.value, place)
-        found = self.values.affine(store.index, place)
+        whole = self.axes.whole(store.index, place)
+        found = self.values.steps(whole) if whole is not None else None
         tested = store.test is not None and not (isinstance(store.test, Number) and store.test.value)
         looped = self.axes.ordered(axis for loop in place.values() for axis in loop.axes)
         simple = (
             found is not None and store.mode == "plain" and not tested and set(value.axes) <= set(found[0])
         )
-        if simple and found is not None and _forward(found[1], found[2]):
+        if simple and found and whole is not None and _forward(found[1], found[2]):
             axes, steps, offset = found
             if passed.is_result and is_whole(passed.tensor, steps, offset):
-                self._result(store, passed.tensor, value, axes, steps)
+                name, made = self._result(store, passed.tensor, value, axes, steps)
+                self.values.stored[name] = (whole, list(steps), made)
                 return
             self._keep_old(store, later)
             target = view(self.current[store.parameter], steps, offset, to_write=True)
@@ -236,8 +238,8 @@ class _Writer:
 
     def _result(
         self, store: Store, tensor: Tensor, value: Value, axes: tuple[Axis, ...], steps: Sequence[Step]
-    ) -> None:
-        """Write the whole tensor as a new value."""
+    ) -> tuple[str, Value]:
+        """Write the whole tensor as a new value. Return its name, and the value before it was shaped."""
         sizes = listed([axis.size for axis in axes])
         if value.scalar and not axes:
             value = self.values.as_tensor(value, tensor.dtype)
@@ -270,7 +272,7 @@ class _Writer:
         self.results[store.parameter] = name
         self.current[store.parameter] = replace(tensor, text=name)
         self.memory.written(store.parameter, store.line, self.current[store.parameter])
-        self.values.stored[name] = (_sum(axes, steps), list(steps), made)
+        return name, made
 
     def _may_change(self, store: Store, source: str) -> bool:
         """Whether the stored tensor, or the tensor whose memory it would share, is written again."""
@@ -333,14 +335,6 @@ def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:
     in_order = order == list(range(len(steps)))
     permuted = "" if in_order else f".permute({', '.join(map(str, order))})"
     return permuted if [mine[at] for at in order] == dims else f"{permuted}.reshape({listed(tensor.sizes)})"
-
-
-def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:
-    """Write the index of a store as a sum of steps."""
-    total = Whole()
-    for axis, step in zip(axes, steps, strict=True):
-        total = total + step.stride * (named(axis.symbol) - axis.start)
-    return total
 
 
 def merged(stores: Sequence[Store]) -> list[Store]:

@@ -141,7 +141,7 @@ class Launches(Tensors):
         self.launches: list[WrittenLaunch] = []
         self.names: dict[str, str] = {}  # better names for `buf3` of the wrapper
         self.by_memory: set[str] = set()  # variables whose memory a statement below addresses
-        self.read_unseen: set[str] = set()  # memory that statements use which the program does not have
+        self.read_unseen: set[int] = set()  # memory that statements use which the program does not have
 
     def not_written(self, nodes: Iterable[Node]) -> None:
         """Keep what statements that the program does not have may read."""
@@ -337,12 +337,8 @@ class Launches(Tensors):
 
     def call_text(self, call: Call, used: Collection[str]) -> str:
         """Return the line with the call, and the function with only the results that are used."""
-        launch, buffers = call.launch, self.body.buffers
-        wanted = {
-            name: each
-            for name, each in call.results.items()
-            if self.identifiers[each] in used or buffers[each].storage in self.read_unseen
-        } or call.results
+        launch, results = call.launch, call.results
+        wanted = {name: each for name, each in results.items() if self.identifiers[each] in used} or results
         if len(wanted) == 1:
             self._name(next(iter(wanted.values())), launch)
         lines = put_together(without_unused(call.lines, wanted))

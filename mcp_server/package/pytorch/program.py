@@ -255,7 +255,8 @@ class _Writer(Launches):
 
     def _finished(self, lines: Sequence[str | Call]) -> list[str]:
         """Return the statements of a method without those with unused results, searching from the end."""
-        used: set[str] = set()
+        names = (each.name for each in self.body.buffers.values() if each.storage in self.read_unseen)
+        used = {self.identifiers[name] for name in names if name in self.identifiers}
         found: list[str] = []
         for line in reversed(lines):
             text = self.call_text(line, used) if isinstance(line, Call) else with_blanks(line, used)
@@ -284,15 +285,12 @@ class _Writer(Launches):
 
     def _folded(self) -> list[str]:
         """Write the code that stores the results of constant folding."""
-        body = self.wrapper.folding
-        if body is None:
-            return []
-        found = []
-        for name, index in self.wrapper.folded.items():
-            value = body.outputs.get(index)
-            if value is not None:
-                found.append(f"self.{self.identifier(name, self.fqn(name))} = {self.identifier(value)}")
-        return found
+        made = ((name, self.body.outputs.get(index)) for name, index in self.wrapper.folded.items())
+        return [
+            f"self.{self.identifier(name, self.fqn(name))} = {self.identifier(value)}"
+            for name, value in made
+            if value is not None
+        ]
 
 
 _BY_MEMORY = (r"\b(?:strided|flat)\((\w+)", r"\bout=(\w+)", r"^(\w+)\S*\.(?:copy|zero)_\(")

@@ -40,10 +40,7 @@ class Tensor:
 
     @property
     def is_contiguous(self) -> bool:
-        return self.strides == contiguous(self.sizes) or all(
-            size.number == 1 or stride == dense
-            for size, stride, dense in zip(self.sizes, self.strides, contiguous(self.sizes), strict=True)
-        )
+        return _is_dense(self.sizes, self.strides)
 
 
 def contiguous(sizes: Sequence[Whole]) -> tuple[Whole, ...]:
@@ -59,16 +56,19 @@ def is_whole(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> bool:
         ((s, t) for s, t in zip(tensor.sizes, tensor.strides, strict=True) if s.number != 1), key=str
     )
     theirs = sorted(((each.size, each.stride) for each in steps if each.size.number != 1), key=str)
-    return mine == theirs or (tensor.is_contiguous and _is_dense(steps, tensor.numel))
+    return mine == theirs or _covers(tensor, steps)
 
 
-def _is_dense(steps: Sequence[Step], numel: Whole) -> bool:
-    """Whether the steps, from the outermost one, cover `numel` adjacent elements."""
-    strides = contiguous([each.size for each in steps])
-    same = all(
-        each.size.number == 1 or each.stride == dense for each, dense in zip(steps, strides, strict=True)
-    )
-    return same and product(each.size for each in steps) == numel
+def _is_dense(sizes: Sequence[Whole], strides: Sequence[Whole]) -> bool:
+    """Whether these dimensions, from the outermost one, reach adjacent elements."""
+    dense = zip(sizes, strides, contiguous(sizes), strict=True)
+    return all(size.number == 1 or stride == wanted for size, stride, wanted in dense)
+
+
+def _covers(tensor: Tensor, steps: Sequence[Step]) -> bool:
+    """Whether the steps, from the outermost one, reach the elements of a dense tensor in their order."""
+    sizes, strides = [each.size for each in steps], [each.stride for each in steps]
+    return tensor.is_contiguous and _is_dense(sizes, strides) and product(sizes) == tensor.numel
 
 
 def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool = False) -> str:
@@ -76,7 +76,7 @@ def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool
     sizes = [each.size for each in steps]
     if offset == Whole() and _is_same(tensor, steps):
         return tensor.text
-    if offset == Whole() and tensor.is_contiguous and _is_dense(steps, tensor.numel):
+    if offset == Whole() and _covers(tensor, steps):
         how = "view" if to_write else "reshape"
         return (
             f"{tensor.text}.flatten()"

@@ -19,7 +19,7 @@ from math import gcd, prod
 
 from mcp_server.package.terms.evaluate import FUNCTIONS, Evaluator, Read, UnknownValue, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, limits
-from mcp_server.package.terms.parts import elements, parts, uncast, understood
+from mcp_server.package.terms.parts import elements, free_positions, parts, uncast, understood
 from mcp_server.package.terms.program import Access, Check, Program, Source, read_program
 from mcp_server.package.terms.sizes import reached
 from mcp_server.package.terms.term import (
@@ -188,8 +188,7 @@ class Spans:
 
 def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
     """Return the loop variables on which a term depends."""
-    names = {each.name for each in parts(term, inside_indices=True) if isinstance(each, Position)}
-    return tuple(each for each in ranges if each.name in names)
+    return tuple(each for each in ranges if each.name in free_positions(term))
 
 
 def places(

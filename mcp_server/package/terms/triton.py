@@ -90,11 +90,10 @@ class _Reader(Functions):
         """Read one statement. Return whether the next one is never reached."""
         self.line = node.lineno
         match node:
-            case ast.Assign(targets=[target], value=value):
-                self._assign(target, self.value(value))
             case ast.Assign(targets=targets, value=value):
+                found = self.value(value)
                 for target in targets:
-                    self._assign(target, self.value(value))
+                    self._assign(target, found)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, self.value(value))
             case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
