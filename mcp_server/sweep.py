@@ -281,7 +281,8 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
             argv=(sys.executable, "-m", "mcp_server.sweep", str(request), str(result)),
             cwd=Path(case.arguments["cwd"]),
             env={key: value for key, value in os.environ.items() if key.startswith("AOTI_DEBUG_")},
-            timeout_s=float(case.arguments.get("budget_s", 300)) + SLACK_S + (QUEUE_S if case.gpus else 0),
+            # Compiles may take the budget again.
+            timeout_s=2 * float(case.arguments.get("budget_s", 300)) + SLACK_S + QUEUE_S * bool(case.gpus),
         )
         finished = await run(command, result.parent)
         text = result.read_text() if result.exists() else ""

@@ -114,7 +114,7 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
     """Print each step as it begins; on a terminal, show it live and print it with its time once it ends."""
     console = Console(stderr=True, highlight=False)
     step, began = "", 0.0
-    most = f" of at most {limit_s:g} s" if limit_s else ""
+    most = f" of {limit_s:g} s" if limit_s else ""
 
     def print_new(state: JobState) -> None:
         nonlocal step

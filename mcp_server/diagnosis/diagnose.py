@@ -22,7 +22,7 @@ from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.causes.compiler import may_be_decided, without_rounding
 from mcp_server.diagnosis.causes.environment import remarks_on_file
 from mcp_server.diagnosis.kept_files import leave_proof, leave_subject
-from mcp_server.diagnosis.observe import BudgetTooShort, Observation
+from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.calls import run_call
 from mcp_server.diagnosis.observe.program import given_call, put_back, recorded_call
 from mcp_server.diagnosis.program_seen import Symptom
@@ -34,7 +34,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Attached, NextStep, PackageWorkload, Verdict, Workload
 from mcp_server.recorder.replay import TakenCall, captures_in, take_call
 from mcp_server.runtime.context import Context
-from mcp_server.runtime.failure import read_users_log
+from mcp_server.runtime.failure import BudgetTooShort, read_users_log
 from mcp_server.tools.fault_run import ONE_THREAD
 
 Detector = Callable[[DiagnosisState], Iterator[Suspect]]
@@ -117,6 +117,7 @@ async def diagnose(
 ) -> Verdict:
     """Return a verdict on `workload` within `budget_s` seconds, not counting time when another has the GPU.
 
+    Nor does the time of exports and compiles count that use the processor, up to `budget_s` seconds of it.
     `log` is the output of a failing run. Without a workload, the log is the only source; a package without
     inputs is read together with it. `symptom` is what the user sees, and the expected outputs. `taken` is the
     recording that the inputs come from. `attached` is a running process to look at in place of a workload.
@@ -129,6 +130,7 @@ async def diagnose(
             "nothing to diagnose", allowed="a script, package, exported program, command or log"
         )
     clock = context.cost.clock
+    clock.allowance_s = budget_s
     case = DiagnosisState(workload, budget_s=budget_s, clock=clock, symptom=symptom or Symptom(), taken=taken)
     case.attached = attached
     if log is not None:
@@ -300,10 +302,11 @@ def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Ver
         tool="diagnose",
         arguments={"log": job, "budget_s": budget_s},
     )
-    waited = case.clock.waited_s
+    uncounted = {"waiting for a GPU": case.clock.waited_s, "exports and compiles": case.clock.spared_s}
+    besides = " and ".join(f"{each:.0f} s of {what}" for what, each in uncounted.items() if each >= 1)
     ended = (
         f"The budget of {case.budget_s:g} s ended during {phases}"
-        f"{f' ({waited:.0f} s of waiting for a GPU are not counted)' if waited >= 1 else ''}. "
+        f"{f' ({besides} are not counted)' if besides else ''}. "
         f"Known so far: {_known(case)}. "
         f"To continue: aoti-debug diagnose --resume {job} --budget-s {budget_s:g}"
     )

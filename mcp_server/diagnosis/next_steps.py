@@ -24,6 +24,7 @@ from mcp_server.model import (
 from mcp_server.operations.arguments import ReduceArguments, option_words
 from mcp_server.plurals import capitalized, counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
+from mcp_server.runtime.failure import BudgetTooShort
 from mcp_server.tools.explain_error import INPUTS, PACKAGE, PROGRAM, program_of
 from mcp_server.tools.running_process import ProcessSeen
 
@@ -196,7 +197,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
 
 def settling(outcome: str, case: DiagnosisState) -> list[NextStep]:
     """What to do about an inconclusive verdict that has no other next step. Empty for other verdicts."""
-    if outcome != "inconclusive":
+    if outcome != "inconclusive" or cut_off(case):
         return []
     if case.workload is None or not case.runs:
         return [NextStep(why="see what is missing on this machine", tool="check_devices", arguments={})]
@@ -385,6 +386,11 @@ FAILURES = {
     "nonfinite": "returned NaN or infinities",
     "differs": "returned unexpected outputs",
 }
+
+
+def cut_off(case: DiagnosisState) -> bool:
+    """Whether the first run was ended while it still made progress."""
+    return not case.runs and any(isinstance(problem, BudgetTooShort) for problem in case.refused)
 
 
 def open_question(case: DiagnosisState) -> str:

@@ -27,6 +27,7 @@ from mcp_server.diagnosis.interventions.base import (
 )
 from mcp_server.diagnosis.next_steps import (
     command_for,
+    cut_off,
     next_steps,
     no_torch,
     not_called,
@@ -646,6 +647,7 @@ def _without_fault(
     ]
     unseen = unseen_symptom(case)
     unknown_cause = "nothing could be run" if case.refused and not case.runs else "cause not known"
+    unknown_cause = "too little time" if cut_off(case) else unknown_cause
     unknown_cause = HEADLINES["environment"][0] if no_torch(case) else unknown_cause
     unknown_cause = "no inputs given" if not_called(case) else unknown_cause
     unknown_cause = "no package was called" if case.never_reached and case.ended_well else unknown_cause

@@ -36,7 +36,9 @@ class Command:
     device indices that the child may use. None if it uses no GPU. They are leased: two jobs never share a
     GPU, while children of one job may. `stalled` is called every few seconds. It returns the id of a process
     that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the child is
-    stopped as at its time limit. `tell` is called regularly with the seconds since the start.
+    stopped as at its time limit. `tell` is called regularly with the seconds since the start. `builds` says
+    what the child builds at the moment, empty for nothing. While it does, and uses processor time, `spare` is
+    told the seconds, and returns how many of them do not count against the time limit.
     """
 
     argv: tuple[str, ...]
@@ -47,6 +49,8 @@ class Command:
     unset: tuple[str, ...] = ()
     stalled: Callable[[], int | None] | None = field(default=None, compare=False)
     tell: Callable[[float], None] | None = field(default=None, compare=False)
+    builds: Callable[[], str] = field(default=str, compare=False)
+    spare: Callable[[float], float] = field(default=lambda _seconds: 0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Finished:
     `output` is stdout and stderr in order of arrival. If a child prints more than the cap, a line replaces
     the middle, and says how much is missing. `returncode` is None if a signal or a limit ended the child.
     `signal` is a name such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why
-    output was lost. `reused` marks a result of an earlier run of the job.
+    output was lost. `reused` marks a result of an earlier run of the job. `building` is what the child still
+    built when the time limit ended it, after `built_s` seconds of work on it. `spared_s` did not count.
     """
 
     ending: Ending
@@ -70,6 +75,9 @@ class Finished:
     incomplete: str = ""
     reused: bool = False
     waited_s: float = 0.0
+    building: str = ""
+    built_s: float = 0.0
+    spared_s: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -166,12 +174,16 @@ _STAGES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What the supervisor reported. `status` is a raw wait status. None if the supervisor itself died."""
+    """What the supervisor reported. `status` is a raw wait status. None if the supervisor itself died.
+
+    `pid` is the program's process, 0 if it is not known.
+    """
 
     status: int | None = None
     failed_stage: str | None = None
     failed_errno: int = 0
     left: int = 0
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -371,6 +383,8 @@ def parse_report(text: str) -> Report:
     report = Report()
     for line in text.splitlines():
         match line.split():
+            case ["started", pid]:
+                report = replace(report, pid=int(pid))
             case ["failed", stage, number]:
                 report = replace(report, failed_stage=stage, failed_errno=int(number))
             case ["ended", status, left]:

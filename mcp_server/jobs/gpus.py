@@ -205,13 +205,15 @@ def read_listing(text: str) -> tuple[Gpu, ...]:
 class Clock:
     """A clock that starts when created. Time that the job spends waiting does not count against its limits.
 
-    The clock keeps running while a child waits for another child of the same job.
+    The clock keeps running while a child waits for another child of the same job. `allowance_s` is how much
+    time of builds that make progress does not count either.
     """
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self._stopped_at: float | None = None
-        self._waited = 0.0
+        self._waited = self.spared_s = self.allowance_s = 0.0
+        self._spared_at = self.began
         self._limits: dict[anyio.CancelScope, float] = {}  # seconds left when the clock stopped
         self._children = self._blocked = 0
 
@@ -226,7 +228,17 @@ class Clock:
 
     @property
     def worked_s(self) -> float:
-        return self.wall_s - self.waited_s
+        return self.wall_s - self.waited_s - self.spared_s
+
+    def spare(self, seconds: float) -> float:
+        """Do not count the last `seconds`, in which a child built. Return how many of them do not count."""
+        now = time.monotonic()
+        granted = min(seconds, self.allowance_s - self.spared_s)
+        fresh = min(granted, now - self._spared_at)  # another child may have built at the same time
+        self.spared_s, self._spared_at = self.spared_s + fresh, now
+        for scope in self._limits:
+            scope.deadline += fresh
+        return granted
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:

@@ -15,9 +15,10 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -39,7 +40,7 @@ from mcp_server.jobs.child import (
 )
 from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
 from mcp_server.jobs.output import Capture
-from mcp_server.jobs.supervisor import end_proxied
+from mcp_server.jobs.supervisor import end_proxied, processor_use
 from mcp_server.plurals import counted
 
 MARK = "AOTI_DEBUG_CHILD"
@@ -72,6 +73,9 @@ def kill_marked(mark: str) -> None:
 TIMEOUT_GRACE_S = 1.0
 CANCEL_GRACE_S = 0.3
 STALL_POLL_S = 3.0  # seconds between checks whether a child has stalled
+BUILD_POLL_S = 2.0  # seconds between checks whether a child builds
+BUSY = 0.02  # share of one processor that a build uses at least, unless it waits for one
+IDLE_S = 10.0  # a build that used no processor time for so long waits for something
 TELL_S = 8.0  # seconds between two messages that a child still runs
 STACKS_S = 1.0  # seconds for a process to print its stacks
 DRAIN_S = 2.0  # seconds for output left in the pipes after every process has ended
@@ -116,12 +120,14 @@ async def _run(
         program = Program(command.argv, command.cwd, env, capture.stdout, capture.stderr, leases)
         child = start(program)
         capture.started()
-        timed_out = await _wait_or_stop(child, capture, command, mark)
+        build = _Build()
+        timed_out = await _wait_or_stop(child, capture, command, mark, build)
         wall_s = time.monotonic() - began
     limit = ""
     if timed_out:
         stalled = wall_s < command.timeout_s
         at_limit = f"did not end within {command.timeout_s:g} s"
+        at_limit += f" and {build.spared_s:.0f} s of builds" if build.spared_s >= 1 else ""
         limit = f"{STOOD_STILL}, and was ended after {wall_s:.0f} s" if stalled else at_limit
     report = child.report()
     ended = decode(report, limit, oom_kills=oom_kill_count() - kills)
@@ -130,17 +136,45 @@ async def _run(
         **{**vars(ended), **capture.paths, "note": "; ".join(filter(None, (ended.note, left)))},
         wall_s=wall_s,
         incomplete=capture.error,
+        building=build.what if timed_out and build.idle_s < IDLE_S else "",
+        built_s=build.seconds,
+        spared_s=build.spared_s,
     )
 
 
-async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str) -> bool:
+@dataclass
+class _Build:
+    """What a child builds, for how long, when it last made progress, and what did not count of all builds."""
+
+    what: str = ""
+    seconds: float = 0.0
+    idle_s: float = math.inf
+    spared_s: float = 0.0
+
+    async def follow(self, child: Child, command: Command, limit: anyio.CancelScope) -> None:
+        """Move the limit of the child by the time of builds that use the processor."""
+        looked, used = time.monotonic(), 0.0
+        while not child.has_ended:
+            await anyio.sleep(BUILD_POLL_S)
+            what = await anyio.to_thread.run_sync(command.builds)
+            spent, runs = processor_use(child.report().pid) if what else (used, False)
+            now = time.monotonic()
+            passed_s, worked = now - looked, runs or abs(spent - used) > BUSY * (now - looked)
+            self.seconds = self.seconds + passed_s if what and what == self.what else 0.0
+            self.what, self.idle_s = what, 0.0 if worked else self.idle_s + passed_s
+            spared_s = command.spare(passed_s) if what and worked else 0.0
+            self.spared_s, limit.deadline = self.spared_s + spared_s, limit.deadline + spared_s
+            looked, used = now, spent
+
+
+async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str, build: _Build) -> bool:
     """Wait for the child to end, or stop it; leave none of its processes. Return whether it was stopped."""
     timed_out = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
         try:
-            with anyio.move_on_after(command.timeout_s):
-                await _wait_for_end_or_stall(child, command)
+            with anyio.move_on_after(command.timeout_s) as limit:
+                await _wait_for_end_or_stall(child, command, partial(build.follow, child, command, limit))
             timed_out = not child.has_ended
         finally:
             with anyio.CancelScope(shield=True):
@@ -154,7 +188,9 @@ async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: 
     return timed_out
 
 
-async def _wait_for_end_or_stall(child: Child, command: Command) -> None:
+async def _wait_for_end_or_stall(
+    child: Child, command: Command, follow: Callable[[], Coroutine[None, None, None]]
+) -> None:
     """Wait until the child ends, or until its stalled process has printed its stacks."""
     async with anyio.create_task_group() as tasks:
 
@@ -172,6 +208,7 @@ async def _wait_for_end_or_stall(child: Child, command: Command) -> None:
                 await anyio.sleep(TELL_S)
                 tell(time.monotonic() - began)
 
+        tasks.start_soon(follow)
         if command.stalled is not None:
             tasks.start_soon(watch, command.stalled)
         if command.tell is not None:

@@ -110,11 +110,11 @@ def all_children() -> dict[int, list[int]]:
     return found
 
 
-def descendants(quick: bool = os.path.exists("/proc/thread-self/children")) -> list[int]:
-    """List every process below this one, in any session or process group."""
+def descendants(quick: bool = os.path.exists("/proc/thread-self/children"), root: int = 0) -> list[int]:
+    """List every process below `root`, or below this one, in any session or process group."""
     table = {} if quick else all_children()
     found: list[int] = []
-    waiting = [os.getpid()]
+    waiting = [root or os.getpid()]
     while waiting:
         pid = waiting.pop()
         new = children_of(pid) if quick else table.get(pid, [])
@@ -144,6 +144,20 @@ def private_memory(pid: int) -> int:
     except OSError:
         pass
     return total
+
+
+def processor_use(root: int) -> tuple[float, bool]:
+    """Sum the processor time of a process and its descendants. Say whether one runs, or waits to run."""
+    ticks, runs = 0, False
+    for pid in [root, *descendants(root=root)]:
+        try:
+            with open(proc(pid, "stat"), "rb") as stat:
+                facts = stat.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # the process ended during the read
+        ticks += sum(map(int, facts[11:15]))  # with the time of its children that have ended
+        runs = runs or facts[0] == b"R"
+    return ticks / os.sysconf("SC_CLK_TCK"), runs
 
 
 def send_signal(pid: int, number: int) -> None:

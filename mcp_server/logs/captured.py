@@ -426,6 +426,7 @@ COMPILES = ("compiling", "compile", "compiled", "compile_failed")
 LOADS = ("loading", "load", "loaded", "load_failed")
 UPDATES = ("updating", "update", "updated", "update_failed")
 CALLS = ("calling", "call", "called", "call_failed")
+BEFORE_USE = ("process", "exporting", "exported", "exit")  # events of a process that may only export
 OF_THE_END = (
     "outputs",
     "package",
@@ -483,8 +484,9 @@ def _of(lines: list[Line], event: str) -> list[Line]:
 
 def _processes(lines: list[Line]) -> list[CapturedProcess]:
     exits = {line.pid for line in _of(lines, "exit")}
+    reached = {line.pid for line in lines if line.event not in BEFORE_USE}
     failed, processes = _of(lines, "hook_failed"), []
-    for pid, line in {line.pid: line for line in _of(lines, "process")}.items():
+    for pid, line in {line.pid: line for line in _of(lines, "process") if line.pid in reached}.items():
         failures = {str(each.facts.get("error")) for each in failed if each.pid == pid}
         facts = {**line.facts, "exited": pid in exits, "hook_failures": sorted(failures)}
         processes += _built(CapturedProcess, facts)
@@ -577,6 +579,8 @@ DOING = {
     "called": "a call has returned",
     "compiling": "a compile is running",
     "compiled": "a compile has ended",
+    "exporting": "an export is running",
+    "exported": "an export has ended",
     "loading": "a package is being loaded",
     "timing": "now {about}",
 }
@@ -584,11 +588,29 @@ DOING = {
 
 def doing(journal: Path) -> str:
     """Say what the process that writes this journal does, by its last event. Empty if that is unknown."""
+    event = _last_event(journal)
+    try:
+        return DOING.get(str(event["event"]), "").format_map(event)
+    except KeyError:  # an event without the field
+        return ""
+
+
+# A build that an event begins, and that lasts until the next one.
+BUILDS = {"exporting": "exporting", **dict.fromkeys(("compiling", "attempting"), "compiling")}
+
+
+def building(directory: Path) -> str:
+    """Say what a process with a journal in `directory` builds: `exporting` or `compiling`. Else empty."""
+    events = (_last_event(journal).get("event") for journal in directory.glob("*.jsonl"))
+    return next((BUILDS[str(event)] for event in events if event in BUILDS), "")
+
+
+def _last_event(journal: Path) -> Facts:
+    """The last event of a journal. Empty if its line is cut, or is no event."""
     with journal.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
         last = file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-    try:
+    with suppress(ValueError):
         event = json.loads(last)
-        return DOING.get(event["event"], "").format_map(event)
-    except (ValueError, KeyError, TypeError):  # a cut line, or an event without the field
-        return ""
+        return event if isinstance(event, dict) and "event" in event else {}
+    return {}

@@ -25,7 +25,7 @@ from mcp_server.jobs.gpus import Clock, Lease, Waits
 from mcp_server.jobs.run import run
 from mcp_server.jobs.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import
 from mcp_server.jobs.store import SCHEME, TEMPORARY
-from mcp_server.logs.captured import doing
+from mcp_server.logs.captured import building, doing
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.package.exported import exported_device, package_device
 from mcp_server.package.members import refuse_unsafe
@@ -259,7 +259,9 @@ class Context:
         first = () if runs or not self.launcher else ONLY_FIRST
         argv = launched(self.launcher, (*first, *command.argv), directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
-        started = replace(command, argv=argv, env=env, tell=partial(self._still, step, directory))
+        tell, builds = partial(self._still, step, directory), partial(building, directory)
+        spare = self.cost.clock.spare
+        started = replace(command, argv=argv, env=env, tell=tell, builds=builds, spare=spare)
         with self.cost.clock.child():
             starter = await start() if start else Child.start
             holder = self.holder or self.directory.name

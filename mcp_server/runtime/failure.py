@@ -250,6 +250,20 @@ def read_launcher_output(finished: Finished, prefix: Sequence[str]) -> LauncherW
         return read_launcher(lines)
 
 
+class BudgetTooShort(ProblemError):
+    """Only a limit cut a run short, so the run proves nothing."""
+
+
+def check_built(finished: Finished, what: str) -> None:
+    """Raise BudgetTooShort if `what` was ended while it built, and used the processor for that."""
+    if finished.building:
+        raise BudgetTooShort(
+            f"{what} was still {finished.building} when its time ended after {finished.wall_s:.0f} s. It had "
+            f"worked on that for {finished.built_s:.0f} s, so it is slow and does not hang",
+            next_call="give it more time (timeout_s, and budget_s of a diagnosis)",
+        )
+
+
 def check_started(finished: Finished, prefix: Sequence[str]) -> None:
     """Raise ProblemError if the launcher started nothing, because then the workload did not run."""
     words = read_launcher_output(finished, prefix)

@@ -103,7 +103,7 @@ NOT_LINKED = shutil.ignore_patterns(CARD)
 
 # Variables that differ between runs without changing the result: the time limit is compared separately, and
 # the disk space for a capture follows the free space.
-IGNORED = frozenset({"AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_CAPTURE_CAP"})
+IGNORED = frozenset({"AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_SPARED", "AOTI_DEBUG_CAPTURE_CAP"})
 
 WHOLE_BYTES = 16 << 20  # of a larger file, only both ends, the size and the modification time are hashed
 END_BYTES = 1 << 20
@@ -137,7 +137,7 @@ class StepCache:
         """
         for path, finished in self.steps.get(key, ()):
             cut_off = finished.ending == "timeout" and not finished.note.startswith(STOOD_STILL)
-            too_short = cut_off and finished.wall_s < command.timeout_s - 1
+            too_short = cut_off and finished.wall_s - finished.spared_s < command.timeout_s - 1
             if too_short or not all((path / f"{name}.log").exists() for name in STREAMS):
                 continue
             self.steps[key].remove((path, finished))

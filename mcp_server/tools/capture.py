@@ -37,7 +37,7 @@ class Capture(Captured):
 
     `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`
     means that Python was started with options that keep the hook out. `quiet_s` is the number of seconds from
-    the last thing that the hook saw to the end of the program. None if it saw none.
+    the last thing that the hook saw, or else from the start, to the end of the program.
     """
 
     finished: Finished
@@ -45,7 +45,7 @@ class Capture(Captured):
     directory: Path
     notes: list[str] = Field(default_factory=list)
     isolated: bool = False
-    quiet_s: float | None = None
+    quiet_s: float = 0.0
 
 
 async def capture(
@@ -105,12 +105,9 @@ async def capture(
         notes.append("Python was started isolated (-I, -E or -S), where the hook is not loaded")
     elif not seen.processes:
         notes.append("no Python process compiled, loaded or called a package through torch's Python API")
-    quiet_s: float | None = None
-    if phases:
-        # Its mtime survives a resumed job, so it marks the start of the program.
-        started = (directory / "site" / "sitecustomize.py").stat().st_mtime
-        last = max(phase.t + (phase.seconds or 0.0) for phase in phases)
-        quiet_s = max(0.0, started + finished.waited_s + finished.wall_s - last)
+    # Its mtime survives a resumed job, so it marks the start of the program.
+    started = (directory / "site" / "sitecustomize.py").stat().st_mtime + finished.waited_s
+    last = max((phase.t + (phase.seconds or 0.0) for phase in phases), default=started)
     checks = seen.assertions
     if finished.returncode == 0:  # a failed comparison may have no effect
         checks = [each for each in checks if each.error is None or each.error.type != "builtins.SystemExit"]
@@ -121,7 +118,7 @@ async def capture(
         rank=rank,
         notes=notes,
         isolated=_isolated(argv),
-        quiet_s=quiet_s,
+        quiet_s=max(0.0, started + finished.wall_s - last),
     )
 
 

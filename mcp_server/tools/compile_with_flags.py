@@ -17,7 +17,7 @@ from mcp_server.package.exported import exported_device
 from mcp_server.package.view import view_package
 from mcp_server.probes.build import find_toolchain
 from mcp_server.runtime.context import Context
-from mcp_server.runtime.failure import Failure, read_failure
+from mcp_server.runtime.failure import Failure, check_built, read_failure
 from mcp_server.worker import events
 
 
@@ -77,6 +77,7 @@ async def compile_with_flags(
         env={"TORCHINDUCTOR_CACHE_DIR": str(work / "cache"), **workload.env, **plan.env},
         workload=workload,
     )
+    check_built(done.finished, "the program")
     compiled = done.last(events.Compiled)
     made: dict[str, Any] = {"warnings": list(plan.warnings)}
     if compiled is not None:

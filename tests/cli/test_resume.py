@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -108,6 +109,22 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
     assert f"The budget of {budget_s} s ended during capture. Known so far: " in found.summary
     assert "To continue: aoti-debug diagnose --resume job --budget-s 120" in found.summary
     assert found.next_steps[0].arguments == {"log": "job", "budget_s": 120}
+
+
+@pytest.mark.slow
+def test_a_program_that_still_builds_is_slow_and_does_not_hang(tmp_path: Path) -> None:
+    """An export that uses the processor gets the budget once more; then what it did is said."""
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import torch\nclass Slow(torch.nn.Module):\n    def forward(self, x):\n"
+        "        while True: sum(range(10000))\ntorch.export.export(Slow(), (torch.ones(3),))\n"
+    )
+    began = time.monotonic()
+    found = diagnosed(context_of(tmp_path / "job"), ScriptWorkload(script=script, cwd=tmp_path), 20)
+    assert 20 < time.monotonic() - began < 2 * 20 + 20
+    assert (found.outcome, found.category, found.bystanders) == ("inconclusive", None, [])
+    assert re.search(r"still exporting .* after \d+ s\. It had worked on that for \d+ s", found.summary)
+    assert "aoti-debug diagnose --resume job --budget-s 120" in found.summary
 
 
 @pytest.mark.slow

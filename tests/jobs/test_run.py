@@ -8,6 +8,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import STACKS_SIGNAL, Command
+from mcp_server.jobs.gpus import Clock
 from mcp_server.jobs.run import run
 from tests.jobs.support import FAMILY, all_dead, family, finish, python
 
@@ -77,6 +78,29 @@ async def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "0.9 s" in done.note
     assert done.wall_s < 30
     assert done.stdout.read_text() == "hello\nbye\n"
+
+
+BUSY = "import time; end = time.monotonic() + 12\nwhile time.monotonic() < end: pass"
+
+
+@pytest.mark.parametrize(
+    ("code", "allowed", "ending", "building"),
+    [
+        (BUSY.replace("12", "6"), True, "exit", ""),
+        (BUSY, False, "timeout", "compiling"),
+        ("import time; time.sleep(30)", True, "timeout", ""),
+    ],
+)
+async def test_a_build_that_works_is_not_cut(
+    code: str, allowed: bool, ending: str, building: str, tmp_path: Path
+) -> None:
+    """Its time does not count if it may not; one that is cut is told from one that only waits."""
+    clock = Clock()
+    clock.allowance_s = 60.0 * allowed
+    options = {"timeout_s": 4, "builds": lambda: "compiling", "spare": clock.spare}
+    done = await finish(tmp_path, python(code), **options)
+    assert (done.ending, done.building) == (ending, building)
+    assert (done.spared_s > 3) == (ending == "exit") and abs(clock.spared_s - done.spared_s) < 0.5
 
 
 async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:

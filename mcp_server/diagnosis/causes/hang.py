@@ -110,9 +110,8 @@ FORKED = (
 
 def _still_calling(case: DiagnosisState) -> bool:
     """Whether the last call had only just begun at the time limit, after other calls had returned."""
-    quiet = case.capture.quiet_s if case.capture is not None else None
     returned = any(call.outcome == "ok" for call in case.calls)
-    return returned and quiet is not None and quiet < WAITING_S
+    return returned and case.capture is not None and case.capture.quiet_s < WAITING_S
 
 
 def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
@@ -164,9 +163,13 @@ _TAKES_LOCK = re.compile(r"\s*(?:with\b.*lock|.*\.acquire\()", re.IGNORECASE)
 WAITING_S = 10.0  # if all threads still wait after this time, the program is not just slow
 # What a program did at its time limit: a sentence about it, and advice.
 _AT_ITS_LIMIT = {
-    "compiling": ("it was compiling", "give it more time (timeout_s): a compile on a busy machine is slow"),
+    "compiling": (
+        "it was compiling, and its processes on this machine had used no processor time for a while",
+        "see what the compile waits for, such as the lock of a cache that another process holds; for a "
+        "compile on another machine, give it more time (timeout_s)",
+    ),
     "working": (
-        "it had compiled, loaded or called a package {quiet:.0f} s before, so it may just be slow",
+        "its last start, compile, load or call was {quiet:.0f} s before, so it may just be slow",
         "give it more time (timeout_s, and budget_s of the diagnosis)",
     ),
     "waiting": (
@@ -204,7 +207,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     if inside or not (compiling or threads):
         return
     waits, quiet = all(map(_waits, threads)), capture.quiet_s
-    recent = quiet is not None and quiet < (WAITING_S if waits else HANGING_S)
+    recent = quiet < (WAITING_S if waits else HANGING_S)
     does = "compiling" if compiling else "working" if recent else "waiting" if waits else "elsewhere"
     lines = [_with_code(locations_of(thread.frames_of_user)[0]) for thread in threads]
     lines = compiling.stack[:2] if compiling else lines
@@ -219,7 +222,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The time limit ended the program after {run.finished.wall_s:.0f} s: {told}.",
         evidence=tuple(seen("capture", fact) for fact in (at if does != "compiling" else [told])),
         fix=Fix(text=advice),
-        observed=does == "waiting" and (quiet is None or quiet >= HANGING_S),
+        observed=does == "waiting" and quiet >= HANGING_S,
         weak=does in ("compiling", "working"),
     )
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Finished
 from mcp_server.model import PackageWorkload
 from mcp_server.runtime import context
 from mcp_server.runtime.context import Context
+from mcp_server.runtime.failure import BudgetTooShort, check_built
 
 SHORTEST_S = 1.0
 EAGER_SHARE = 0.4  # of the remaining budget; the call itself must have time if eager mode also hangs
@@ -35,10 +35,6 @@ REASONS = {
     GUESSES: "nothing points there, but a silent fault is possible",
     LOOKS_TWICE: "the call returned, and is looked at once more",
 }
-
-
-class BudgetTooShort(ProblemError):
-    """Only the budget cut a run short, so the run proves nothing."""
 
 
 class Observation(ABC):
@@ -77,7 +73,8 @@ class Limit:
     cut: bool
 
     def check(self, finished: Finished, what: str) -> None:
-        """Raise BudgetTooShort if only the budget ended the run, which then proves nothing."""
+        """Raise BudgetTooShort if only a limit ended the run, which then proves nothing."""
+        check_built(finished, what)
         if self.cut and finished.ending == "timeout":
             raise BudgetTooShort(
                 f"{what} did not end within the {self.seconds:.0f} s that the budget left for it. "

@@ -50,6 +50,7 @@ SHARE_OF_PROGRAM = 0.6  # the rest is for the captured call
 # After this number of seconds a child prints every thread's stack, which shows where it hangs.
 STACKS = "AOTI_DEBUG_STACKS_AFTER"
 STACKS_AT = 0.85  # share of the run's time limit
+SPARED = "AOTI_DEBUG_SPARED"  # seconds of builds that do not count against the limit
 PROVENANCE = "INDUCTOR_PROVENANCE"
 
 
@@ -90,7 +91,12 @@ class CaptureProgram(Observation):
         seen = await capture(
             context,
             case.workload.model_copy(update={"timeout_s": limit.seconds}),
-            env={**provenance, **recorder, STACKS: str(limit.seconds * STACKS_AT)},
+            env={
+                **provenance,
+                **recorder,
+                STACKS: str(limit.seconds * STACKS_AT),
+                SPARED: str(case.clock.allowance_s),
+            },
             gpus=gpus_of(None),
             until_stalled=True,
         )

@@ -6,6 +6,7 @@ Comparisons that the program itself makes (`assert_close`, `allclose`, `equal`) 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import itertools
 import linecache
@@ -172,7 +173,7 @@ class Compiles:
         self.compiles = False  # whether this process has compiled anything
         self.comparisons = Comparisons(calls)
         self.last_export: Any = None  # an instance of `changes.Failing`
-        self.export_s = 0.0
+        self.export_s = self.built_s = 0.0
         # Each exported model, with its weights at the export and their version counts.
         self.models: deque[tuple[Any, dict[str, tuple[Any, int]]]] = deque(maxlen=MODELS)
         self.told_state = False
@@ -213,6 +214,7 @@ class Compiles:
         before = len(guards)
         result, error = yield
         seconds, self.thread.inside = time.monotonic() - start, False
+        self._built(seconds)
         if error is None:
             self.fixed = (program, guards[before:]) if guards[before:] else None
             self.journal.event("compiled", compile=number, seconds=seconds, package=path_of(result))
@@ -220,6 +222,15 @@ class Compiles:
         self.last_compile = (kwargs.get("inductor_configs"), error)
         told, operators = failure(error), stopped_at(error)
         self.journal.event("compile_failed", compile=number, seconds=seconds, stopped_at=operators, **told)
+
+    def _built(self, seconds: float) -> None:
+        """Print the stacks later by the time of a build, since aoti-debug then ends the program later."""
+        after, until = (float(os.environ.get("AOTI_DEBUG_" + name, 0)) for name in ("STACKS_AFTER", "UNTIL"))
+        self.built_s += seconds
+        unused = max(0.0, float(os.environ.get("AOTI_DEBUG_SPARED", 0)) - self.built_s)
+        left = until + 0.2 * after - unused - time.time()
+        if after and left > 0:
+            faulthandler.dump_traceback_later(left, exit=False)
 
     def _keep_before(self, path: Optional[str]) -> None:
         """Keep a copy of the user's own build before a package overwrites it; it is restored afterwards."""
@@ -285,15 +296,18 @@ class Compiles:
             from .attempts import state_of
             from .changes import Failing
 
-            begun, began = state_of(module, only_python=True), time.process_time()  # excludes other work
+            self.journal.event("exporting")
+            begun, began, start = state_of(module, only_python=True), time.process_time(), time.monotonic()
             _, error = yield
+            self._built(time.monotonic() - start)
+            self.journal.event("exported")
             options = dict(kwargs)
             given = args[0] if args else options.pop("args", ())
             more = args[1] if len(args) > 1 else options.pop("kwargs", None)
             sources = tuple(dict.fromkeys(frame.f_code.co_filename for frame in callers()))
             arguments = tuple(given), dict(more or {})
             self.last_export = Failing(module, *arguments, options, error, sources=sources, begun=begun)
-            self.export_s, self.calls.shapes = time.process_time() - began, {}
+            self.export_s, self.calls.shapes = time.process_time() - began, {}  # excludes other work
             known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
             self.models.append((weakref.ref(module), known))
 

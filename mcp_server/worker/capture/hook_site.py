@@ -127,7 +127,8 @@ def start() -> None:
             if after:
                 import time
 
-                os.environ.setdefault("AOTI_DEBUG_UNTIL", str(time.time() + 0.8 * float(after)))
+                spared = float(os.environ.get("AOTI_DEBUG_SPARED", "0"))
+                os.environ.setdefault("AOTI_DEBUG_UNTIL", str(time.time() + 0.8 * float(after) + spared))
                 faulthandler.dump_traceback_later(float(after), exit=False)
             if request:
                 faulthandler.register(int(request))
