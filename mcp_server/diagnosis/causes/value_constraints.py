@@ -129,20 +129,18 @@ def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
     if view is None or division_failure(case) is None:
         return ()
     found = view.tracer.float_divisions if may_hide_infinity(case) else view.tracer.divisions
-    event = raised(case)
-    lines = {(frame.file, frame.line) for frame in event.stack} if event is not None else set()
-    own = [
-        division
-        for division in found
-        if any((at.file, at.line) in lines for at in view.provenance(division.launch).locations)
-    ]
-    return tuple(own) or found
+    return tuple(division for division in found if raised(division, case) is not None) or found
 
 
-def raised(case: DiagnosisState) -> events.NodeRaised | None:
-    """The operator of the exported program that also raises a division by zero in eager mode."""
-    found = case.eager_events(events.NodeRaised)
-    return next((each for each in found if any(text in each.text for text in _BY_ZERO)), None)
+def raised(division: Division, case: DiagnosisState) -> events.NodeRaised | None:
+    """The operator at a line of the division that also raises a division by zero in eager mode."""
+    known = case.view.provenance(division.launch).locations if case.view is not None else ()
+    lines = {(at.file, at.line) for at in known}
+    for event in case.eager_events(events.NodeRaised):
+        by_zero = any(text in event.text for text in _BY_ZERO)
+        if by_zero and (not lines or any((frame.file, frame.line) in lines for frame in event.stack)):
+            return event
+    return None
 
 
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
@@ -162,9 +160,11 @@ def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
         return
     pairs = [(division, part) for division, parts in divisors for part in parts]
     zeros = [(d, p) for d, p in pairs if p in case.index_values and case.index_values[p].outside]
+    hidden = may_hide_infinity(case)
     for division, part in zeros:
-        yield _by_input(division, part, error, case)
-    for division, parts in divisors if not zeros and not may_hide_infinity(case) else ():
+        by_input = _by_input(division, part, error, case)
+        yield _hidden(by_input, case) if hidden else by_input
+    for division, parts in divisors if not zeros and not hidden else ():
         if not parts or any(part not in case.index_values for part in parts):
             yield _computed(division, len(found) == 1, error, case)
 
@@ -181,20 +181,27 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
     item, facts, party = case.compiled_inputs[part.input], case.index_values[part], _party(division, case)
     at, lines = f"element {facts.index}", party.model_locations
     fact = f"{at} of {item.label} is 0; {facts.outside} of {facts.elements} are"
-    hidden, without = may_hide_infinity(case), replace_where(leaf_of(item), WITHOUT_ZEROS, 1)
-    if hidden:
-        lines = [line for line in lines if DIVIDES.search(line.code)] or lines
     return Suspect(
-        category="nan_or_inf" if hidden else "input_mismatch",
+        category="input_mismatch",
         guilty=input_component(item, lines, f"0 at {facts.index}"),
-        summary=f"{capitalized(at)} of {item.label} is 0, and launch {division.launch.index} divides by it."
-        f"{' The outputs are finite: what follows hides the infinity.' if hidden else ''}",
-        level=CausalLevel.FAULT_SITE if hidden else CausalLevel.CALL,
+        summary=f"{capitalized(at)} of {item.label} is 0, and launch {division.launch.index} divides by it.",
+        level=CausalLevel.CALL,
         evidence=(error, seen("look_at_indices", fact), *_shown(division, case)),
         crashing=party,
         fix=Fix(text=f"keep zeros out of {name_of(item)}, or {ANOTHER_NUMBER}", before=_code(lines)),
-        intervention=confirming(without, case) if hidden else without,
-        observed=not hidden,
+        intervention=replace_where(leaf_of(item), WITHOUT_ZEROS, 1),
+    )
+
+
+def _hidden(suspect: Suspect, case: DiagnosisState) -> Suspect:
+    """The same zero where floats are divided, and no call fails: the trial can only confirm it."""
+    return replace(
+        suspect,
+        category="nan_or_inf",
+        summary=f"{suspect.summary} The outputs are finite: what follows hides the infinity.",
+        level=CausalLevel.FAULT_SITE,
+        intervention=confirming(suspect.intervention, case) if suspect.intervention is not None else None,
+        observed=False,
     )
 
 
@@ -234,18 +241,19 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
 
 
 def _party(division: Division, case: DiagnosisState) -> Component:
-    """The launch with the line that raises in eager mode; otherwise with its lines, divisions first."""
-    party, event = launch_component(division.launch.index, division.launch.kernel, case), raised(case)
-    known = lines_of(event) if event is not None else []
-    lines = known or sorted(party.model_locations, key=lambda line: DIVIDES.search(line.code) is None)
+    """The launch with the line that raises in eager mode, otherwise with its lines that divide, or all."""
+    party = launch_component(division.launch.index, division.launch.kernel, case)
+    event, own = raised(division, case), party.model_locations
+    lines = lines_of(event) if event is not None else []
+    lines = lines or [line for line in own if DIVIDES.search(line.code)] or own
     return party.model_copy(update={"generated_location": division.location, "model_locations": lines})
 
 
 def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
     yield seen("inspect_package", f"{division.location}: {division.code[:200]}")
-    event = raised(case)
+    event = raised(division, case)
     if event is not None:
-        yield seen("interpret", f"{event.node} ({event.op}) divides by zero in eager mode, too")
+        yield seen("interpret", f"{event.node} ({event.op}) also divides by zero in eager mode")
 
 
 # Forms of operators that the user does not intend; eager mode and the package agree on them.
