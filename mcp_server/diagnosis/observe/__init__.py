@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ REASONS = {
 class Observation(ABC):
     """Something that can be observed. The classes of this folder are discovered automatically.
 
+    The line of a class gives its facts. Its `name` is by default made from the class's: `watch_launches` of
+    `WatchLaunches`.
     `seconds` is the approximate cost. `alone`: it must not share the machine with another run. `extra`: the
     verdict does not need it, and it runs only if the budget has room. `best` is its largest gain (`REASONS`).
     `decisive`: it settles the case, so it precedes cheaper ones that may not.
@@ -51,6 +54,13 @@ class Observation(ABC):
     alone: bool = False
     extra: bool = False
     decisive: bool = False
+
+    def __init_subclass__(cls, name: str = "", **facts: float) -> None:
+        made = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.name = name or vars(cls).get("name", made)
+        for fact, value in facts.items():
+            assert fact in Observation.__annotations__, fact
+            setattr(cls, fact, value)
 
     @abstractmethod
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:

@@ -71,12 +71,8 @@ async def run_call(
 OF_INPUTS = ("input_mismatch", "shape_out_of_range")
 
 
-class PlainRun(Observation):
+class PlainRun(Observation, name="run", seconds=6, best=DECIDES):
     """Make the call unchanged."""
-
-    name = "run"
-    seconds = 6.0
-    best = DECIDES
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
@@ -109,12 +105,8 @@ class PlainRun(Observation):
         case.notes.append(missing)
 
 
-class CheckedRun(Observation):
+class CheckedRun(Observation, name="run_with_input_checks", seconds=6, best=LOCATES):
     """Make the call with AOTInductor's own input checks: a second, independent view of a bad input."""
-
-    name = "run_with_input_checks"
-    seconds = 6.0
-    best = LOCATES
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if case.call is None or case.only_loaded or "plain" not in case.runs:
@@ -131,12 +123,8 @@ class CheckedRun(Observation):
         await run_call(case, context, "checked", env={**CHECK_INPUTS, **ONE_THREAD})
 
 
-class Interpret(Observation):
+class Interpret(Observation, seconds=4, best=NEEDED):
     """See which operator of the model raises, makes NaN, or breaks its fake function's promise."""
-
-    name = "interpret"
-    seconds = 4.0
-    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.ran_out_of_memory:
@@ -181,12 +169,8 @@ LONGEST_CALL_S = 15.0
 MOST_BYTES = 1 << 30  # largest package that is loaded four times
 
 
-class RepeatCall(Observation):
+class RepeatCall(Observation, seconds=5, best=LOOKS_TWICE):
     """Repeat a call that returned, three times, each in a new load; in the last, fill all new memory."""
-
-    name = "repeat_call"
-    seconds = 5.0
-    best = LOOKS_TWICE
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         plain, call = case.plain_run, case.call
@@ -202,13 +186,8 @@ class RepeatCall(Observation):
         case.repeated = await _repeat(case, context, "repeats", {}, {})
 
 
-class WatchRepeats(Observation):
+class WatchRepeats(Observation, seconds=14, best=EXPLAINS, alone=True):
     """Repeat the call with every launch watched, to see where the outputs diverge."""
-
-    name = "watch_repeats"
-    seconds = 14.0
-    best = EXPLAINS
-    alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         unexplained = case.differs_in("second") and not drawing_launches(case)

@@ -52,13 +52,8 @@ ARGUMENTS = 64  # kept arguments of one launch
 SCANNED = 1 << 16  # most elements of an index that are examined
 
 
-class FindOrigin(Observation):
+class FindOrigin(Observation, seconds=3, best=DECIDES, alone=True):
     """Keep the values of the launches behind the fault in one run, and walk back to where it was computed."""
-
-    name = "find_origin"
-    seconds = 3.0
-    best = DECIDES
-    alone = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if case.call is None or case.view is None or "plain" not in case.runs:
@@ -90,11 +85,8 @@ class FindOrigin(Observation):
                 return
 
 
-class FindOutputOrigin(FindOrigin):
+class FindOutputOrigin(FindOrigin, seconds=6):
     """If the first bad value proved harmless, walk back from the last one that the call writes."""
-
-    name = "find_output_origin"
-    seconds = 6.0
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         first = case.kernel_io.first_bad if case.kernel_io is not None else None

@@ -31,14 +31,10 @@ SHORTEST_HOST_S, LONGEST_HOST_S = 15.0, 60.0
 SHORTEST_FILL = 16  # fewer equal bytes may be a coincidence
 
 
-class FillHostMemory(Observation):
+class FillHostMemory(
+    Observation, name="fill_host_memory", seconds=10, best=DECIDES, alone=True, decisive=True
+):
     """Run the host with memory filled that it does not own; look for it in the inputs."""
-
-    name = "fill_host_memory"
-    seconds = 10.0
-    best = DECIDES
-    alone = True
-    decisive = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         script, plain = case.script_run, case.plain_run

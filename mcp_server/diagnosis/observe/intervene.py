@@ -41,11 +41,8 @@ SHARE = 0.4  # of the remaining budget, for one round
 OF_PROGRAM = ("actual",)  # key of a request: reference outputs of a replay
 
 
-class TryInterventions(Observation):
+class TryInterventions(Observation, seconds=4, best=REMOVES):
     """Remove the leading suspects one by one, put them back, and see if the failure leaves and returns."""
-
-    seconds = 4.0
-    best = REMOVES
 
     def __init__(self) -> None:
         self._next_round(0)
@@ -225,12 +222,8 @@ def seen_of(run: RunSeen) -> Seen:
     return Seen("raised", text=run.root.text if run.root else run.failure, family=run.family or "")
 
 
-class WatchOperators(Observation):
+class WatchOperators(Observation, seconds=5, best=LOCATES):
     """Compare custom operators' results with their fake functions and earlier results; see what matters."""
-
-    name = "watch_operators"
-    seconds = 5.0
-    best = LOCATES
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or "plain" not in case.runs:

@@ -24,12 +24,8 @@ from mcp_server.runtime.context import Context
 MOST_MENDED = 3
 
 
-class ReadKernels(Observation):
+class ReadKernels(Observation, seconds=1, best=COMPARES):
     """Determine from the code and the sizes of the call what the kernels do wrong."""
-
-    name = "read_kernels"
-    seconds = 1.0
-    best = COMPARES
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         sized = case.given is not None or not case.compiled_inputs
@@ -45,17 +41,12 @@ class ReadKernels(Observation):
         case.kernel_defects = dict.fromkeys(found)
 
 
-class MendKernels(Observation):
+class MendKernels(Observation, seconds=4, best=EXPLAINS, extra=True):
     """Compile the kernels without the defects found in their code.
 
     If only the exported program shows that the call is wrong, the call is made with the repaired kernels at
     once, and compared with eager mode's outputs.
     """
-
-    name = "mend_kernels"
-    seconds = 4.0
-    best = EXPLAINS
-    extra = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.call.request.get("library") or not _to_mend(case):
@@ -88,13 +79,8 @@ def _only_by_eager(case: DiagnosisState) -> bool:
     return case.equals_eager is False and not case.call_fails and not case.symptom.judges
 
 
-class MendUsersKernels(Observation):
+class MendUsersKernels(Observation, seconds=8, best=DECIDES, extra=True):
     """Make a call whose numbers are wrong with a user's kernel corrected, where its text shows a mistake."""
-
-    name = "mend_users_kernels"
-    seconds = 8.0
-    best = DECIDES
-    extra = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         judged = case.failure_of("plain") == "differs" and case.kernel_defects is not None

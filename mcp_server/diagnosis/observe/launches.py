@@ -23,13 +23,8 @@ from mcp_server.tools.trace_launches import trace_launches
 MOST_LAUNCHES = 10_000  # launches of one call; the detectors look at all
 
 
-class WatchLaunches(Observation):
+class WatchLaunches(Observation, seconds=12, best=NEEDED, alone=True):
     """Rebuild the package with launch probes, and look at the values that every launch reads and writes."""
-
-    name = "watch_launches"
-    seconds = 12.0
-    best = NEEDED
-    alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.package is None or "plain" not in case.runs:
@@ -59,13 +54,8 @@ SHARE = 0.6
 JOURNAL_BYTES = 4 << 20  # an endless loop fills any file; only its last turns count
 
 
-class TraceLaunches(Observation):
+class TraceLaunches(Observation, seconds=14, best=NEEDED, alone=True):
     """Run the instrumented package, waiting for each launch, and see which launch does not return."""
-
-    name = "trace_launches"
-    seconds = 14.0
-    best = NEEDED
-    alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case):
@@ -87,13 +77,8 @@ class TraceLaunches(Observation):
         case.trace = await trace_launches(context, workload, sync=True)
 
 
-class LocateFault(Observation):
+class LocateFault(Observation, seconds=20, best=NEEDED, alone=True):
     """Name the launch, argument and line of a bad access, including a silent one."""
-
-    name = "locate_fault"
-    seconds = 20.0
-    best = NEEDED
-    alone = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if _program_only(case):

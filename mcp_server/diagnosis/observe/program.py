@@ -68,13 +68,8 @@ def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, proc
     return RunSeen(label, finished, read_output(finished.output, process), worker)
 
 
-class CaptureProgram(Observation):
+class CaptureProgram(Observation, name="capture", seconds=30, best=NEEDED, alone=True):
     """Run the script or command once, and keep the call that failed or is suspect."""
-
-    name = "capture"
-    seconds = 30.0
-    best = NEEDED
-    alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if isinstance(case.workload, ScriptWorkload | CommandWorkload) else 0.0
@@ -200,14 +195,8 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     return CallSpec("replay", request, Path(request["package"]), call.file if call else None)
 
 
-class TrySizes(Observation):
+class TrySizes(Observation, seconds=40, best=DECIDES, alone=True, decisive=True):
     """Compile without the operator that fixed a size, and compare at sizes that worked and that failed."""
-
-    name = "try_sizes"
-    seconds = 40.0
-    best = DECIDES
-    alone = True
-    decisive = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if _fixed_size(case) is not None else 0.0
@@ -359,12 +348,8 @@ def _restored(file: CapturedOverwriting) -> str:
     return f"{name} was restored after the run. To keep what the run wrote, use {argument('in_place')}."
 
 
-class LookAtProcess(Observation):
+class LookAtProcess(Observation, seconds=6, best=NEEDED):
     """Look several times at a running process: which threads stay in the package, and what they wait for."""
-
-    name = "look_at_process"
-    seconds = 6.0
-    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if case.attached is not None else 0.0

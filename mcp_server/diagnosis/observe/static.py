@@ -46,12 +46,8 @@ from mcp_server.worker import events, protocol
 from mcp_server.worker.protocol import InputSlice, ReplayRequest
 
 
-class OpenPackage(Observation):
+class OpenPackage(Observation, seconds=0.2, best=NEEDED):
     """Open the package file: its device, inputs, constants, launches and defects."""
-
-    name = "open_package"
-    seconds = 0.2
-    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if package_path(case) is not None else 0.0
@@ -99,12 +95,8 @@ def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
     return (case.host_package, None) if case.host_package is not None else None
 
 
-class ReadExported(Observation):
+class ReadExported(Observation, seconds=0.1, best=NEEDED):
     """Read the program's parameters, fixed arguments and ranges without loading it."""
-
-    name = "read_exported"
-    seconds = 0.1
-    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if case.program_path is not None else 0.0
@@ -115,13 +107,8 @@ class ReadExported(Observation):
         case.exported = await anyio.to_thread.run_sync(read_exported, path)
 
 
-class CompileExported(Observation):
+class CompileExported(Observation, name="compile", seconds=30, best=NEEDED, alone=True):
     """Compile once, with provenance, so that the call can be made."""
-
-    name = "compile"
-    seconds = 30.0
-    best = NEEDED
-    alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if isinstance(case.workload, ExportedWorkload) else 0.0
@@ -147,12 +134,8 @@ class CompileExported(Observation):
 RAISED_LOWER = 2
 
 
-class CompareInputs(Observation):
+class CompareInputs(Observation, seconds=3, best=NEEDED):
     """Describe the inputs, and compare them with what the package was compiled for."""
-
-    name = "compare_inputs"
-    seconds = 3.0
-    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if case.package is not None and case.inputs else 0.0
@@ -245,12 +228,8 @@ def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
     return list(dict.fromkeys(found))
 
 
-class LookAtIndices(Observation):
+class LookAtIndices(Observation, seconds=3, best=NEEDED):
     """Compare input elements that are used as indices or divisors with their allowed values."""
-
-    name = "look_at_indices"
-    seconds = 3.0
-    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if case.call is not None and case.given is not None and parts_to_see(case) else 0.0
@@ -267,12 +246,8 @@ MACHINE_CATEGORIES = frozenset(
 )
 
 
-class CheckMachine(Observation):
+class CheckMachine(Observation, seconds=6, best=EXPLAINS):
     """Compile a probe, query the interpreter, and compare the package with the results."""
-
-    name = "check_machine"
-    seconds = 6.0
-    best = EXPLAINS
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if case.package is None or not case.failed:

@@ -35,16 +35,11 @@ if TYPE_CHECKING:
     from mcp_server.tools.switches import Bisected
 
 
-class CompareLaunches(Observation):
+class CompareLaunches(Observation, name="compare_with_eager", seconds=20, best=COMPARES, alone=True):
     """Find the launches that diverge, and distinguish errors from rounding, TF32, chance and unset memory.
 
     Each launch that is wrong on correct inputs then runs in eager mode, to test whether it matters.
     """
-
-    name = "compare_with_eager"
-    seconds = 20.0
-    best = COMPARES
-    alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.call.request.get("library") or "plain" not in case.runs:
@@ -73,12 +68,8 @@ MOST_BYTES = 8 << 20  # size of a constant that is read
 MOST_IN_ALL = 64 << 20
 
 
-class ReadConstants(Observation):
+class ReadConstants(Observation, seconds=1, best=SEARCHES):
     """Look for weights of the package that are not finite, all zero, or far larger than the others."""
-
-    name = "read_constants"
-    seconds = 1.0
-    best = SEARCHES
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.package is None or case.call is None or case.call.updated or case.plain_run is None:
@@ -95,18 +86,13 @@ class ReadConstants(Observation):
         )
 
 
-class JudgeBySource(Observation):
+class JudgeBySource(Observation, name="decompile", seconds=15, best=SEARCHES, alone=True):
     """Compare each launch with its own source, read as PyTorch: the only reference for a package alone.
 
     Kernels of launches that differ are compiled again from their source, to see if the call then gives the
     program's outputs. If none differs, a launch that is unlike the others of its kind is made to compute like
     them.
     """
-
-    name = "decompile"
-    seconds = 15.0
-    best = SEARCHES
-    alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         call = case.call
@@ -175,14 +161,10 @@ def effect_of(found: Bisected) -> Effect:
     return Effect.SAME if stayed else Effect.NOT_APPLICABLE
 
 
-class EmulateCasts(Observation):
+class EmulateCasts(
+    Observation, name="emulate_precision_casts", seconds=40, best=DECIDES, alone=True, extra=True
+):
     """Compile the program with intermediate results rounded as in eager mode, and once more unchanged."""
-
-    name = "emulate_precision_casts"
-    seconds = 40.0
-    best = DECIDES
-    alone = True
-    extra = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload) and case.failed
@@ -194,14 +176,8 @@ class EmulateCasts(Observation):
         case.trials[KEY] = casts_trial(found.failure, effect_of(found))
 
 
-class TrySwitches(Observation):
+class TrySwitches(Observation, seconds=90, best=DECIDES, alone=True, extra=True):
     """Compile the program with careful compiler options until it does not fail, and again without them."""
-
-    name = "try_switches"
-    seconds = 90.0
-    best = DECIDES
-    alone = True
-    extra = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload)
@@ -223,14 +199,8 @@ def keep(case: DiagnosisState, suspect: Suspect, found: Bisected) -> None:
         case.trials[trial.intervention.key] = trial
 
 
-class BisectCompiler(Observation):
+class BisectCompiler(Observation, name="bisect", seconds=300, best=SEARCHES, alone=True, extra=True):
     """Reduce the program and switch compiler passes off until it gives eager mode's numbers."""
-
-    name = "bisect"
-    seconds = 300.0
-    best = SEARCHES
-    alone = True
-    extra = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload)
