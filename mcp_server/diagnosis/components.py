@@ -32,13 +32,9 @@ def launch_component(number: int, kernel: str, case: DiagnosisState) -> Componen
     launch = case.launches[number] if number < len(case.launches) else None
     op = operator_of(number, case)
     own = launch.symbol if launch is not None and launch.kind == "user_triton" else ""
-    return Component(
-        kind="op" if op else "kernel",
-        name=op or own or kernel,
-        launch_index=number,
-        generated_location=f"wrapper.cpp:{launch.line}" if launch is not None and launch.line else None,
-        model_locations=launch_lines(number, case, 4) if launch is not None else [],
-    )
+    at = f"wrapper.cpp:{launch.line}" if launch is not None and launch.line else None
+    lines = launch_lines(number, case, 4) if launch is not None else []
+    return component("op" if op else "kernel", op or own or kernel, lines, launch=number, at=at)
 
 
 def operator_of(number: int, case: DiagnosisState) -> str:
@@ -197,16 +193,23 @@ def component(
     *,
     value: str | None = None,
     index: int | None = None,
+    dim: int | None = None,
     launch: int | None = None,
+    at: str | None = None,
 ) -> Component:
-    """A component at these lines of the user's code; `index` is its place among the inputs."""
+    """A component at these lines of the user's code, and `at` this line of generated code.
+
+    `index` is its place among the inputs.
+    """
     return Component(
         kind=kind,
         name=name,
         model_locations=list(lines),
         value=value,
         input_index=index,
+        dim=dim,
         launch_index=launch,
+        generated_location=at,
     )
 
 

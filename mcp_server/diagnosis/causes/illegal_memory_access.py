@@ -47,6 +47,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     guilty = _guilty(blame, fault, case)
     # For a fault inside the operator, fix its code; for a bad result, fix its fake function.
     crashed = fault.launch.index if fault.launch is not None else None
+    kernel, model = (fault.launch.kernel, fault.launch.model) if fault.launch else (fault.kernel, [])
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
     action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]
     action = MASKED.format(marker) if change is not None and marker else action
@@ -63,13 +64,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
         summary=summary or fault.text,
         level=CausalLevel.FAULT_SITE if explained else max(BY_CATEGORY[category][1], CausalLevel.BAD_VALUE),
         evidence=tuple(evidence),
-        crashing=Component(
-            kind="kernel",
-            name=fault.launch.kernel if fault.launch else fault.kernel,
-            launch_index=crashed,
-            generated_location=_place(fault),
-            model_locations=(fault.launch.model if fault.launch else [])[:4],
-        ),
+        crashing=component("kernel", kernel, model[:4], launch=crashed, at=_place(fault)),
         fix=fix_with(action, change, case, fault.code.strip()),
         intervention=change or _clamp(fault, blame, _user_name(blame, case)),
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
@@ -128,14 +123,14 @@ def _guilty(blame: Blame, fault: Fault, case: DiagnosisState) -> Component:
     if blame.kind in ("op", "input", "constant"):
         kind = blame.kind
     op = operator_of(launch, case) if own and launch is not None else ""
-    return Component(
-        kind="op" if op else kind,
-        name=op or _user_name(blame, case) or fault.kernel,
-        input_index=blame.input_index,
+    return component(
+        "op" if op else kind,
+        op or _user_name(blame, case) or fault.kernel,
+        (blame.model or (fault.launch.model if fault.launch else []))[:4],
+        index=blame.input_index,
         dim=blame.dim,
-        launch_index=launch if kind == "kernel" else None,
-        generated_location=_place(fault) if own else None,
-        model_locations=(blame.model or (fault.launch.model if fault.launch else []))[:4],
+        launch=launch if kind == "kernel" else None,
+        at=_place(fault) if own else None,
     )
 
 

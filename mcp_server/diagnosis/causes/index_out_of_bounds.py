@@ -345,8 +345,8 @@ def _range(candidate: Candidate, case: DiagnosisState) -> str:
 
 def crashing(candidate: Candidate) -> Component:
     """The kernel whose check failed, with the line of that check."""
-    party = component("kernel", candidate.kernel.name, _lines(candidate), launch=candidate.launch.index)
-    return party.model_copy(update={"generated_location": candidate.location})
+    launch, lines = candidate.launch.index, _lines(candidate)
+    return component("kernel", candidate.kernel.name, lines, launch=launch, at=candidate.location)
 
 
 def _lines(candidate: Candidate) -> list[ModelLocation]:

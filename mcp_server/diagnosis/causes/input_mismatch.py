@@ -58,8 +58,7 @@ def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | N
     index = sum(1 for each in names[:place] if each)  # number among the tensors
     value = f"{size} ({text})" if size is not None else text
     lines = [*case.call_locations, *lines_reading(index, case)]
-    party = component("input", case.given.paths[place], lines, value=value, index=index)
-    return party.model_copy(update={"dim": dim}), size
+    return component("input", case.given.paths[place], lines, value=value, index=index, dim=dim), size
 
 
 def refusal(case: DiagnosisState) -> Evidence | None:
@@ -264,13 +263,13 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     told = [sentence, *(each.sentence for each in besides[:1])]
     return Suspect(
         category=mismatch.category,
-        guilty=Component(
-            kind="input" if index is not None else "call",
-            name=name,
-            input_index=index,
-            dim=mismatch.dim,
+        guilty=component(
+            "input" if index is not None else "call",
+            name,
+            [*narrows, *case.call_locations, *(refusing or lines_reading(index, case))],
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
-            model_locations=[*narrows, *case.call_locations, *(refusing or lines_reading(index, case))],
+            index=index,
+            dim=mismatch.dim,
         ),
         summary=" ".join(f"{capitalized(each)}." for each in told),
         level=CausalLevel.CALL,

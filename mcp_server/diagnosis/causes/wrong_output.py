@@ -48,7 +48,7 @@ _Wrong = partial(Suspect, category="wrong_output")
 
 def _package(case: DiagnosisState) -> Component:
     """The package as the party, if no launch is known."""
-    return Component(kind="package", name=case.package.path.name if case.package else "the package")
+    return component("package", case.package.path.name if case.package else "the package")
 
 
 def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
@@ -418,7 +418,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         return
     if not refused and (coarse := _by_rounding(outputs, case)):
         yield _Wrong(
-            guilty=Component(kind="package", name=""),
+            guilty=component("package", ""),
             summary=f"The call returns, and {facts[0].fact}. {coarse}",
             level=CausalLevel.SYMPTOM,
             evidence=tuple(facts),
@@ -433,7 +433,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     correct = f"give the correct outputs ({argument('expect')})"
     alone = f" Only the check command says so: {correct}, for which it must pass."
     yield _Wrong(
-        guilty=Component(kind="package", name=""),
+        guilty=component("package", ""),
         summary=f"The call returns, and {facts[0].fact}. {AS_WRITTEN if own else UNEXPLAINED}"
         f"{alone if case.symptom.expect is None else ''}",
         level=CausalLevel.SYMPTOM,
