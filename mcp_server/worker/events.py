@@ -9,28 +9,37 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import ClassVar, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Optional, Union
 
 from .protocol import InputSlice
 from .report import Frame, Number, OddElement, Overrun, TensorFacts
 
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # of Python 3.11
 
+    def dataclass_transform() -> Callable[[Any], Any]:
+        return lambda kind: kind
+
+
+@dataclass_transform()
 class Event:
     """`event` is the name in a report, by default made from the class's: `node_raised` of `NodeRaised`.
 
-    `t` is in seconds since the worker began. Only events read from a report have it.
+    Each event is a dataclass. `t` is in seconds since the worker began. Only events read from a report have
+    it.
     """
 
     event: str
     t: float = 0.0
     kinds: ClassVar[dict[str, type[Event]]] = {}
 
-    def __init_subclass__(cls, event: str = "") -> None:
+    def __init_subclass__(cls, event: str = "", frozen: bool = False) -> None:
         cls.event = event or re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
         Event.kinds[cls.event] = cls
+        dataclass(frozen=frozen)(cls)
 
 
-@dataclass
 class Phase(Event):
     """The worker began the phase with this name, for the given file, call or similar subject."""
 
@@ -62,13 +71,11 @@ class Broken:
 # The process
 
 
-@dataclass
 class Torch(Event):
     version: str = ""
     cuda: Optional[str] = None
 
 
-@dataclass
 class OperatorsTaken(Event):
     """The `lines` of a script that register operators, empty if there are none. `refused` says why not."""
 
@@ -77,7 +84,6 @@ class OperatorsTaken(Event):
     refused: str = ""
 
 
-@dataclass
 class Refused(Event):
     """The request itself is wrong. Nothing of the workload ran."""
 
@@ -86,7 +92,6 @@ class Refused(Event):
     allowed: str = ""
 
 
-@dataclass
 class Failed(Event):
     """The exception that ended the operation. `during` is the phase that the last event began."""
 
@@ -95,13 +100,11 @@ class Failed(Event):
     type: str = ""
 
 
-@dataclass
 class Python(Event):
     version: Optional[str] = None
     triton: Optional[str] = None
 
 
-@dataclass
 class Cuda(Event):
     """Why CUDA is not `available`, and the newest that the `driver` supports: 1000 * major + 10 * minor."""
 
@@ -110,7 +113,6 @@ class Cuda(Event):
     driver: Optional[int] = None
 
 
-@dataclass
 class Gpu(Event):
     """A GPU with its `capability` as digits, such as 90, or the error that querying it raised."""
 
@@ -123,7 +125,6 @@ class Gpu(Event):
 # Loads
 
 
-@dataclass
 class NotApplied(Event):
     """A constant of an update that the program cannot take, and the reason."""
 
@@ -134,14 +135,12 @@ class NotApplied(Event):
 # Inputs
 
 
-@dataclass
 class Given(Event):
     """The layouts of the inputs of a call."""
 
     leaves: list[TensorFacts] = field(default_factory=list)
 
 
-@dataclass
 class Inputs(Event):
     """The leaves of the inputs, with the device of each when it was saved."""
 
@@ -157,12 +156,10 @@ class ChangedInput:
     misaligned: bool
 
 
-@dataclass
 class ChangedInputs(Event):
     inputs: list[ChangedInput] = field(default_factory=list)
 
 
-@dataclass
 class IndexValues(Event):
     """Values of a part of an input. `first` lists some elements `outside` its range, as (index, value).
 
@@ -192,7 +189,6 @@ FIRST_ELEMENTS = 8  # elements that a comparison lists
 MOST_ROWS = 32  # rows of dimension 0 that a comparison lists
 
 
-@dataclass
 class Called(Event):
     """A call returned. `seconds` include the work of the device."""
 
@@ -210,7 +206,6 @@ class ElementChange:
     after: str
 
 
-@dataclass
 class Repeated(Event):
     """Whether the run (`second` or `filled`) gave the same outputs as the first."""
 
@@ -254,7 +249,6 @@ class ExpectedOutput(OutputChange):
     reach: Optional[float] = None
 
 
-@dataclass
 class Compared(Event):
     """The outputs of the package compared with others of the same call. `counts`: how many each had."""
 
@@ -263,7 +257,6 @@ class Compared(Event):
     outputs: list[ExpectedOutput] = field(default_factory=list)
 
 
-@dataclass
 class ComparedExpected(Compared):
     """The outputs compared with those that the user gave (`given`), or that the program expected."""
 
@@ -330,16 +323,14 @@ class Smallest:
     first: tuple[NeededElement, ...] = ()
 
 
-@dataclass(frozen=True)
-class CheckFacts(Event, event="checked_outputs"):
+class CheckFacts(Event, event="checked_outputs", frozen=True):
     """How the user's check command ended: its exit status, and the end of its output."""
 
     status: int
     text: str = ""
 
 
-@dataclass(frozen=True)
-class CallFacts(Event, event="intervened"):
+class CallFacts(Event, event="intervened", frozen=True):
     """One call of a plan. `label` is its place in the plan, `key` the intervention, if any.
 
     `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned` marks a
@@ -370,7 +361,6 @@ class CallFacts(Event, event="intervened"):
 # Launches
 
 
-@dataclass
 class OfLaunch(Event):
     """A tensor of a launch: the launch's number, its place in the call, its kernel and the tensor's name."""
 
@@ -380,7 +370,6 @@ class OfLaunch(Event):
     name: str = ""
 
 
-@dataclass
 class Argument(OfLaunch, TensorFacts):
     """An argument before or after a launch (`phase`): a tensor, or a number with its `value`.
 
@@ -398,14 +387,12 @@ class Argument(OfLaunch, TensorFacts):
     saved: Optional[str] = None
 
 
-@dataclass
 class LeftOut(Event):
     """The number of arguments without events, because there would be too many."""
 
     arguments: int
 
 
-@dataclass
 class NotSaved(Event):
     """The number of tensors that were not saved: too many bytes, or an unsupported dtype or layout."""
 
@@ -416,13 +403,11 @@ class NotSaved(Event):
 # Eager mode
 
 
-@dataclass
 class Interpreted(Event):
     nodes: int = 0
     outputs: list[TensorFacts] = field(default_factory=list)
 
 
-@dataclass
 class ComparedForm(Event):
     """Whether the program gives the expected values: unchanged, in another form, and unchanged again.
 
@@ -435,7 +420,6 @@ class ComparedForm(Event):
     equal: tuple[bool, bool, bool]
 
 
-@dataclass
 class OfNode(Event):
     """A node of the program: its operator, and the model's lines, innermost first."""
 
@@ -444,7 +428,6 @@ class OfNode(Event):
     stack: list[Frame]
 
 
-@dataclass
 class NodeRaised(OfNode):
     """An operator raised. `behind` are the non-finite nodes from which its integer inputs are computed,
     `overflowed` those whose integers do not fit their dtype.
@@ -456,7 +439,6 @@ class NodeRaised(OfNode):
     overflowed: list[str] = field(default_factory=list)
 
 
-@dataclass
 class GuardFailed(OfNode):
     """A guard of the program rejects the inputs."""
 
@@ -464,7 +446,6 @@ class GuardFailed(OfNode):
     type: str = ""
 
 
-@dataclass
 class NodeNonFinite(OfNode):
     """A result with NaN (`nan`), infinities, or only -inf (`masked`). `bad_inputs`: an input had one."""
 
@@ -474,7 +455,6 @@ class NodeNonFinite(OfNode):
     dtype: str = ""
 
 
-@dataclass
 class NodeOverflow(OfNode):
     """Integers that do not fit their dtype: `count` elements, and the first with its `exact` value.
 
@@ -490,17 +470,14 @@ class NodeOverflow(OfNode):
     exact: int
 
 
-@dataclass
 class NodeStrided(OfNode):
     """A user's operator that gives other values for contiguous copies of its arguments."""
 
 
-@dataclass
 class NodeTraining(OfNode):
     """An operator in training mode: a dropout, or a batch norm that uses the statistics of the batch."""
 
 
-@dataclass
 class FakeMismatch(OfNode):
     """The result of a node differs from what its fake function promised."""
 
@@ -508,7 +485,6 @@ class FakeMismatch(OfNode):
     returned: Optional[Layout] = None
 
 
-@dataclass
 class Operator(Event):
     """A call in which an operator breaks its schema (`mutated`, `aliases`: arguments) or fake function.
 
@@ -525,7 +501,6 @@ class Operator(Event):
     stack: list[Frame] = field(default_factory=list)
 
 
-@dataclass
 class EagerRan(Event):
     """Whether eager mode gives the same outputs twice. `left_out` counts values that are too large."""
 
@@ -569,7 +544,6 @@ class Closeness:
         )
 
 
-@dataclass
 class Rounding(Event):
     """Whether rounding explains each output (`within`).
 
@@ -582,7 +556,6 @@ class Rounding(Event):
     narrow: bool = False
 
 
-@dataclass
 class OutputCompared(Event):
     """An output of the package compared with eager mode's: equal, rounding, differs or layout.
 
@@ -595,19 +568,16 @@ class OutputCompared(Event):
     layouts: list[str] = field(default_factory=list)
 
 
-@dataclass
 class CountedOutputs(Event):
     package: int
     eager: int
 
 
-@dataclass
 class Outputs(Event):
     run: str
     checksums: list[str]
 
 
-@dataclass
 class Rerun(OfLaunch):
     """A tensor that a launch wrote in the call `run`."""
 
@@ -615,7 +585,6 @@ class Rerun(OfLaunch):
     checksum: str = ""
 
 
-@dataclass
 class ConstantDiffers(Event):
     """`different` of the `elements` of a constant differ between the package and the program.
 
@@ -635,7 +604,6 @@ class ConstantDiffers(Event):
         )
 
 
-@dataclass
 class LaunchJudged(OfLaunch):
     """A tensor that a launch wrote from correct inputs, and that others read.
 
@@ -658,14 +626,12 @@ class LaunchJudged(OfLaunch):
     tf32: bool = False
 
 
-@dataclass
 class JudgedOutputs(Event):
     """Whether the call returns correct outputs if correct values replace all wrong ones."""
 
     right: bool
 
 
-@dataclass
 class Timed(Event):
     """The median time of a call. `steady`: every call gave the outputs of the first one."""
 
@@ -676,21 +642,18 @@ class Timed(Event):
 # Compiles, and the search for what makes them fail
 
 
-@dataclass
 class Compiled(Event):
     package: str
     seconds: float = 0.0
     bytes: int = 0
 
 
-@dataclass
 class Switched(Event):
     """The requested options that this torch has."""
 
     names: list[str]
 
 
-@dataclass
 class Judged(Event):
     """Whether an output is not finite, contains NaN, or differs from eager mode's."""
 
@@ -699,20 +662,17 @@ class Judged(Event):
     departs: bool
 
 
-@dataclass
 class Node(Event):
     node: str
     op: str = ""
 
 
-@dataclass
 class Value(Event):
     node: str
     nan: bool = False
     inf: bool = False
 
 
-@dataclass
 class Units(Event):
     """The nodes that compute tensors, in order, each with the nodes that read it.
 
@@ -723,7 +683,6 @@ class Units(Event):
     dynamic: bool = False
 
 
-@dataclass
 class Cut(Event):
     """The `script` of plan `number`, with its `nodes` and the bytes of each of its `tensors`.
 
@@ -739,13 +698,11 @@ class Cut(Event):
     users: bool = False
 
 
-@dataclass
 class Uncuttable(Event):
     number: int
     reason: str
 
 
-@dataclass
 class Decision(Event):
     """A compiler decision (`reduction.attempt`): its operator, or what a pass rewrote."""
 
@@ -756,7 +713,6 @@ class Decision(Event):
     change: list[str] = field(default_factory=list)
 
 
-@dataclass
 class ScriptEnded(Event):
     """The exit status of a script that ran in the worker."""
 
@@ -766,7 +722,6 @@ class ScriptEnded(Event):
 # Times
 
 
-@dataclass
 class PairsTimed(Event):
     """Alternating unchanged and changed calls: median seconds, and quartiles of the ratios of the pairs.
 
@@ -786,7 +741,6 @@ class PairsTimed(Event):
     by_cpu: bool = False
 
 
-@dataclass
 class LaunchTime(Event):
     """The time of one kernel or operator in a call of `whole` seconds, and how often a call runs it."""
 
@@ -796,7 +750,6 @@ class LaunchTime(Event):
     whole: float
 
 
-@dataclass
 class SizeCompared(Event):
     """Whether the outputs for inputs of a shape equal eager mode's, `before` or `after` a change."""
 
@@ -805,7 +758,6 @@ class SizeCompared(Event):
     equal: bool
 
 
-@dataclass
 class ProgramChanged(Event):
     """The nodes of a program that a change replaced, and their lines. Empty if it does not apply."""
 
@@ -813,7 +765,6 @@ class ProgramChanged(Event):
     lines: list[TracedLine]
 
 
-@dataclass
 class LoadedIn(Event):
     """How long the usual loading function took: by the clock, and in processor time with its children."""
 
@@ -837,14 +788,12 @@ class TracedLine:
         return self.times >= 16 and self.share >= 0.4
 
 
-@dataclass
 class LinesTraced(Event):
     """The lines of the model with the most nodes. They are known before the build begins."""
 
     lines: list[TracedLine]
 
 
-@dataclass
 class BuildTimed(Event):
     """The seconds that a build took. `parts` excludes `testing` of vector instructions and `tuning`.
 
@@ -872,7 +821,6 @@ class SchemaArgument:
     default: Optional[str] = None
 
 
-@dataclass
 class Schema(Event):
     """The operator behind a shim, under its name in a program, and its arguments."""
 
@@ -881,7 +829,6 @@ class Schema(Event):
     arguments: list[SchemaArgument] = field(default_factory=list)
 
 
-@dataclass
 class ProgramRan(Event):
     """The program was run. `error` is the exception that it raised."""
 
@@ -898,13 +845,11 @@ class Verified:
     why: str = ""
 
 
-@dataclass
 class OutputVerified(Verified, Event):
     output: int = 0
     shape: list[int] = field(default_factory=list)
 
 
-@dataclass
 class LaunchVerified(Verified, Event):
     """One launch compared on its own inputs. `tensor` is the one that differs most."""
 
@@ -913,7 +858,6 @@ class LaunchVerified(Verified, Event):
     tensor: str = ""
 
 
-@dataclass
 class CaptureJudged(LaunchVerified):
     """A launch on the arguments that a file of torch's kernel capture holds.
 
