@@ -24,7 +24,7 @@ from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import elements, free_positions, parts, say
 from mcp_server.package.terms.program import Access, Program, Store, read_program
-from mcp_server.package.terms.sizes import evaluate_whole, reached, size_term
+from mcp_server.package.terms.sizes import evaluate_whole, index_at, reached, size_term
 from mcp_server.package.terms.term import (
     Apply,
     Element,
@@ -208,15 +208,12 @@ class _Launched:
         for argument in self.launch.tensors:
             if argument.role == "read" or not argument.name or not never_stored(self.kernel, argument.name):
                 continue
-            if self._is_read_later(argument):
+            # Inductor drops a store that nothing reads, but keeps its parameter.
+            after = self.view.flow_of(self.launch).forward([argument.target or ""], self.launch.index)
+            if after.steps or after.outputs:
                 label, sizes = self.view.label(argument.target), self._shape(argument)
                 what = f"has {argument.name} as an output ({label}, {sizes}) and never stores to it"
                 yield self._found("never_stored", argument.name, 1, what)
-
-    def _is_read_later(self, argument: Argument) -> bool:
-        """Whether anything reads the result. Inductor drops an unread store but keeps its parameter."""
-        after = self.view.flow_of(self.launch).forward([argument.target or ""], self.launch.index)
-        return bool(after.steps or after.outputs)
 
     def _shape(self, argument: Argument) -> str:
         layout = self._layout(argument)
@@ -300,7 +297,7 @@ class _Launched:
             return None
         for lane in lanes(access, self.sizes):
             at = lane.offset(access)
-            if at is not None and not _is_element(at // access.place.itemsize, sizes, strides):
+            if at is not None and index_at(at // access.place.itemsize, sizes, strides) is None:
                 text = f"{' + '.join(_index(access))}"
                 what = f"takes {access.parameter} at {text}{self._with(lane, text)}, which is no element of "
                 what += (
@@ -501,15 +498,6 @@ def _root(buffers: Mapping[str, Buffer], argument: Argument, *, through_pools: b
         if root is not None and (through_pools or root.kind != "pool"):
             root = buffers.get(root.base or "", root)
     return root
-
-
-def _is_element(at: int, sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether an offset is that of an element of a tensor with these sizes and non-overlapping strides."""
-    for stride, size in sorted(zip(strides, sizes, strict=True), reverse=True):
-        if stride > 0 and size > 1:
-            turns = min(at // stride, size - 1)
-            at -= turns * stride
-    return at == 0
 
 
 def _conjuncts(test: Term | None) -> list[Term]:

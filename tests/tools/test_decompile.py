@@ -110,6 +110,10 @@ def test_layer_norms_are_put_together(zoo: ZooPackage) -> None:
 
 CHANGED = [
     ("ranker", "inputs", "clamp_min(tmp0, decltype(tmp0)(0))", "clamp_min(tmp0, decltype(tmp0)(1))", 2),
+    # another row, another element of a sum, and the last vector left out
+    ("ranker", "inputs", "x1 + 16L*tmp0", "x1 + 8L*tmp0", 0),
+    ("ranker", "inputs", "out_ptr0[static_cast<int64_t>(3L +", "out_ptr0[static_cast<int64_t>(2L +", 4),
+    ("ranker", "inputs", "static_cast<int64_t>(192L*ks0)", "static_cast<int64_t>(192L*ks0 - 8L)", 2),
     # the epsilon of a layer norm, a relative change of 5e-6
     ("attention", "inputs", "static_cast<float>(1e-05)", "static_cast<float>(2e-05)", 0),
     ("ranker", "inputs", "tmp0 - tmp8", "tmp0 + tmp0", 4),
@@ -163,10 +167,14 @@ def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: s
     assert all("did not come to it" in why for why in idle)
 
 
-@pytest.mark.parametrize("form", ["script", *nightly("package")])
-def test_the_source_is_the_reference_of_a_package_alone(zoo: ZooPackage, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "row"), [("script", CHANGED[0]), *nightly(*(("package", row) for row in CHANGED[:4]))]
+)
+def test_the_source_is_the_reference_of_a_package_alone(
+    zoo: ZooPackage, tmp_path: Path, form: str, row: tuple[str, str, str, str, int]
+) -> None:
     """Without a program, a launch unlike its source is proven by a compile of that; also for a script."""
-    package, (name, inputs, old, new, launch) = zoo("ranker"), CHANGED[0]
+    package, (name, inputs, old, new, launch) = zoo("ranker"), row
     file, wrong = package.with_name(f"{name}.{inputs}.pt"), with_source(package, tmp_path, old, new)
     words = [str(wrong), "--inputs", str(file)]
     if form == "script":

@@ -6,14 +6,17 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from mcp_server.package.pytorch.axes import Axes, Axis, NotRead, Place
+from mcp_server.package.pytorch.axes import Axes, Axis, NotRead
 from mcp_server.package.pytorch.views import Memory, Step
 from mcp_server.package.terms.evaluate import MATH
 from mcp_server.package.terms.parts import SIGNS
-from mcp_server.package.terms.term import Term, is_float, promoted
+from mcp_server.package.terms.term import is_float, promoted
 from mcp_server.package.terms.whole import Whole, named
 
+Affine: TypeAlias = tuple[tuple[Axis, ...], list[Step], Whole]
+"""The axes of an index, its step along each, and its offset."""
 CASTS = {"float32": "float()", "float64": "double()", "int64": "long()", "int32": "int()", "bool": "bool()"}
 
 
@@ -92,12 +95,7 @@ class Expressions:
             index.pop(0)
         return f"{value.operand}[{', '.join(index)}]"
 
-    def affine(self, index: Term, place: Place) -> tuple[tuple[Axis, ...], list[Step], Whole] | None:
-        """Return axes, steps and offset of an index that is a sum of axes. None for other indices."""
-        whole = self.axes.whole(index, place)
-        return self.steps(whole) if whole is not None else None
-
-    def steps(self, whole: Whole) -> tuple[tuple[Axis, ...], list[Step], Whole] | None:
+    def steps(self, whole: Whole) -> Affine | None:
         """Return axes, steps and offset of a sum. None if a step or the offset varies with an axis."""
         axes, offset, steps = self.axes.of(whole), whole, []
         for axis in axes:
@@ -155,12 +153,6 @@ def literal(value: bool | int | float, dtype: str) -> Value:
 
 def is_number(text: str) -> bool:
     return re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) is not None
-
-
-def _unscaled(values: Sequence[Value], dtype: str, neutral: str) -> Value | None:
-    """Return the other operand beside 1.0 in a product, or 0 in an integer sum. None for other operands."""
-    given = [each for each in values if not (each.scalar and each.text == neutral)]
-    return given[0] if len(given) == 1 and given[0].dtype == dtype and not given[0].scalar else None
 
 
 _BOTH_ENDS = re.compile(r"\.(?:clamp\(min=(?P<least>[^()]+)\)|relu\(\))\.clamp\(max=(?P<high>[^()]+)\)$")
@@ -232,8 +224,9 @@ class Operators(Expressions):
         if op == "div" and (mean := self._mean(values)) is not None:
             return mean
         neutral = {"mul": "1.0", "add": "0"}.get(op, "")
-        if (same := _unscaled(values, dtype, neutral)) is not None:
-            return same
+        kept = [each for each in values if not (each.scalar and each.text == neutral)]
+        if len(kept) == 1 and kept[0].dtype == dtype and not kept[0].scalar:
+            return kept[0]  # the other operand beside 1.0 in a product, or 0 in an integer sum
         left, right = (self.aligned(each, axes) for each in values)
         if (test := _self_test(op, left, right)) is not None:
             return Value(test, axes, "bool", is_atom=not test.startswith("~"))

@@ -92,7 +92,8 @@ class _Writer:
     def written(self, checks: Sequence[Check]) -> Function:
         stores, places = self.stores, {}
         for store in stores:
-            ranges = sorted(store.ranges, key=_outermost_first)
+            # C++ has this order; in Triton, the index variables of a reduction are innermost.
+            ranges = sorted(store.ranges, key=lambda r: (r.name[0] == "r", r.name[0] not in "yz"))
             places[store] = self.axes.entered(ranges, {})
         for store in stores:
             self.values.structures.count(store.value, store.index)
@@ -156,11 +157,10 @@ class _Writer:
         found = self.values.steps(whole) if whole is not None else None
         tested = store.test is not None and not (isinstance(store.test, Number) and store.test.value)
         looped = self.axes.ordered(axis for loop in place.values() for axis in loop.axes)
-        simple = (
-            found is not None and store.mode == "plain" and not tested and set(value.axes) <= set(found[0])
-        )
-        if simple and found and whole is not None and _forward(found[1], found[2]):
-            axes, steps, offset = found
+        axes, steps, offset = found or ((), [], Whole())
+        simple = found and store.mode == "plain" and not tested and set(value.axes) <= set(axes)
+        forward = all(each.is_positive_or_zero() for each in (offset, *(each.stride for each in steps)))
+        if simple and whole is not None and forward:
             if passed.is_result and is_whole(passed.tensor, steps, offset):
                 name, made = self._result(store, passed.tensor, value, axes, steps)
                 self.values.stored[name] = (whole, list(steps), made)
@@ -187,7 +187,8 @@ class _Writer:
         axes = self.axes.ordered([*at.axes, *value.axes])
         if set(looped) - set(axes) and store.mode == "add":
             raise NotRead("an update that a loop repeats")
-        if set(value.axes) - set(at.axes) and store.mode != "add" and self.values.affine(store.index, place):
+        whole = self.axes.whole(store.index, place) if store.mode != "add" else None
+        if whole is not None and self.values.steps(whole) and set(value.axes) - set(at.axes):
             raise NotRead("a store of several values at one place")
         more = ", add=True" if store.mode == "add" else ""
         if store.test is not None and not isinstance(store.test, Number):
@@ -196,7 +197,7 @@ class _Writer:
             more += f", where={self.values.aligned(test, axes)}"
         index, filled = self.values.aligned(at, axes), self.values.aligned(value, axes)
         self._keep_old(store, later)
-        self._in_place(store, f"put({self._tensor(store).text}, {index}, {filled}{more})")
+        self._in_place(store, f"put({self.current[store.parameter].text}, {index}, {filled}{more})")
 
     def _indexed(
         self,
@@ -208,7 +209,7 @@ class _Writer:
     ) -> bool:
         """Write `table[ids] = value`, or the addition of values at ids, if the store is of this form."""
         tested = store.test is not None and not isinstance(store.test, Number)
-        tensor, adds = self._tensor(store), store.mode == "add"
+        tensor, adds = self.current[store.parameter], store.mode == "add"
         found = self.values.indexed(tensor, store.index, place, to_write=True)
         if found is None or tested or not set(value.axes) <= set(found.axes):
             return False
@@ -232,9 +233,6 @@ class _Writer:
             line = f"{found.text} = {filled}"
         self._in_place(store, line)
         return True
-
-    def _tensor(self, store: Store) -> Tensor:
-        return self.current[store.parameter]
 
     def _result(
         self, store: Store, tensor: Tensor, value: Value, axes: tuple[Axis, ...], steps: Sequence[Step]
@@ -281,7 +279,9 @@ class _Writer:
         if any(each.tensor.text == source and each.is_written_later for each in self.tensors.values()):
             return True
         later = [each for each in self.stores if each.line > store.line]
-        return any(each.parameter == store.parameter or self._tensor(each).text == source for each in later)
+        return any(
+            each.parameter == store.parameter or self.current[each.parameter].text == source for each in later
+        )
 
     def _result_name(self, text: str) -> str:
         """Return the tensor's own name if its old value is not read, otherwise a different name."""
@@ -293,7 +293,7 @@ class _Writer:
         return name
 
     def _in_place(self, store: Store, line: str) -> None:
-        tensor = self._tensor(store)
+        tensor = self.current[store.parameter]
         self.values.lines.append(line)
         for parameter in self.tensors:
             if self.current[parameter].text == tensor.text:
@@ -303,7 +303,7 @@ class _Writer:
 
     def _keep_old(self, store: Store, later: Sequence[Store]) -> None:
         """Copy the values that the store overwrites but a later statement needs."""
-        tensor = self._tensor(store)
+        tensor = self.current[store.parameter]
         same = {name for name, held in self.current.items() if held.text == tensor.text}
         inside = (
             x for each in later for root in (each.value, each.index) for x in parts(root, inside_indices=True)
@@ -313,15 +313,6 @@ class _Writer:
             self.values.lines.append(f"{name} = {tensor.text}.clone()")
             self.memory.rename(same, tensor.text, name)
             self.values.forget(tensor.text)
-
-
-def _forward(steps: Sequence[Step], offset: Whole) -> bool:
-    return offset.is_positive_or_zero() and all(each.stride.is_positive_or_zero() for each in steps)
-
-
-def _outermost_first(each: Range) -> tuple[bool, bool]:
-    """Order loops as in C++. In Triton, the index variables of a reduction are innermost."""
-    return each.name.startswith("r"), not each.name.startswith(("y", "z"))
 
 
 def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:

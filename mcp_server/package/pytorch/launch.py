@@ -45,7 +45,7 @@ class Lifetimes:
         nodes: list[Node] = sorted([*body.launches, *body.transfers], key=lambda each: each.start)
         self._last_use = {name: node.start for node in nodes for name in variables(node)}
         self._last_use |= dict.fromkeys(body.outputs.values(), body.end)  # used at the end
-        self._last_write = {
+        self.last_write = {
             self.buffers[name].storage: node.start
             for node in nodes
             for name in variables(node, written=True)
@@ -86,10 +86,6 @@ class Lifetimes:
         return any(
             self._last_use.get(each, 0) > launch.start for each in (name, *(one.name for one in family))
         )
-
-    def is_written_after(self, name: str, launch: Launch) -> bool:
-        """Whether a later statement writes to a tensor's memory."""
-        return self._last_write.get(self.buffers[name].storage, -1) > launch.start
 
     def _comes_from(self, buffer: Buffer, name: str) -> bool:
         """Whether a variable is another name for `name`, or a view of it."""
@@ -224,15 +220,13 @@ class Launches(Tensors):
         outs = _outs(launch, targets)
         first, operands = outs[0], {each.target for each in launch.arguments if each not in outs}
         new = len(outs) == 1 and first.target not in operands and self.lifetimes.may_be_new(first, launch)
-        if new and first.target and "torch.ops." not in line and self._is_dense(first.target):
+        dense = new and Tensor("", *self.layout(first.target or "")).is_contiguous
+        if dense and first.target and "torch.ops." not in line:
             name = self.scope.names[first.target] = self.identifier(first.target)
             self._name(first.target, launch)
             return f"{name} = {line}"
         given = ", ".join(f"out={self.tensor(each)}" for each in outs)
         return f"{line[:-1]}, {given})"
-
-    def _is_dense(self, name: str) -> bool:
-        return Tensor(name, *self.layout(name)).is_contiguous
 
     def _kernel(self, launch: Launch) -> None:
         kernel = self.wrapper.kernels[launch.kernel]
@@ -275,7 +269,8 @@ class Launches(Tensors):
             name = f"{name}_{argument.name}"
         tensor = Tensor(name, sizes, strides, dtype or dtype_of(argument.type) or "")
         new = argument.role != "read" and self.lifetimes.may_be_new(argument, launch)
-        return Passed(tensor, new, self.lifetimes.is_written_after(target, launch))
+        later = self.lifetimes.last_write.get(self.body.buffers[target].storage, -1) > launch.start
+        return Passed(tensor, new, later)
 
     def _name(self, target: str, launch: Launch) -> None:
         """Name a new tensor after the module whose weights the launch takes, or its operator: `softmax_3`."""
@@ -314,15 +309,6 @@ class Launches(Tensors):
             return given  # a write must not go to a copy: the tensor's creator lays it out
         return self.with_strides(given, target)
 
-    def _laid_out_results(self, results: Mapping[str, str], lines: Sequence[str]) -> list[str]:
-        """Give results the wrapper's strides if a statement below addresses their memory."""
-        found = (name for name, target in results.items() if self.identifiers[target] in self.by_memory)
-        return [
-            f"{name} = laid_out({name}, {tupled(self.layout(results[name])[1])})"
-            for name in found
-            if not any(f"laid_out({name}," in line for line in lines)
-        ]
-
     def _is_flat(self, argument: Argument) -> bool:
         """Whether a function takes a tensor as flat memory."""
         return argument.view is None and self.is_of_operator(argument.target or "")
@@ -342,7 +328,11 @@ class Launches(Tensors):
         if len(wanted) == 1:
             self._name(next(iter(wanted.values())), launch)
         lines = put_together(without_unused(call.lines, wanted))
-        lines += self._laid_out_results(wanted, lines)
+        lines += [
+            f"{name} = laid_out({name}, {tupled(self.layout(at)[1])})"
+            for name, at in wanted.items()  # a statement below addresses the memory
+            if self.identifiers[at] in self.by_memory and not any(f"laid_out({name}," in x for x in lines)
+        ]
         text = "\n".join(lines)
         inside = set(re.findall(r"\b[A-Za-z_]\w*\b", text))
         reads = [name for name in call.reads if name in inside]

@@ -211,7 +211,7 @@ class _Writer(Launches):
         exit_ = body.exits.get(block)
         test = _test(exit_, body) if block.kind == "loop" and exit_ is not None else None
         if test is not None and exit_ is not None:
-            before = [each for each in nodes if each.line < test.symbol.line]
+            before = [each for each in nodes if each.line < test[0].line]
             self.scope.lines.append("while True:")  # a test among its statements breaks out of the loop
             self._statements(before, depth + 1, body)
             self.scope.lines += [f"if {self._condition(exit_, body)}:", "break", DEDENT]
@@ -230,7 +230,7 @@ class _Writer(Launches):
         """Write a condition: `if (s77 > 6L)` on sizes, `if (!x)` or `if (x == 0)` on a tensor's element."""
         test = _test(header, body)
         if test is not None:
-            return f"{'not ' if test.negated else ''}{self.variable(test.symbol.tensor or '')}.item()"
+            return f"{'not ' if test[1] else ''}{self.variable(test[0].tensor or '')}.item()"
         sizes = re.fullmatch(r"if \((?P<left>[\w* +-]+) (?P<op>[<>]=?|[!=]=) (?P<right>\w+)\)", header)
         if sizes is None:
             raise NotRead(f"the block {header}")
@@ -298,21 +298,16 @@ _BY_MEMORY = (r"\b(?:strided|flat)\((\w+)", r"\bout=(\w+)", r"^(\w+)\S*\.(?:copy
 _SAME = re.compile(r"(?P<name>\w+) = (?P<of>\w+)  # the same memory")
 
 
-@dataclass(frozen=True)
-class _Test:
-    """A condition on a tensor's only element."""
+def _test(header: str, body: Body) -> tuple[Symbol, bool] | None:
+    """Return the tensor's only element that `if (!x) break` or `if (x == 0)` tests, and if it is negated.
 
-    symbol: Symbol
-    negated: bool
-
-
-def _test(header: str, body: Body) -> _Test | None:
-    """Return the condition of `if (!x) break` or `if (x == 0)`. None for a condition on sizes."""
+    None for a condition on sizes.
+    """
     found = re.match(r"if \((?P<not>!?)(?P<name>\w+)(?P<zero> == (?:0|false))?\)", header)
     symbol = body.symbols.get(found["name"]) if found else None
     if found is None or symbol is None or symbol.tensor is None or symbol.kind != "value":
         return None
-    return _Test(symbol, bool(found["not"]) != bool(found["zero"]))
+    return symbol, bool(found["not"]) != bool(found["zero"])
 
 
 def _names_of(function: str) -> list[str]:

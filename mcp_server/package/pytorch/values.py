@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from operator import eq
 
 from mcp_server.package.pytorch.axes import Axes, Axis, Box, NotRead, Place, plain_name, summands
-from mcp_server.package.pytorch.expressions import Operators, Value, literal, operand
+from mcp_server.package.pytorch.expressions import Affine, Operators, Value, literal, operand
 from mcp_server.package.pytorch.views import (
     Memory,
     Step,
@@ -23,14 +22,12 @@ from mcp_server.package.pytorch.views import (
     view,
 )
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.linear import linear
 from mcp_server.package.terms.parts import (
     UNROLLED,
+    children,
     free_positions,
-    key,
+    operands,
     parts,
-    rebuilt,
-    unrolled,
     unwrapped,
     wrapped_by,
 )
@@ -75,6 +72,7 @@ class Values(Operators):
         self.stored: dict[str, tuple[Whole, list[Step], Value]] = {}
         self.structures = Structures(memory)
         self._free: dict[Term, dict[str, None]] = {}
+        self._in_turn: dict[tuple[Term, ...], Term | None] = {}
 
     def value(self, term: Term, place: Place, guards: tuple[Value, ...] = ()) -> Value:
         """Write a term as an expression, under a condition if `guards` has one. May raise `NotRead`.
@@ -89,7 +87,7 @@ class Values(Operators):
         key = (self.structures.identity(term), used, tuple(each.text for each in guards))
         if key not in self._known:
             found = self._value(term, place, guards)
-            often = self.structures.is_shared(term) and not isinstance(term, Element)
+            often = self.structures.uses.get(key[0], 0) > 1 and not isinstance(term, Element)
             if (often and len(found.text) > 12) or len(found.text) > LONG or isinstance(term, Fold):
                 found = self.named(found, HINTS.get(term.kind, "t") if isinstance(term, Fold) else "t")
             self._known[key] = found
@@ -167,11 +165,7 @@ class Values(Operators):
         return next((each for each in tries if each is not None), None)
 
     def _at(
-        self,
-        tensor: Tensor,
-        computed: Sequence[tuple[Whole, Term]],
-        found: tuple[tuple[Axis, ...], list[Step], Whole],
-        place: Place,
+        self, tensor: Tensor, computed: Sequence[tuple[Whole, Term]], found: Affine, place: Place
     ) -> Indexed | None:
         """Write an index of a tensor in this form: its computed parts, and the sum of the others."""
         starts = starts_of(tensor, found[2])
@@ -179,74 +173,70 @@ class Values(Operators):
             return None
         at: dict[int, Value] = {}
         places: dict[int, Sequence[int]] = {}
-        for factor, term in computed:
-            sign = 1 if factor.is_positive_or_zero() else -1
-            dims = [dim for dim, each in enumerate(tensor.strides) if each == factor * constant(sign)]
-            if len(dims) != 1 or dims[0] in at:
+        for each in computed:
+            part = self._computed(tensor, each, starts, place)
+            if part is None or part[0] in at:
                 return None
-            (dim,) = dims
-            start, limit, size = starts[dim], tensor.sizes[dim], wrapped_by(term)
-            if size is not None and self.axes.whole(size, place) != limit:
-                return None
-            known = self._places(term, place, MOST_PLACES)
-            if known is not None and start.number is not None and limit.number is not None:
-                places[dim] = [start.number + sign * int(each) for each in known]
-                if not all(0 <= each < limit.number for each in places[dim]):
-                    return None
-            elif sign < 0 or start != Whole():
-                return None
-            value = self.value(unwrapped(term), place)
-            if value.scalar:
-                return None
-            if sign < 0 or start != Whole():
-                text = f"{start} {'+' if sign > 0 else '-'} {value.operand}"
-                value = Value(text, value.axes, value.dtype, is_atom=False)
-            at[dim] = value
+            dim, at[part[0]], known = part
+            places |= {dim: known} if known is not None else {}
         return self._with_rest(tensor, at, places, found, starts, wrapped_by(computed[0][1]) is None)
+
+    def _computed(
+        self, tensor: Tensor, part: tuple[Whole, Term], starts: Sequence[Whole], place: Place
+    ) -> tuple[int, Value, Sequence[int] | None] | None:
+        """Return the dimension of a computed part, the part as text, and its values if they are known."""
+        factor, term = part
+        sign = 1 if factor.is_positive_or_zero() else -1
+        dims = [dim for dim, each in enumerate(tensor.strides) if each == factor * constant(sign)]
+        if len(dims) != 1:
+            return None
+        start, limit, size = starts[dims[0]], tensor.sizes[dims[0]], wrapped_by(term)
+        if size is not None and self.axes.whole(size, place) != limit:
+            return None
+        known, places = self._places(term, place, MOST_PLACES), None
+        if known is not None and start.number is not None and limit.number is not None:
+            places = [start.number + sign * int(each) for each in known]
+            if not all(0 <= each < limit.number for each in places):
+                return None
+        elif sign < 0 or start != Whole():
+            return None
+        value = self.value(unwrapped(term), place)
+        if value.scalar:
+            return None
+        if sign < 0 or start != Whole():
+            text = f"{start} {'+' if sign > 0 else '-'} {value.operand}"
+            value = Value(text, value.axes, value.dtype, is_atom=False)
+        return dims[0], value, places
 
     def _with_rest(
         self,
         tensor: Tensor,
         at: dict[int, Value],
         places: Mapping[int, Sequence[int]],
-        affine: tuple[tuple[Axis, ...], list[Step], Whole],
+        affine: Affine,
         starts: Sequence[Whole],
         may_gather: bool,
     ) -> Indexed | None:
         """Add the other dimensions: slices, or indices along axes that a computed part also has."""
-        axes, steps, _ = affine
-        is_known = len(places) == len(at)
+        (axes, steps, _), is_known = affine, len(places) == len(at)
         others = [dim for dim in range(len(tensor.sizes)) if dim not in at]
-        rest = Tensor(
-            "", tuple(tensor.sizes[dim] for dim in others), tuple(tensor.strides[dim] for dim in others), ""
-        )
-        offset = Whole()
-        for dim in others:
-            offset = offset + starts[dim] * tensor.strides[dim]
-        slices = slices_of(rest, steps, offset)
+        sizes, strides = (tuple(part[dim] for dim in others) for part in (tensor.sizes, tensor.strides))
+        offset = _in_memory([starts[dim] for dim in others], strides)
+        slices = slices_of(Tensor("", sizes, strides, ""), steps, offset)
         if slices is None or sorted(slices[1]) != list(slices[1]):
             return None
         parts = dict(zip(others, slices[0], strict=True))
-        axis_at = {others[dim]: axes[number] for number, dim in enumerate(slices[1])}
+        axis_at = {others[dim]: axis for dim, axis in zip(slices[1], axes, strict=True)}
         shared = {axis for value in at.values() for axis in value.axes} & set(axes)
         whole = all(part == ":" for part in parts.values())
         if shared and not whole:
             return None
         order = tuple(axis_at.get(dim) for dim in range(len(tensor.sizes)))
-        gathers = None
-        if may_gather and len(at) == 1 and shared == set(axes):
-            ((dim, value),) = at.items()
-            same = value.axes[:dim] + value.axes[dim + 1 :] == order[:dim] + order[dim + 1 :]
-            gathers = dim if same and len(value.axes) == len(order) else None
+        gathers = _gather_dim(at, order) if may_gather and shared == set(axes) else None
         at |= {dim: self.counted(axis) for dim, axis in axis_at.items() if axis in shared and gathers is None}
         joint = self.axes.ordered(axis for value in at.values() for axis in value.axes)
         parts |= {dim: self.aligned(value, joint, alone=True) for dim, value in at.items()}
-        first, last = min(at), max(at)
-        before = [axis for dim, axis in axis_at.items() if dim < first and dim not in at]
-        after = [axis for dim, axis in axis_at.items() if dim > first and dim not in at]
-        if any(first < dim < last and dim not in at for dim in axis_at):
-            before, after = [], before + after  # axes of indices with slices between them come first
-        ordered = (*before, *joint, *after) if gathers is None else joint
+        ordered = joint if gathers is not None else _placed(joint, at, axis_at)
         texts = [parts[dim] for dim in sorted(parts)]
         single = {dim: value.axes[0] for dim, value in at.items() if len(value.axes) == 1} | axis_at
         by_dim = tuple(single[dim] for dim in sorted(single)) if whole and not shared else ()
@@ -309,9 +299,13 @@ class Values(Operators):
 
     def _chosen(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value:
         """Write `torch.where`. An element behind a condition is loaded only where the condition holds."""
+        test, first, second = term.args
+        same = self.structures.identity
+        if isinstance(first, Apply) and first.op == "where" and same(first.args[0]) == same(test):
+            first = first.args[1]
+            term = replace(term, args=(test, first, second))
         if (joined := self._joined(term, place, guards)) is not None:
             return joined
-        test, first, second = term.args
         held = self.tested(self.as_tensor(self.value(test, place, guards)))
         loads = [
             any(isinstance(x, Element) for x in parts(each, inside_indices=True)) for each in (first, second)
@@ -391,10 +385,58 @@ class Values(Operators):
             value = self.as_tensor(self.value(argument, place, guards))
             x = value.operand if written.startswith("{x}") else value.text
             return Value(written.format(x=x), value.axes, value.dtype)
-        reduction = rolled(term)
+        reduction = self._rolled(term, place)
         return self.value(reduction, place, guards) if reduction is not None else None
 
     # Reductions.
+
+    def _rolled(self, term: Apply, place: Place) -> Fold | None:
+        """Return the reduction that is written out over the values of one or two lanes. Else None."""
+        found, first = operands(term), sum(name.startswith("lane") for name in place)
+        for turns in (each for each in range(len(found), 1, -1) if len(found) % each == 0):
+            sizes = (len(found) // turns, turns) if turns < len(found) else (turns,)
+            ends = enumerate((Number(size, "int64") for size in sizes), first)
+            lanes = tuple(Range(f"lane{number or ''}", Number(0, "int64"), end) for number, end in ends)
+            self._in_turn.clear()
+            if (body := self._in_lanes(tuple(found), lanes, place)) is not None:
+                return Fold(UNROLLED[term.op], lanes, body, term.dtype)
+        return None
+
+    def _in_lanes(self, terms: tuple[Term, ...], lanes: Sequence[Range], place: Place) -> Term | None:
+        """Return the term that is each of these in turn, the last lane the fastest. None if none is."""
+        if terms in self._in_turn:  # what was shared stays shared
+            return self._in_turn[terms]
+        first, found = terms[0], None
+        wholes = [self.axes.whole(each, place) for each in terms]
+        kinds = {(type(each), getattr(each, "op", ""), each.dtype, len(children(each))) for each in terms}
+        if len(set(map(self.structures.identity, terms))) == 1:
+            found = first
+        elif None not in wholes:
+            found = self._moved(terms, [each for each in wholes if each is not None], lanes)
+        elif len(kinds) == 1 and isinstance(first, Apply | Element):
+            columns = zip(*map(children, terms), strict=True)
+            inner = [self._in_lanes(column, lanes, place) for column in columns]
+            known = tuple(each for each in inner if each is not None)
+            memory = {(x.parameter, self.memory.version(x)) for x in terms if isinstance(x, Element)}
+            if len(known) == len(inner) and len(memory) <= 1:
+                changed = {"args": known} if isinstance(first, Apply) else {"index": known[0]}
+                found = replace(first, **changed)
+        self._in_turn[terms] = found
+        return found
+
+    def _moved(self, terms: Sequence[Term], wholes: Sequence[Whole], lanes: Sequence[Range]) -> Term | None:
+        """Return the first term plus a step for each lane if these are the terms. None if they are not."""
+        found, expected, apart = terms[0], [wholes[0]] * len(terms), 1
+        for lane in reversed(lanes):
+            assert isinstance(lane.stop, Number)
+            step, turns = wholes[apart] - wholes[0], int(lane.stop.value)
+            expected = [each + step * constant(at // apart % turns) for at, each in enumerate(expected)]
+            by = Apply("sub", (terms[apart], terms[0]), "int64")
+            found = Apply("add", (found, Apply("mul", (by, Position(lane.name)), "int64")), "int64")
+            apart *= turns
+            if self.axes.of(step):
+                return None
+        return found if expected == list(wholes) else None
 
     def _folded(self, term: Fold, place: Place, guards: tuple[Value, ...]) -> Value:
         inside = self.axes.entered(term.ranges, place)
@@ -433,7 +475,7 @@ class Values(Operators):
             self._sums[spread.text] = (variance, product(axis.size for axis in there))
             return spread
         if kind == "prod":
-            for dim in sorted(dims, reverse=True):
+            for dim in sorted(dims):  # counted from the end, so that the others keep their numbers
                 text = f"{text}.prod({dim})"
             return self.cast(Value(text, left, value.dtype), dtype)
         if kind in ("argmax", "argmin"):
@@ -469,6 +511,31 @@ class Indexed:
     def along(self) -> str:
         """What `gather` and `scatter_` take: the dimension and the index."""
         return f"{self.gathers}, {self.parts[self.gathers or 0]}"
+
+
+def _in_memory(at: Sequence[Whole], strides: Sequence[Whole]) -> Whole:
+    """Return the index in memory of an index by dimension."""
+    whole = Whole()
+    for one, stride in zip(at, strides, strict=True):
+        whole = whole + one * stride
+    return whole
+
+
+def _gather_dim(at: Mapping[int, Value], order: Sequence[Axis | None]) -> int | None:
+    """Return the dimension along which `gather` reads what an index with all axes reads. Else None."""
+    ((dim, value), *more) = at.items()
+    same = (*value.axes[:dim], *value.axes[dim + 1 :]) == (*order[:dim], *order[dim + 1 :])
+    return dim if same and not more and len(value.axes) == len(order) else None
+
+
+def _placed(joint: Sequence[Axis], at: Collection[int], axis_at: Mapping[int, Axis]) -> tuple[Axis, ...]:
+    """Place the axes of indices among those of slices, as torch does."""
+    left = {dim: axis for dim, axis in axis_at.items() if dim not in at}
+    first = min(at)
+    if any(first < dim < max(at) for dim in left):
+        first = -1  # axes of indices with slices between them come first
+    before = [axis for dim, axis in left.items() if dim < first]
+    return (*before, *joint, *(axis for dim, axis in left.items() if dim > first))
 
 
 PADDED: Mapping[str, Callable[[int, int], int]] = {
@@ -517,10 +584,6 @@ def _comma(numbers: Iterable[int]) -> str:
     return ", ".join(found) + "," * (len(found) == 1)
 
 
-def _is_enlarged(found: Sequence[int], size: int) -> bool:
-    return len(found) % size == 0 and all(at * size // len(found) == each for at, each in enumerate(found))
-
-
 def _padded(value: Value, box: Box, fill: str) -> Value:
     """Write a value that is known in a box of its axes, with one number around it."""
     ends: list[str] = []
@@ -531,6 +594,10 @@ def _padded(value: Value, box: Box, fill: str) -> Value:
         ends = ends[:-2]
     more = f", value={fill}" if fill not in ("0", "0.0", "False") else ""
     return Value(f"F.pad({value.text}, ({', '.join(ends)}){more})", value.axes, value.dtype)
+
+
+def _is_enlarged(found: Sequence[int], size: int) -> bool:
+    return len(found) % size == 0 and all(at * size // len(found) == each for at, each in enumerate(found))
 
 
 def permuted(value: Value, axes: tuple[Axis, ...]) -> Value:
@@ -602,36 +669,3 @@ def _fits(pattern: Term, term: Term, found: list[Term], identity: Callable[[Term
                     return True
                 del found[start:]
     return False
-
-
-def rolled(term: Apply) -> Fold | None:
-    """Return the reduction that is written out over elements at equal distances. None for other terms."""
-    operands = unrolled(term)
-    if not operands or len({key(each) for each in operands}) > 1:
-        return None
-    first = operands[0]
-    lists = [[part for part in parts(each) if isinstance(part, Element)] for each in operands]
-    if not lists[0] or any(len(each) != len(lists[0]) for each in lists):
-        return None
-    moved = {}
-    for column in zip(*lists, strict=True):
-        step = _step(column)
-        if step is None:
-            return None
-        if not step:
-            continue
-        lane = Apply("mul", (Number(step, "int64"), Position("lane")), "int64")
-        moved[column[0]] = replace(column[0], index=Apply("add", (column[0].index, lane), "int64"))
-    if not moved:
-        return None
-    ranges = (Range("lane", Number(0, "int64"), Number(len(operands), "int64")),)
-    body = rebuilt(first, lambda each: moved.get(each) if isinstance(each, Element) else None)
-    return Fold(UNROLLED[term.op], ranges, body, term.dtype)
-
-
-def _step(elements: Sequence[Element]) -> int | None:
-    """Return the constant distance between elements of one tensor. None if it varies."""
-    places = [linear(each.index, lambda _: True) or Whole() for each in elements]
-    steps = {(after - before).number for before, after in pairwise(places)}
-    step = steps.pop() if len({each.parameter for each in elements}) == len(steps) == 1 else None
-    return step if step is not None and step >= 0 else None

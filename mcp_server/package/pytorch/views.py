@@ -316,7 +316,3 @@ class Structures:
             self.uses[number] = self.uses.get(number, 0) + 1
             if self.uses[number] == 1:
                 self.count(*((term.body,) if isinstance(term, Fold) else children(term)))
-
-    def is_shared(self, term: Term) -> bool:
-        """Whether a term was counted twice."""
-        return self.uses.get(self.identity(term), 0) > 1

@@ -161,6 +161,7 @@ _LEVELS: tuple[dict[str, str], ...] = (
 SIGNS = {op: (sign, binding) for binding, signs in enumerate(_LEVELS, 1) for op, sign in signs.items()}
 UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
 _WHOLE = frozenset({"floor", "ceil", "trunc", "round"})
+_WIDE = {"float32", "float64"}  # a reduction that changes between them differs by rounding
 _LONGEST = 600  # longest text, in characters
 _MOST = 4000  # largest number of parts that are written
 _ALIKE = 100  # words by which two operands are compared
@@ -329,17 +330,26 @@ def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
 
 def unrolled(term: Apply) -> list[Term]:
     """Return the operands of an unrolled reduction: at least four terms of one shape; else empty."""
+    found = operands(term)
+    return found if len({key(each, _ALIKE)[0] for each in found}) == 1 else []
+
+
+def operands(term: Apply) -> list[Term]:
+    """Return the operands of nested operators of one kind, if these are at least four; else empty."""
     if term.op not in UNROLLED:
         return []
     found: list[Term] = []
     queue: list[Term] = [term]
     while queue:
         each = queue.pop(0)
-        if isinstance(each, Apply) and each.op == term.op and len(found) + len(queue) < 256:
-            queue = [*each.args, *queue]
+        inner = each
+        while isinstance(inner, Apply) and inner.op == "cast" and {inner.dtype, inner.args[0].dtype} <= _WIDE:
+            (inner,) = inner.args
+        if isinstance(inner, Apply) and inner.op == term.op and len(found) + len(queue) < 256:
+            queue = [*inner.args, *queue]
         else:
             found.append(each)
-    return found if len(found) > 3 and len({key(each, _ALIKE)[0] for each in found}) == 1 else []
+    return found if len(found) > 3 else []
 
 
 def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = ()) -> str:

@@ -89,6 +89,20 @@ FORMS: dict[str, tuple[Any, ...]] = {
         IMAGE,
     ),
     "averages": (lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGE),
+    "windows": (
+        lambda x: (F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2), F.unfold(x, 3, padding=1)),
+        IMAGE,
+    ),
+    "written out": (
+        lambda x, w, i: (
+            x[:, 0] * x[:, 9] + x[:, 1] * x[:, 11] + x[:, 2] * x[:, 13] + x[:, 3] * x[:, 15],
+            F.embedding(i, w).sum(1) - (F.embedding(i, w) * (i > 3)[..., None]).amax(1),
+            torch.stack([x[:, n : n + 4].sum(1) for n in (0, 7, 14, 21)]).prod(0),
+        ),
+        X,
+        floats(12, 24),
+        ids(12, 7, 5),
+    ),
     "resizing": (
         lambda x: (F.interpolate(x, scale_factor=2.0), F.interpolate(x, 12, mode="bilinear")),
         IMAGE[None, 0],
