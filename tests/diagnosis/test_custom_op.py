@@ -13,7 +13,7 @@ from mcp_server.diagnosis.causes.custom_op import REPAIRED
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
-from mcp_server.diagnosis.observe import rerun
+from mcp_server.diagnosis.observe import corrections, rerun
 from mcp_server.diagnosis.observe.intervene import in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel
@@ -365,7 +365,7 @@ def test_a_mistake_of_a_kernel_is_corrected_in_its_line(kind: str) -> None:
     """One line changes, and none moves; where nothing fits the text is not changed."""
     line, expected = CORRECTED[kind]
     text = KERNEL.format(line=line)
-    changed = rerun.corrected(text, "k", (kind.partition(" ")[0], 6, "float('-inf')"))
+    changed = corrections.corrected(text, "k", (kind.partition(" ")[0], 6, "float('-inf')"))
     assert changed == (KERNEL.format(line=expected) if expected else "")
 
 
@@ -389,8 +389,8 @@ def test_a_tuner_restores_what_the_kernel_updates(given: str, line: str, needed:
     """Only what it reads and writes, and only if its decorator says nothing of it."""
     text = TUNED.format(given=given) + KERNEL.format(line=line).replace("tl.load(o + tl.load(q + i))", "0")
     text = text.replace("tl.load(q)", "0")
-    found = [each for each in rerun.shown(text, "k") if each.kind == "tuned"]
-    changed = [rerun.corrected(text, "k", each) for each in found]
+    found = [each for each in corrections.shown(text, "k") if each.kind == "tuned"]
+    changed = [corrections.corrected(text, "k", each) for each in found]
     assert changed == [text.replace('["n"]', '["n"], restore_value=["o"]')] * needed
 
 

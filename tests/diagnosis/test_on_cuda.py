@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
-from mcp_server.diagnosis.observe import place, rerun
+from mcp_server.diagnosis.observe import corrections, place, rerun
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
@@ -250,11 +251,74 @@ def test_the_line_that_binds_the_input_of_a_graph_again(
     assert confidence(found, case) == "proven" and found.fix is not None and found.fix.after == "kept"
 
 
+LOADED = "f = load_package('m.pt2', {given})"
+BLOCK = """if x:
+    with torch.cuda.stream(side):
+        y = f(x)
+    print(y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("correct", "text", "line"),
+    [
+        (corrections.waiting_before, BLOCK, (2, "    side.wait_stream(torch.cuda.current_stream())")),
+        (corrections.waiting_after, BLOCK, (4, "    torch.cuda.current_stream().wait_stream(side)")),
+        (corrections.blocking, BLOCK, None),
+        (corrections.waiting_before, "with open(side):\n    pass\n", None),
+    ],
+)
+def test_a_wait_is_added_around_the_block_of_a_stream(
+    correct: Callable[[str], str], text: str, line: tuple[int, str] | None
+) -> None:
+    """One statement more, at the indentation of the block; nothing where there is no such block."""
+    lines = text.split("\n")
+    if line is not None:
+        lines.insert(line[0] - 1, line[1])
+    assert correct(text) == ("\n".join(lines) if line else "")
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        ("'m'", "'m', run_single_threaded=True"),
+        ("num_runners=1", "num_runners=1, run_single_threaded=True"),
+        ("run_single_threaded=False", ""),
+        ("**options", ""),
+    ],
+)
+def test_a_package_for_a_graph_is_loaded_for_one_thread(given: str, changed: str) -> None:
+    """Only if the program leaves that open."""
+    text = LOADED.format(given=given)
+    assert corrections.single_threaded(text, 1) == (LOADED.format(given=changed) if changed else "")
+
+
+COPIED = "import sys\nsys.exit(int(dict(non_blocking={})['non_blocking']))\n"
+
+
+def test_a_copy_that_nothing_waits_for_is_named_by_the_wait_with_which_the_program_passes(
+    zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program fails, passes with copies that end first, and fails again. The line is the fix."""
+    monkeypatch.setattr(DiagnosisState, "device", "cuda")
+    case, script = seen(calls=[call(3)]), tmp_path / "serve.py"
+    case.runs["script"] = run("script")
+    script.write_text(COPIED.format(True))
+    case.workload = ScriptWorkload(script=script, cwd=tmp_path)
+    assert look("run_alone").gain(case, []) > 0
+    anyio.run(look("run_alone").act, case, Context(tmp_path / "job", Path(sys.executable)))
+    (found,) = by("shared_memory.detect_memory_log", case)
+    assert confidence(found, case) == "proven" and found.fix is not None
+    lines = [COPIED.format(each).split("\n")[1] for each in (True, False)]
+    assert [found.fix.before, found.fix.after] == lines
+
+
 def test_weights_that_are_written_while_the_gpu_reads_them() -> None:
     """A program that passes in order, and writes what the package reads in place, writes too early."""
     told = phase(6, storage="constant", act="written", interval="update", names=["w"], load=1, call=2)
     case = seen(calls=[call(3), call(7, number=2)], memory=[told])
     case.trials[rerun.IN_ORDER.key] = trial(rerun.IN_ORDER, Effect.GONE)
+    case.users_changes["", ""] = rerun.IN_ORDER
     (found,) = by("shared_memory.detect_memory_log", case)
     assert (found.guilty.kind, found.guilty.name, confidence(found, case)) == ("constant", "w", "proven")
     case.captured.memory.append(case.captured.memory[0].model_copy(update={"storage": "input"}))

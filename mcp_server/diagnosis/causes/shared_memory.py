@@ -384,9 +384,10 @@ def _unowned(number: int, taken: TakenCall, case: DiagnosisState) -> Suspect:
 
 def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
     """The first event of each row that counts, or a race without an event."""
-    tried = case.trials.get(IN_ORDER)
-    if tried is not None and tried.effect is Effect.GONE:
-        yield _out_of_order(tried.intervention, case)
+    for kind in WAITS:
+        change = case.users_changes.get(("", kind))
+        if change is not None and case.trials[change.key].effect is Effect.GONE:
+            yield _out_of_order(kind, change, case)
     call = case.suspect_call
     shared = [
         MemoryEvent(
@@ -427,26 +428,49 @@ OVERWRITTEN = _Row(
 )
 
 
-def _out_of_order(change: Intervention, case: DiagnosisState) -> Suspect:
-    """A program that passes if each kernel and copy ends before the next starts."""
+# What the program does not wait for, by the kind of the wait with which it passes: summary, fix.
+WAITS = {
+    "stream": (
+        "The package runs on another stream than the work that fills its inputs, and does not wait for it.",
+        "let the stream of the call wait for the stream that fills its inputs",
+    ),
+    "output_stream": (
+        "The work after the call does not wait for the stream on which the package runs: it reads outputs "
+        "that are not written yet, or writes inputs that are still read.",
+        "let the work after the call wait for the stream of the call",
+    ),
+    "copy": (
+        "A copy with non_blocking=True is still under way when the program uses its source or its target "
+        "again.",
+        "before the source is filled again or the target is read, wait for an event recorded after the copy; "
+        "or use another buffer for each batch; or copy without non_blocking=True",
+    ),
+    "": (
+        "The package, or what uses its outputs, does not wait for work on the GPU that fills its inputs: the "
+        "program passes if each kernel and copy ends before the next is started.",
+        "let the stream of the call wait for the stream that fills its inputs, with an event recorded on "
+        "that stream; do not refill a pinned buffer before its copy has ended",
+    ),
+}
+
+
+def _out_of_order(kind: str, change: Intervention, case: DiagnosisState) -> Suspect:
+    """A program that passes with a wait, or if each kernel and copy ends before the next starts."""
     passed = "the program passes under the hook, which takes time before each call and waits after it"
     events = [each for each in case.captured.memory if each.call is not None and _names(each, case)]
     written = [each for each in events if (each.storage, each.act) == ("constant", "written")]
     if written and not any(each.storage == "input" for each in case.captured.memory):
         found = _of_row(OVERWRITTEN, written[0], case)
         return replace(found, evidence=(*found.evidence, seen("run_alone", passed)), intervention=change)
+    summary, fix = WAITS[kind]
+    wait = "ready.record(filling_stream)\ntorch.cuda.current_stream().wait_event(ready)"
     return Suspect(
         category="concurrency",
         guilty=component("call", "work on the GPU that nothing waits for", case.call_locations),
-        summary="The package, or what uses its outputs, does not wait for work on the GPU that fills its "
-        "inputs: the program passes if each kernel and copy ends before the next is started.",
+        summary=summary,
         level=CausalLevel.STATE,
         evidence=(seen("run_alone", passed),),
-        fix=Fix(
-            text="let the stream of the call wait for the stream that fills its inputs, with an event "
-            "recorded on that stream; do not refill a pinned buffer before its copy has ended",
-            after="ready.record(filling_stream)\ntorch.cuda.current_stream().wait_event(ready)",
-        ),
+        fix=Fix(text=fix, before=change.before_code or None, after=change.after_code or wait),
         intervention=change,
         only_in_program=True,
     )

@@ -206,6 +206,7 @@ ENDINGS = {
     "out_of_memory": "ran out of memory",
     "not_made": "was not made",
 }
+COUNTED = 2  # unchanged calls of a trial that repeats nothing
 UNSEEN = "the call fails, so outputs that depend on the changed elements cannot be compared with anything"
 
 
@@ -245,8 +246,8 @@ class Trial:
     after: Seen
     again: Seen
     side_effects: SideEffects = field(default_factory=SideEffects)
-    calls: int = 2
-    failed: int = 2
+    calls: int = COUNTED
+    failed: int = COUNTED
     chance: float = 0.0
     reason: str = ""
     command: str = ""
@@ -284,7 +285,8 @@ def trial_in_words(trial: Trial) -> str:
     if trial.effect is Effect.NOT_APPLICABLE:
         return f"{change} the call says nothing about the cause: {trial.reason or after}."
     if _is_flaky(trial):
-        return f"{change}, several times: {trial.reason}."
+        times = ", several times" if trial.calls > COUNTED else ""
+        return f"{change}{times}: {trial.reason}."
     start = f"As is, the call {before}. {change}"
     if trial.effect is Effect.SAME:
         return f"{start} it still {after}."

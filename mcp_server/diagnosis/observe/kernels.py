@@ -12,8 +12,9 @@ from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, expl
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel, with_text
 from mcp_server.diagnosis.interventions.run import try_intervention
 from mcp_server.diagnosis.observe import COMPARES, DECIDES, EXPLAINS, Observation
+from mcp_server.diagnosis.observe.corrections import corrected
 from mcp_server.diagnosis.observe.intervene import tried_call
-from mcp_server.diagnosis.observe.rerun import change_of, corrected, mistakes_of, users_kernels
+from mcp_server.diagnosis.observe.rerun import change_of, mistakes_of, users_kernels
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError

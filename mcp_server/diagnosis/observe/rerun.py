@@ -1,19 +1,18 @@
-"""Runs the program again: without the hook, with its GPU work serialised, or with a Triton kernel corrected.
+"""Runs the program again: without the hook, with its GPU work serialised, or with a mistake corrected.
 
-For a correction, the hook replaces lines of one file as Python and Triton read it. No line moves.
+For a correction, Python and Triton read another text of one file (`corrections`).
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
 from pathlib import Path
-from typing import NamedTuple
 
 from mcp_server.diagnosis.causes import shared_memory
 from mcp_server.diagnosis.causes.illegal_memory_access import (
@@ -25,6 +24,16 @@ from mcp_server.diagnosis.causes.illegal_memory_access import (
 from mcp_server.diagnosis.components import kernel_of, name_of
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
+from mcp_server.diagnosis.observe.corrections import (
+    WAITS,
+    Mistake,
+    bindings,
+    corrected,
+    edited,
+    shown,
+    shown_by_code,
+    single_threaded,
+)
 from mcp_server.diagnosis.observe.program import SHARE_OF_PROGRAM, see
 from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState, UsersKernel
@@ -36,10 +45,9 @@ from mcp_server.model import CommandWorkload, ModelLocation, ScriptWorkload
 from mcp_server.package.exported import node_lines
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.problems import PackageError
-from mcp_server.package.prover import narrow_addresses, narrow_sums, paddings
 from mcp_server.package.terms.triton_calls import function_of
 from mcp_server.runtime.context import Context, gpus_of
-from mcp_server.tools.capture import CHANGED, capture, workload_argv
+from mcp_server.tools.capture import CHANGED, capture, hook_environment, workload_argv
 
 LARGEST = 4 << 20  # size of a file that is searched
 MOST_FILES = 100  # files beside a script that are searched
@@ -81,15 +89,33 @@ class RunAlone(Observation):
         case.runs["alone"] = await self._run(case, context, "alone", {})
         if case.runs["alone"].failure in ("none", "timeout") or case.device != "cuda":
             return
-        in_order = await self._run(case, context, "in_order", {BLOCKING: "1"})
+        change, kind = await self._waiting(case, context) or (IN_ORDER, "")
+        passed = bool(kind) or (await self._run(case, context, "in_order", {BLOCKING: "1"})).failure == "none"
         again = await self._run(case, context, "alone_again", {})
         failed = [each.root.text for each in (case.runs["alone"], again) if each.root is not None]
         failing = Seen("raised", text=failed[0] if failed else "an error")
-        if "none" not in (again.failure, in_order.failure):
-            case.trials[IN_ORDER.key] = judged_elsewhere(IN_ORDER, Effect.SAME, failing)
-        elif again.failure != "none":
-            gone = judged_elsewhere(IN_ORDER, Effect.GONE, failing)
-            case.trials[IN_ORDER.key] = replace(gone, reason="the program passed")
+        if again.failure == "none":
+            return
+        effect = Effect.GONE if passed else Effect.SAME
+        case.trials[change.key] = judged_elsewhere(change, effect, failing)
+        if passed:
+            case.trials[change.key] = replace(case.trials[change.key], reason="the program passed")
+            case.users_changes["", kind] = change
+
+    async def _waiting(self, case: DiagnosisState, context: Context) -> tuple[Intervention, str] | None:
+        """The first wait with which the program passes, if its text lacks one, and its kind."""
+        for path in _files_of_script(case):
+            text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
+            for kind, correct in WAITS.items():
+                if changed := correct(text):
+                    folder = context.fresh("changed")
+                    copy = folder / path.name
+                    copy.write_text(changed)
+                    env = {**hook_environment(folder, {}), CHANGED: f"{path}{os.pathsep}{copy}"}
+                    del env["AOTI_DEBUG_CAPTURE"]
+                    if (await self._run(case, context, f"with_{kind}", env)).failure == "none":
+                        return change_of("", Mistake(kind, 0), (text, changed), path.name), kind
+        return None
 
     async def _run(
         self, case: DiagnosisState, context: Context, label: str, env: Mapping[str, str]
@@ -200,19 +226,21 @@ class TryUsersKernels(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         read = case.kernel_defects is not None or case.view is None
         doubted = numbers_doubted(case) or _fault(case) is not None
-        tried = any(case.trials[each.key].effect is Effect.GONE for each in case.users_changes.values())
-        possible = isinstance(case.workload, ScriptWorkload) and doubted and not tried
-        shows = possible and ((read and users_kernels(case)) or rebound(case) is not None)
-        return self.best if shows else 0.0
+        tried = any(case.trials[each.key].proves for each in case.users_changes.values())
+        if not isinstance(case.workload, ScriptWorkload) or tried:
+            return 0.0
+        shows = doubted and ((read and users_kernels(case)) or rebound(case) is not None)
+        return self.best if shows or for_a_capture(case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        if (found := rebound(case)) is not None:
-            file, text = found
-            change = change_of("", Mistake("graph", 0), (file.read_text(), text), file.name)
-            case.trials[change.key] = await _run_with(case, context, file, change, text)
-            if case.trials[change.key].effect is Effect.GONE:
-                case.users_changes["", "graph"] = change
-                return
+        for kind, of_program in (("graph", rebound), ("capture", for_a_capture)):
+            if (found := of_program(case)) is not None:
+                file, text = found
+                change = change_of("", Mistake(kind, 0), (file.read_text(), text), file.name)
+                case.trials[change.key] = await _run_with(case, context, file, change, text)
+                if case.trials[change.key].proves:
+                    case.users_changes["", kind] = change
+                    return
         wanted = [
             (kernel, at, mistake, right)
             for kernel in users_kernels(case)
@@ -245,11 +273,7 @@ def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake
         return []
     defects = [each for each in case.kernel_defects or {} if each.kernel == kernel.name]
     found: list[tuple[str, int, str]] = [(each.kind, each.line, "") for each in defects]
-    found += [("padded", each.load_line, f"float('{each.needed}')") for each in paddings(kernel)]
-    found += [("narrow_sum", each.line, "") for each in narrow_sums(kernel)]
-    if case.view is not None:
-        narrow = narrow_addresses(case.view, case.sizes)
-        found += [("overflow", line, "") for name, line in narrow if name == kernel.name]
+    found += shown_by_code(kernel, case.view, case.sizes)
     known = [Mistake(kind, line - function.lineno, needed) for kind, line, needed in found]
     fault, lines = _fault(case), kernel.source.split("\n")
     if fault is not None and fault.launch is not None and fault.launch.kernel == kernel.name:
@@ -280,9 +304,11 @@ async def _run_with(
         changed = await capture(context, workload, env=env, gpus=gpus_of(None))
     errors = [root for _, root in case.own_roots]
     failing = Seen("raised", text=errors[0].text if errors else "an error")
-    if not changed.compiles:
+    if not changed.compiles and case.captured.compiles:
         return _undecided(change, failing, "the program did not compile its package again")
-    if not changed.finished.ok:
+    returned = [sum(call.outcome == "ok" for call in each.calls) for each in (case.captured, changed)]
+    further = returned[1] > returned[0]
+    if not changed.finished.ok and not further:
         root = see("changed", changed.finished).root
         if root is None or not errors or root.family.id != errors[0].family.id:
             return _undecided(change, failing, "with the change, the program failed in another way")
@@ -291,6 +317,9 @@ async def _run_with(
         again = await capture(context, workload, gpus=gpus_of(None))
     if again.finished.ok:
         return _undecided(change, failing, "the program passed without the change, too")
+    if not changed.finished.ok:
+        reason = "with the change it got past the failing call, and failed later"
+        return replace(judged_elsewhere(change, Effect.CHANGED, failing), reason=reason)
     return replace(judged_elsewhere(change, Effect.GONE, failing), reason="the program passed")
 
 
@@ -315,270 +344,40 @@ def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
 
 
 def change_of(kernel: str, mistake: Mistake, texts: tuple[str, str], name: str) -> Intervention:
-    """The change from the first text to the second, with the lines that differ. `name` is the file's name."""
-    pairs = zip(*(text.split("\n") for text in texts), strict=True)
-    lines = [(n, old.strip(), new.strip()) for n, (old, new) in enumerate(pairs, 1) if old != new]
-    shown = ", ".join(str(number) for number, _, _ in lines)
+    """The change from the first text to the second, with the lines that differ. `name` is the file's name.
+
+    An added line is shown with the line that follows it.
+    """
+    old, new = ([line.strip() for line in text.split("\n")] for text in texts)
+    before: list[str] = []
+    after: list[str] = []
+    numbers: list[int] = []
+    for kind, first, end, begin, stop in SequenceMatcher(None, old, new, False).get_opcodes():
+        if kind != "equal":
+            more = int(first == end)
+            before += old[first : end + more]
+            after += [line for line in new[begin : stop + more] if not _DOES_NOTHING.fullmatch(line)]
+            numbers += range(first + 1, end + more + 1)
     return Intervention(
         key=f"source:{kernel}:{mistake.kind}:{mistake.line}",
         kind=Kind.SOURCE,
-        what=f"this change in line {shown} of {name}",
-        before_code="\n".join(old for _, old, _ in lines),
-        after_code="\n".join(new for _, _, new in lines if not _DOES_NOTHING.fullmatch(new)),
+        what=f"this change in line {', '.join(map(str, numbers))} of {name}",
+        before_code="\n".join(before),
+        after_code="\n".join(after),
     )
 
 
-class Mistake(NamedTuple):
-    """A mistake that the text of a user's Triton kernel shows.
-
-    `line` counts from the kernel's `def`, whose line is 0. `needed` is the number that masked lanes need.
-    """
-
-    kind: str
-    line: int
-    needed: str = ""
-
-
-_Edits = Iterator[tuple[ast.expr | ast.stmt, str]]  # expressions to replace, with their new text
-
-
-def _called(node: ast.AST, *names: str) -> bool:
-    """Whether a node calls `tl.NAME` or `x.NAME`."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
-
-
-@dataclass(frozen=True)
-class _KernelText:
-    """A kernel's function in the text of its file, and the line of the mistake in that file."""
-
-    function: ast.FunctionDef
-    line: int
-    needed: str
-
-    def calls(self, *names: str, anywhere: bool = False) -> list[ast.Call]:
-        """The calls at the line of the mistake, or in the whole function."""
-        found = [each for each in ast.walk(self.function) if isinstance(each, ast.Call)]
-        named = [each for each in found if _called(each, *names)]
-        return [each for each in named if anywhere or each.lineno <= self.line <= (each.end_lineno or 0)]
-
-    def value(self, node: ast.expr) -> ast.expr:
-        """The last assignment to a name before the node. The node itself if it is no name."""
-        before = [
-            each
-            for each in ast.walk(self.function)
-            if isinstance(each, ast.Assign) and each.lineno < node.lineno
-        ]
-        found = [each.value for each in before if ast.unparse(each.targets[0]) == ast.unparse(node)]
-        return found[-1] if found and isinstance(node, ast.Name) else node
-
-    def behind(self, node: ast.expr) -> Iterator[ast.expr]:
-        """All parts of an address: its expression, and what was assigned or added to its names before."""
-        yield node
-        if _called(node, "load"):
-            return
-        added = [each for each in ast.walk(self.function) if isinstance(each, ast.AugAssign)]
-        made = [each.value for each in added if ast.unparse(each.target) == ast.unparse(node)]
-        earlier = [each for each in (self.value(node), *made) if each.lineno < node.lineno]
-        for part in (*earlier, *ast.iter_child_nodes(node)):
-            if isinstance(part, ast.expr):
-                yield from self.behind(part)
-
-    def is_loaded(self, node: ast.expr) -> bool:
-        """Whether an expression is the result of a load, or elements of it."""
-        return _called(self.value(node.value if isinstance(node, ast.Subscript) else node), "load")
-
-    @property
-    def parameters(self) -> set[str]:
-        return {each.arg for each in self.function.args.args}
-
-    def pointers(self, *names: str) -> set[str]:
-        """The parameters whose addresses these calls get."""
-        found = set()
-        for call in self.calls(*names, anywhere=True):
-            place = self.value(call.args[0])
-            while isinstance(place, ast.BinOp):
-                place = self.value(place.left)
-            found.add(ast.unparse(place))
-        return found & self.parameters
-
-
-def _other(call: ast.Call, name: str, place: int) -> ast.expr | None:
-    """An argument of a call, by keyword or place."""
-    named = next((each.value for each in call.keywords if each.arg == name), None)
-    return named or (call.args[place] if len(call.args) > place else None)
-
-
-def _reads(node: ast.expr, place: str) -> bool:
-    return isinstance(node, ast.Call) and _called(node, "load") and ast.unparse(node.args[0]) == place
-
-
-def _summed(kernel: _KernelText) -> _Edits:
-    """Replace load, add and store of an element by an atomic addition."""
-    for call in kernel.calls("store"):
-        total, place = kernel.value(call.args[1]), ast.unparse(call.args[0])
-        sides = [total.left, total.right] if isinstance(total, ast.BinOp) else []
-        old = [each for each in sides if _reads(kernel.value(each), place)]
-        added = [each for each in sides if each not in old]
-        if len(old) == len(added) == 1:
-            yield call.func, "tl.atomic_add"
-            yield call.args[1], ast.unparse(added[0])
-
-
-def _added(kernel: _KernelText) -> _Edits:
-    for call in kernel.calls("store"):
-        yield call.func, "tl.atomic_add"
-
-
-def _as_passed(kernel: _KernelText) -> _Edits:
-    for call in kernel.calls("to", anywhere=True):
-        if call.args and _called(call.args[0], "pointer_type") and isinstance(call.func, ast.Attribute):
-            yield call, ast.unparse(call.func.value)
-
-
-def _masked(kernel: _KernelText) -> _Edits:
-    """Give a store without a mask the mask with which its value was loaded."""
-    for call in kernel.calls("store"):
-        used = [kernel.value(each) for each in ast.walk(call.args[1]) if isinstance(each, ast.expr)]
-        read = [each for value in used for each in ast.walk(value) if isinstance(each, ast.Call)]
-        given = [_other(each, "mask", 1) for each in read if _called(each, "load")]
-        masks = {ast.unparse(mask) for mask in given if mask is not None}
-        if len(masks) == 1 and _other(call, "mask", 2) is None:
-            yield call.args[1], f"{ast.unparse(call.args[1])}, mask={masks.pop()}"
-
-
-def _guarded(kernel: _KernelText) -> _Edits:
-    """Mask a load: at indices marked as unused, or with the mask of the kernel's stores.
-
-    Masked lanes get a value that does not change a reduction.
-    """
-    masks = [_other(each, "mask", 2) for each in kernel.calls("store", anywhere=True)]
-    texts = {ast.unparse(each) for each in masks if each is not None}
-    filler = "float('-inf')" if kernel.calls("max", "maximum", anywhere=True) else "0.0"
-    for call in kernel.calls("load"):
-        mask, parts = _other(call, "mask", 1), ast.walk(call.args[0])
-        rows = [each for each in parts if isinstance(each, ast.expr) and kernel.is_loaded(each)]
-        if kernel.needed and rows:
-            texts = {f"({ast.unparse(rows[0])} != {kernel.needed})"}
-        if mask is not None and kernel.needed and rows:
-            also = "" if _other(call, "other", 2) is not None else f", other={filler}"
-            kept = ast.unparse(mask) if isinstance(mask, ast.Name) else f"({ast.unparse(mask)})"
-            yield mask, f"{kept} & {min(texts)}{also}"
-        elif len(texts) == 1 and mask is None:
-            yield call.args[0], f"{ast.unparse(call.args[0])}, mask={min(texts)}, other={filler}"
-
-
-def _filled(kernel: _KernelText) -> _Edits:
-    for call in kernel.calls("load"):
-        filler = _other(call, "other", 2)
-        if filler is not None:
-            yield filler, kernel.needed
-
-
-def _in_32_bits(kernel: _KernelText) -> _Edits:
-    """Sum in float32: the accumulator of a loop, or the values of a plain sum."""
-    running = [_other(each, "dtype", 1) for each in kernel.calls("zeros", anywhere=True)]
-    narrow = [each for each in running if each is not None and ast.unparse(each) != "tl.float32"]
-    yield from ((each, "tl.float32") for each in narrow)
-    for call in kernel.calls("sum") if not narrow else ():
-        yield call.args[0], f"({ast.unparse(call.args[0])}).to(tl.float32)"
-
-
-def _wide(kernel: _KernelText) -> _Edits:
-    """Compute in 64 bits the products behind an address, or all that depends on the program id."""
-    passed = kernel.parameters
-    parts = [part for call in kernel.calls("load", "store") for part in kernel.behind(call.args[0])]
-    products = [each for each in parts if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)]
-    factors = [_variable(each, passed) for each in products if not _names(each) <= passed]
-    for factor in dict.fromkeys(factors or kernel.calls("program_id", anywhere=True)):
-        yield factor, f"{ast.unparse(factor)}.to(tl.int64)"
-
-
-def _variable(node: ast.expr, passed: set[str]) -> ast.expr:
-    """The first operand that is no argument of the kernel, as an argument may be a Python number."""
-    while isinstance(node, ast.BinOp):
-        node = node.right if _names(node.left) <= passed else node.left
-    return node
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
-def _before_end(kernel: _KernelText) -> _Edits:
-    """Stop lanes before a limit, not at it, if the limit is a parameter or loaded."""
-    for node in ast.walk(kernel.function):
-        if not isinstance(node, ast.Compare) or node.lineno != kernel.line or len(node.ops) != 1:
-            continue
-        left, right = node.left, node.comparators[0]
-        ends = {ast.LtE: (left, right, "<"), ast.GtE: (right, left, ">")}
-        lane, limit, sign = ends.get(type(node.ops[0]), (left, left, ""))
-        limits = ast.unparse(limit) in kernel.parameters or kernel.is_loaded(limit)
-        if sign and limits and any(_called(part, "arange") for part in kernel.behind(lane)):
-            yield node, f"{ast.unparse(left)} {sign} {ast.unparse(right)}"
-
-
-def _restored(kernel: _KernelText) -> _Edits:
-    """Make the tuner restore what the kernel updates: its trial launches run on the program's own tensors."""
-    atomics = [f"atomic_{each}" for each in ("add", "max", "min", "and", "or", "xor", "xchg", "cas")]
-    updated = kernel.pointers("store") & kernel.pointers("load") | kernel.pointers(*atomics)
-    for call in kernel.function.decorator_list:
-        if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith("autotune") or not updated:
-            continue
-        key, given = _other(call, "key", 1), {each.arg for each in call.keywords}
-        if key is not None and key.lineno == kernel.line and not given & {"restore_value", "reset_to_zero"}:
-            text = f"{ast.unparse(key)}, restore_value={sorted(updated)}"
-            yield key, text.replace("'", '"')
-
-
-CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
-    "lost": _summed,
-    "clash": _added,
-    "retyped": _as_passed,
-    "unmasked": _masked,
-    "beyond": _guarded,
-    "padded": _filled,
-    "narrow_sum": _in_32_bits,
-    "overflow": _wide,
-    "past_end": _before_end,
-    "tuned": _restored,
-}
-SHOWN = ("tuned", "past_end", "unmasked")  # found by text alone, so they may be intended
-
-
-def shown(text: str, function: str) -> list[Mistake]:
-    """List mistakes that a kernel's text alone shows, also in its decorators."""
-    found = _function(text, function)
-    if found is None:
-        return []
-    first = min([found.lineno, *(each.lineno for each in found.decorator_list)])
-    texts = [_KernelText(found, line, "") for line in range(first, (found.end_lineno or first) + 1)]
-    return [
-        Mistake(kind, each.line - found.lineno)
-        for kind in SHOWN
-        for each in texts
-        if any(CORRECTIONS[kind](each))
-    ]
-
-
-def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
-    """Return a program's text without a mistake of its Triton kernel. No line moves. Empty if impossible."""
-    mistake, at = Mistake(*found), _function(text, function)
-    correct = CORRECTIONS.get(mistake.kind)
-    if at is None or correct is None:
-        return ""
-    return _edited(text, list(correct(_KernelText(at, at.lineno + mistake.line, mistake.needed))))
-
-
-def _edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
-    """Return the text with replaced expressions or statements. Empty if one spans several lines."""
-    lines = [line.encode() for line in text.split("\n")]
-    for node, new in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
-        if node.end_lineno != node.lineno:
-            return ""
-        line = lines[node.lineno - 1]
-        lines[node.lineno - 1] = line[: node.col_offset] + new.encode() + line[node.end_col_offset :]
-    changed = b"\n".join(lines).decode()
-    return changed if edits and changed != text else ""
+def for_a_capture(case: DiagnosisState) -> tuple[Path, str] | None:
+    """A file of the program, and its text that loads the package for calls inside a CUDA graph capture."""
+    if not any(root.family.id == "stream_capture" for _, root in case.own_roots):
+        return None
+    for line in [line for load in case.captured.loads for line in load.stack[:1]]:
+        path = Path(line.file)
+        readable = path.is_file() and path.stat().st_size <= LARGEST
+        changed = single_threaded(path.read_text(errors="replace"), line.line) if readable else ""
+        if changed:
+            return path, changed
+    return None
 
 
 def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
@@ -594,39 +393,9 @@ def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
     name, found = name_of(case.compiled_inputs[place]), []
     for path in dict.fromkeys(each.resolve() for each in _files_of_script(case)):
         text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
-        found += [(path, text, *edit) for edit in _bindings(text, name)]
+        found += [(path, text, *edit) for edit in bindings(text, name)]
     if len(found) != 1:
         return None
     ((path, text, line, kept),) = found
-    changed = _edited(text, [(line, kept)])
+    changed = edited(text, [(line, kept)])
     return (path, changed) if changed else None
-
-
-def _bindings(text: str, name: str) -> Iterator[tuple[ast.stmt, str]]:
-    """The statements that rebind `name`, each with a copy into the old tensor as its replacement."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-        tree = ast.parse(text)
-        first = {
-            part
-            for each in ast.walk(tree)
-            if isinstance(each, ast.FunctionDef) and each.name == "__init__"
-            for part in ast.walk(each)
-        }
-        for line in ast.walk(tree):
-            if not isinstance(line, ast.Assign) or len(line.targets) != 1 or line in first:
-                continue
-            target, value = ast.unparse(line.targets[0]), ast.unparse(line.value)
-            own = re.search(rf"(?<![\w.]){re.escape(target)}\b", value)
-            attribute = isinstance(line.targets[0], ast.Attribute)
-            if target.rpartition(".")[2] == name and (attribute or own):
-                yield line, f"{target}.copy_({value})"
-
-
-def _function(text: str, name: str) -> ast.FunctionDef | None:
-    """The only function of that name in a program's text. None if there is none, or several."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
-    return found[0] if len(found) == 1 else None

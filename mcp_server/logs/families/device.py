@@ -123,7 +123,7 @@ TABLE.error(
     ("concurrency",),
     "The package was called inside a CUDA graph capture; its default run path queries events, which a capture forbids.",
     "Error: The model did not finish successfully. Error: operation not permitted when stream is capturing",
-    advice="run_again",
+    fix="load the package with run_single_threaded=True, and call it once before the capture",
     not_proven="That another operation of the captured region is allowed in a capture.",
     names=Naming("the call inside a CUDA graph capture", kind="call"),
 )

@@ -118,6 +118,8 @@ def read_changed(file: str, changed: str) -> None:
 def start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    if os.environ.get("AOTI_DEBUG_CHANGED"):
+        read_changed(*os.environ["AOTI_DEBUG_CHANGED"].split(os.pathsep))
     if os.environ.get("AOTI_DEBUG_CAPTURE"):
         # Print every thread's Python stack late or on request, even if the GIL is held.
         after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
@@ -132,8 +134,6 @@ def start() -> None:
                 faulthandler.dump_traceback_later(float(after), exit=False)
             if request:
                 faulthandler.register(int(request))
-        if os.environ.get("AOTI_DEBUG_CHANGED"):
-            read_changed(*os.environ["AOTI_DEBUG_CHANGED"].split(os.pathsep))
         sys.meta_path.insert(0, Watcher)
         for name in WATCHED & set(sys.modules):
             attached(name)
