@@ -59,7 +59,8 @@ class ExportedFacts:
     `state` lists fully qualified names of parameters and buffers, `idle` those that no operator reads.
     `fixed` maps the flat index of each non-tensor argument to its value at export; AOTInductor uses that
     value in every call. `names` are the flat argument names, "" for non-tensors. `ranges` are inclusive
-    bounds of dynamic dimensions by symbol. `special` are operators that mutate an argument or are not torch's
+    bounds of dynamic dimensions by symbol. `sizes` has the expression of each dimension of the tensors among
+    the arguments. `special` are operators that mutate an argument or are not torch's
     own, each with its model line.
     """
 
@@ -68,6 +69,7 @@ class ExportedFacts:
     fixed: tuple[tuple[int, object], ...] = ()
     names: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    sizes: tuple[tuple[str, ...], ...] = ()
     special: tuple[tuple[str, ModelLocation], ...] = ()
 
     @property
@@ -106,14 +108,21 @@ def read_exported(path: Path) -> ExportedFacts:
             fixed.append((len(names), None if kind == "as_none" else value))
         names.append(str(argument.get("as_tensor", {}).get("name") or ""))
     ranges = graph.get("range_constraints", {}).items()
+    tensors = graph.get("graph_module", {}).get("graph", {}).get("tensor_values", {})
     return ExportedFacts(
         state=tuple(kept),
         idle=tuple(name for name, argument in kept.items() if argument not in read),
         fixed=tuple(fixed),
         names=tuple(names),
         ranges={symbol: (bounds.get("min_val"), bounds.get("max_val")) for symbol, bounds in ranges},
+        sizes=tuple(tuple(map(_size, tensors.get(name, {}).get("sizes", ()))) for name in names if name),
         special=tuple(_lines(graph, _SPECIAL)),
     )
+
+
+def _size(dim: Mapping[str, Any]) -> str:
+    """The expression of a serialised size: `{"as_int": 8}` or `{"as_expr": {"expr_str": "s77"}}`."""
+    return str(dim.get("as_int") or dim.get("as_expr", {}).get("expr_str", ""))
 
 
 def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:

@@ -16,7 +16,7 @@ caller does not see in-place writes to such an input.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,6 +160,28 @@ class Signature:
         read = (s for s in self.symbols if (s.name, s.what, s.dim) == (name, "size", dim))
         return next(read, None)
 
+    def with_sizes(self, sizes: Sequence[Sequence[str]]) -> Signature:
+        """Name dynamic dimensions that the wrapper does not name, by the sizes in the exported program.
+
+        `sizes` are its expressions, by input and dimension. Those with one expression have one symbol.
+        """
+        if len(sizes) != len(self.inputs):
+            return self
+        pairs = zip(self.inputs, sizes, strict=True)
+        if any(len(item.dims) > len(own) for item, own in pairs):
+            return self
+        named = {
+            sizes[item.index][dim.index]: dim.expression
+            for item in self.inputs
+            for dim in item.dims
+            if dim.size is None and dim.expression is not None
+        }
+        inputs = [
+            replace(item, dims=tuple(_named(dim, named, sizes[item.index][dim.index]) for dim in item.dims))
+            for item in self.inputs
+        ]
+        return replace(self, inputs=tuple(inputs))
+
 
 # Digits are limited: a dimension number of 10**9 would allocate a huge tuple, and `int` rejects 4,300.
 _BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),")
@@ -244,6 +266,11 @@ def read_signature(wrapper: str) -> Signature:
         notes=tuple(notes),
         known=known,
     )
+
+
+def _named(dim: CompiledDim, named: Mapping[str, str], size: str) -> CompiledDim:
+    unknown = dim.size is None and dim.expression is None
+    return replace(dim, expression=named.get(size)) if unknown else dim
 
 
 def _between(text: str, start: int, end: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_server.package.archive import open_package
+from mcp_server.package.exported import read_exported
 from mcp_server.package.mismatch import (
     GivenTensor,
     Mismatch,
@@ -212,6 +213,19 @@ def test_several_devices_are_a_hint() -> None:
         (index, "suspicious", "cuda:0", "cuda:1") for index in range(len(same))
     ]
     assert compare_inputs(on_cuda(SIGNATURE), same, device_index=1) == []
+
+
+def test_a_dimension_without_a_name_has_that_of_the_exported_program(zoo: ZooPackage) -> None:
+    """Wrappers up to torch 2.12 name a symbol once; the program tells where else it stands."""
+    program = read_exported(zoo("logarithm").with_name("logarithm.exported.pt2"))
+    (rows, columns), other = program.sizes
+    assert (rows, columns) == other and columns == "16" and not rows.isdigit()
+    older = read_signature(recorded("logarithm.torch-2.11-cuda"))
+    given = tuple(GivenTensor("float32", (n, 16), device="cuda:0") for n in (8, 9))
+    assert compare_inputs(older, given) == []
+    mismatch = single(*given, signature=older.with_sizes(program.sizes))
+    assert (mismatch.aspect, mismatch.input_index, mismatch.got) == ("relation", 1, "9")
+    assert older.with_sizes(program.sizes[:1]) == older.with_sizes([(), ()]) == older
 
 
 def test_an_odd_size_for_an_older_torch() -> None:

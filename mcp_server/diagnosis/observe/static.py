@@ -147,7 +147,8 @@ class CompareInputs(Observation, seconds=3, best=NEEDED):
         described = done.last(events.Inputs)
         if described is None:
             return
-        signature = case.package.signature
+        sizes = case.exported.sizes if case.exported is not None else ()
+        signature = case.package.signature.with_sizes(sizes)
         case.leaves = described.leaves
         case.given = from_leaves(case.leaves, signature)
         place(case)
