@@ -122,7 +122,8 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
         return "not_known"
     if case.program_varies:
         return "varies"
-    if plain == "differs" and case.equals_eager is not None and not case.differs_in("second"):
+    # The call need not be repeated if the program itself saw that its numbers are wrong.
+    if plain in ("differs", None) and case.equals_eager is not None and not case.differs_in("second"):
         return "same" if case.equals_eager else "differs"
     return "not_known"
 
