@@ -113,7 +113,7 @@ CHANGED = [
     # another row, another element of a sum, and the last vector left out
     ("ranker", "inputs", "x1 + 16L*tmp0", "x1 + 8L*tmp0", 0),
     ("ranker", "inputs", "out_ptr0[static_cast<int64_t>(3L +", "out_ptr0[static_cast<int64_t>(2L +", 4),
-    ("ranker", "inputs", "static_cast<int64_t>(192L*ks0)", "static_cast<int64_t>(192L*ks0 - 8L)", 2),
+    ("ranker", "inputs", "(192L*ks0); x0+=", "(192L*ks0 - 8L); x0+=", 2),
     # the epsilon of a layer norm, a relative change of 5e-6
     ("attention", "inputs", "static_cast<float>(1e-05)", "static_cast<float>(2e-05)", 0),
     ("ranker", "inputs", "tmp0 - tmp8", "tmp0 + tmp0", 4),

@@ -463,8 +463,6 @@ def read_constants(package: Package, folder: Path, most_bytes: int) -> Iterator[
 
 
 _MAGIC_BYTES = 8  # a number after appended weights, by which the loader knows them
-
-
 _Copy = Callable[[BinaryIO], None]
 
 

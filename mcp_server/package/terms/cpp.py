@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
+from mcp_server.package.terms.linear import linear
 from mcp_server.package.terms.parts import key, parts, rebuilt, say, uncast
 from mcp_server.package.terms.program import (
     Access,
@@ -321,6 +322,9 @@ class _Reader(Reader):
         parted = []
         for name, each in found.items():
             start, stop = ends.get((name.removesuffix("_tail"), ">=")), ends.get((name, "<"))
+            end, last = linear(stop) if stop is not None else None, linear(each.stop)
+            if end is not None and last is not None and (end - last).is_positive_or_zero():
+                stop = each.stop  # the loop itself ends first
             parted.append(replace(each, start=start or each.start, stop=stop or each.stop))
         return tuple(parted)
 
