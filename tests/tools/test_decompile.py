@@ -353,14 +353,15 @@ def test_the_users_files_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
     assert code == 2 and "0 to 4" in found["error"]
 
 
-def test_names_of_a_package_are_no_code(zoo: ZooPackage) -> None:
-    """A weight that is named like code stays a string."""
+@pytest.mark.parametrize("hostile", ['x"] = 1\nimport os; os.abort() #', "x\u00b2", "float"])
+def test_names_of_a_package_are_no_code(zoo: ZooPackage, hostile: str) -> None:
+    """A weight that is named like code, or like what the program calls, stays a string."""
     view = view_package(zoo("ranker"))
-    hostile = 'x"] = 1\nimport os; os.abort() #'
     package = copy.copy(view.package)
     package.__dict__["constants"] = tuple(replace(each, fqn=hostile) for each in view.package.constants)
     text = write_program(PackageView(package)).text
-    compile(text, "model.py", "exec")
+    codes = compile(text, "model.py", "exec").co_consts
+    assert not any("float" in getattr(each, "co_varnames", ()) for each in codes)
     assert not any(line.strip().startswith("import os;") for line in text.splitlines())
 
 

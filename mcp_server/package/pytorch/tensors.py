@@ -5,6 +5,7 @@ All names from the package become identifiers.
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 from collections.abc import Mapping, Sequence
@@ -68,8 +69,7 @@ class Tensors:
             "device",
             "self",
             "DTYPES",
-            "min",
-            "max",
+            *dir(builtins),
             *HELPERS,
         }
         self.identifiers: dict[str, str] = {}
@@ -82,7 +82,7 @@ class Tensors:
     def identifier(self, name: str, wanted: str = "") -> str:
         """Return the program's name for a name of the package. It is always the same name."""
         if name not in self.identifiers:
-            text = re.sub(r"\W+", "_", wanted or name).strip("_") or "value"
+            text = re.sub(r"\W+", "_", wanted or name, flags=re.ASCII).strip("_") or "value"
             text = f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
             number = 2
             found = text[:60]
