@@ -394,6 +394,31 @@ def test_a_tuner_restores_what_the_kernel_updates(given: str, line: str, needed:
     assert changed == [text.replace('["n"]', '["n"], restore_value=["o"]')] * needed
 
 
+LAUNCHED = (
+    KERNEL
+    + """
+grid = lambda meta: (n // meta["B"],)
+k[grid]({given})
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "old", "new"),
+    [
+        ("short_grid", "x", 'n // meta["B"]', "triton.cdiv(n, meta['B'])"),
+        ("strides", "x.t(), o=out", "k[grid](x.t()", "k[grid](x.t().contiguous()"),
+        ("strides", "x.contiguous(), o=out", "", ""),
+    ],
+)
+def test_a_launch_is_corrected_where_it_stands(kind: str, given: str, old: str, new: str) -> None:
+    """A grid is rounded up; what a kernel without strides reads is made contiguous. Each is one line."""
+    text = LAUNCHED.format(line="tl.store(o, tl.load(p + i))", given=given)
+    found = [each for each in corrections.shown(text, "k") if each.kind == kind]
+    changed = [corrections.corrected(text, "k", each) for each in found]
+    assert changed == ([text.replace(old, new)] if old else [])
+
+
 @pytest.mark.parametrize(
     ("ends", "marker"),
     [((3, 2**31 - 1), "2147483647"), ((-1, 8), "-1"), ((3, 12), ""), ((-1, 2**31 - 1), "")],

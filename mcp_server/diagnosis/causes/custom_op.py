@@ -289,6 +289,16 @@ SHOWN = {
         "names no restore_value, and the kernel updates what it reads",
         "let the tuner restore what the kernel updates, or store to a separate output",
     ),
+    "short_grid": (
+        "is launched for fewer programs than its elements need",
+        "rounds the size of the grid down, so that the last elements have no program",
+        "round the size of the grid up",
+    ),
+    "strides": (
+        "addresses a tensor as if it were contiguous",
+        "gives a tensor of other strides, and the kernel gets no strides",
+        "give the kernel the strides of the tensor, or a contiguous tensor",
+    ),
     "overflow": (
         "computes an address in 32 bits, in a tensor that has more elements than they count",
         "multiplies a loaded 32-bit index",

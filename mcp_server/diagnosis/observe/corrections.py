@@ -29,6 +29,7 @@ class Mistake(NamedTuple):
     needed: str = ""
 
 
+ATOMICS = tuple(f"atomic_{each}" for each in ("add", "max", "min", "and", "or", "xor", "xchg", "cas"))
 _Edits = Iterator[tuple[ast.expr | ast.stmt, str]]  # expressions to replace, with their new text
 
 
@@ -39,11 +40,24 @@ def _called(node: ast.AST, *names: str) -> bool:
 
 @dataclass(frozen=True)
 class _KernelText:
-    """A kernel's function in the text of its file, and the line of the mistake in that file."""
+    """A kernel's function in the text of its file, the line of the mistake, and the whole file."""
 
     function: ast.FunctionDef
     line: int
     needed: str
+    file: ast.Module
+
+    def launches(self) -> Iterator[tuple[ast.Call, ast.expr]]:
+        """The launches of the kernel in its file, each with its grid."""
+        every = list(ast.walk(self.file))
+        assigned = {
+            ast.unparse(each.targets[0]): each.value for each in every if isinstance(each, ast.Assign)
+        }
+        calls = [each for each in every if isinstance(each, ast.Call)]
+        for call, at in ((each, each.func) for each in calls):
+            own = isinstance(at, ast.Subscript) and ast.unparse(at.value) == self.function.name
+            if isinstance(at, ast.Subscript) and own:
+                yield call, assigned.get(ast.unparse(at.slice), at.slice)
 
     def calls(self, *names: str, anywhere: bool = False) -> list[ast.Call]:
         """The calls at the line of the mistake, or in the whole function."""
@@ -209,8 +223,7 @@ def _before_end(kernel: _KernelText) -> _Edits:
 
 def _restored(kernel: _KernelText) -> _Edits:
     """Make the tuner restore what the kernel updates: its trial launches run on the program's own tensors."""
-    atomics = [f"atomic_{each}" for each in ("add", "max", "min", "and", "or", "xor", "xchg", "cas")]
-    updated = kernel.pointers("store") & kernel.pointers("load") | kernel.pointers(*atomics)
+    updated = kernel.pointers("store") & kernel.pointers("load") | kernel.pointers(*ATOMICS)
     for call in kernel.function.decorator_list:
         if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith("autotune") or not updated:
             continue
@@ -218,6 +231,27 @@ def _restored(kernel: _KernelText) -> _Edits:
         if key is not None and key.lineno == kernel.line and not given & {"restore_value", "reset_to_zero"}:
             text = f"{ast.unparse(key)}, restore_value={sorted(updated)}"
             yield key, text.replace("'", '"')
+
+
+def _rounded_up(kernel: _KernelText) -> _Edits:
+    """Start as many programs as the elements need, also if the last one has only some."""
+    for _, grid in kernel.launches():
+        for part in ast.walk(grid):
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv):
+                yield part, f"triton.cdiv({ast.unparse(part.left)}, {ast.unparse(part.right)})"
+
+
+def _contiguous(kernel: _KernelText) -> _Edits:
+    """Give a kernel without strides contiguous tensors to read."""
+    names = [each.arg for each in kernel.function.args.args]
+    if any("stride" in each.lower() for each in names):
+        return
+    read = kernel.pointers("load") - kernel.pointers("store", *ATOMICS)
+    for call, _ in kernel.launches():
+        given = [*zip(names, call.args, strict=False), *((each.arg, each.value) for each in call.keywords)]
+        for name, value in given:
+            if name in read and not ast.unparse(value).endswith(".contiguous()"):
+                yield value, f"{ast.unparse(value)}.contiguous()"
 
 
 CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
@@ -231,23 +265,27 @@ CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
     "overflow": _wide,
     "past_end": _before_end,
     "tuned": _restored,
+    "short_grid": _rounded_up,
+    "strides": _contiguous,
 }
 SHOWN = ("tuned", "past_end", "unmasked")  # found by text alone, so they may be intended
+AT_LAUNCH = ("short_grid", "strides")  # likewise, where the kernel is launched
 
 
 def shown(text: str, function: str) -> list[Mistake]:
     """List mistakes that a kernel's text alone shows, also in its decorators."""
-    found = _function(text, function)
-    if found is None:
+    parsed = _function(text, function)
+    if parsed is None:
         return []
+    file, found = parsed
     first = min([found.lineno, *(each.lineno for each in found.decorator_list)])
-    texts = [_KernelText(found, line, "") for line in range(first, (found.end_lineno or first) + 1)]
+    texts = [_KernelText(found, line, "", file) for line in range(first, (found.end_lineno or first) + 1)]
     return [
         Mistake(kind, each.line - found.lineno)
         for kind in SHOWN
         for each in texts
         if any(CORRECTIONS[kind](each))
-    ]
+    ] + [Mistake(kind, 0) for kind in AT_LAUNCH if any(CORRECTIONS[kind](texts[0]))]
 
 
 def shown_by_code(
@@ -262,11 +300,12 @@ def shown_by_code(
 
 def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
     """Return a program's text without a mistake of its Triton kernel. No line moves. Empty if impossible."""
-    mistake, at = Mistake(*found), _function(text, function)
+    mistake, parsed = Mistake(*found), _function(text, function)
     correct = CORRECTIONS.get(mistake.kind)
-    if at is None or correct is None:
+    if parsed is None or correct is None:
         return ""
-    return edited(text, list(correct(_KernelText(at, at.lineno + mistake.line, mistake.needed))))
+    file, at = parsed
+    return edited(text, list(correct(_KernelText(at, at.lineno + mistake.line, mistake.needed, file))))
 
 
 def edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
@@ -301,14 +340,14 @@ def bindings(text: str, name: str) -> Iterator[tuple[ast.stmt, str]]:
                 yield line, f"{target}.copy_({value})"
 
 
-def _function(text: str, name: str) -> ast.FunctionDef | None:
-    """The only function of that name in a program's text. None if there is none, or several."""
+def _function(text: str, name: str) -> tuple[ast.Module, ast.FunctionDef] | None:
+    """A program's text, parsed, with its only function of that name. None if there is none, or several."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
     found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
-    return found[0] if len(found) == 1 else None
+    return (tree, found[0]) if len(found) == 1 else None
 
 
 def single_threaded(text: str, line: int) -> str:
