@@ -384,7 +384,8 @@ def _unowned(number: int, taken: TakenCall, case: DiagnosisState) -> Suspect:
 
 def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
     """The first event of each row that counts, or a race without an event."""
-    for kind in WAITS:
+    seen_by_hook = {each.interval for each in case.captured.memory}
+    for kind in [each for each in WAITS if each not in seen_by_hook]:
         change = case.users_changes.get(("", kind))
         if change is not None and case.trials[change.key].effect is Effect.GONE:
             yield _out_of_order(kind, change, case)

@@ -70,7 +70,7 @@ def plain_command(case: DiagnosisState, context: Context, env: Mapping[str, str]
 
 
 class RunAlone(Observation):
-    """Run the program that passed under the hook again without it, where the hook may hide a race.
+    """Run the program again without the hook, which may hide a race, or where it saw one.
 
     The hook takes time before each call, and waits for the device after it. If the program fails without the
     hook, run it with each kernel finished before the next starts, and once more unchanged.
@@ -82,8 +82,10 @@ class RunAlone(Observation):
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        passed = case.capture is not None and case.capture.finished.ok
-        return self.best if passed and _may_race(case) else 0.0
+        if case.capture is None:
+            return 0.0
+        raced = any((each.act, each.interval) == ("written", "stream") for each in case.captured.memory)
+        return self.best if (_may_race(case) if case.capture.finished.ok else raced) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.runs["alone"] = await self._run(case, context, "alone", {})
