@@ -263,7 +263,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             text = PRESENT.format(library=root.fields["library"], folder=folder)
             suspect = replace(suspect, fix=Fix(text=text), observed=True)
         if change is not None:
-            suspect = replace(suspect, intervention=change)
+            fix = Fix(text=advice, before=change.before_code or None, after=change.after_code or None)
+            suspect = replace(suspect, intervention=change, fix=fix if change.after_code else suspect.fix)
         elif category == "compile_failure" and suspect.fix is not None:
             suspect = replace(suspect, fix=Fix(text=_with_attempts(suspect.fix.text, case)))
         yield suspect

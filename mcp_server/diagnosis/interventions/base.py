@@ -298,7 +298,10 @@ def trial_in_words(trial: Trial) -> str:
 def fix_in_words(trial: Trial) -> str:
     """Describe the call after a change that removed the failure."""
     change = change_in_words(trial.intervention.what)
-    return f"the call {change}: {trial.reason}" if _is_flaky(trial) else f"the call returned {change}"
+    if not _is_flaky(trial):
+        return f"the call returned {change}"
+    subject = "" if trial.intervention.kind is Kind.SOURCE else "the call "
+    return f"{subject}{change}: {trial.reason}"
 
 
 def unchanged_in_words(trial: Trial) -> str:
