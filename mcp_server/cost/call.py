@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from mcp_server.cost.signals import (
+    CUT_EARLY,
     DEFAULTS,
     LEAST_WIN,
     PRECOMPUTED,
@@ -201,11 +202,11 @@ async def _pairs(
 
 
 def _with_program(signals: list[Found], built: Built) -> list[Found]:
-    """Add what only the program shows: work on constants in other kernels, and the build's options."""
+    """Add what only the program shows: other work on constants, unused rows, and the build's options."""
     names = [each.signal.name for each in signals]
     leave = f"leave out {', '.join(built.configs)} of the build's options"
     own = [Found(replace(DEFAULTS, fix=leave))] if built.configs else []
-    more = [Found(PRECOMPUTED)] if PRECOMPUTED.name not in names else []
+    more = [Found(each) for each in (PRECOMPUTED, CUT_EARLY) if each.name not in names]
     return [*own, *signals, *more]
 
 

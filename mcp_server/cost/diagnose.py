@@ -86,7 +86,11 @@ async def diagnose_build(
         why = f"that takes two more builds, so give --budget-s {math.ceil(4 * first.seconds)} or more."
         summary = f"{_told(first)} {change.why}"
         return loss(change.headline, summary, change.party, change.fix, cost(), evidence, why)
-    return no_loss(f"{_told(first)} {_without_loss(first, bool(changes))}", cost(), evidence)
+    known = "".join(
+        f" {change.why} {capitalized(change.lever.what)}, no time was saved." for change in rewritten
+    )
+    said = f"{_told(first)}{known} {_without_loss(first, bool(changes))}"
+    return no_loss(said, cost(), evidence, "inconclusive" if known else "no_fault")
 
 
 def _without_loss(first: BuildTimed, tried: bool) -> str:
@@ -380,7 +384,7 @@ def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) 
         return _loaded_again(loads, took)
     gaps = (after.began_cpu - before.ended_cpu for before, after in pairwise(calls))
     outside = max(sum(gaps), 0.0)  # processor seconds of the thread, without the hook's
-    if outside < LEAST_OUTSIDE * (own + outside):
+    if not calls or outside < LEAST_OUTSIDE * (own + outside):
         return None
     took = f"Between {each}, the program itself took {told(outside)} of processor time."
     party = Component(kind="script", name="between the calls", model_locations=calls[-1].stack[:1])

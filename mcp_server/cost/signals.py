@@ -266,6 +266,14 @@ PRECOMPUTED = Signal(
     share=0.15,
     note="the package then has the results among its weights",
 )
+CUT_EARLY = Signal(
+    "only the rows that are used",
+    "a product computes rows that nothing uses",
+    lambda _view: [],
+    "take the rows before the product, not after it",
+    "self.head(x[:, -1])  # not self.head(x)[:, -1]",
+    change="cut_early",
+)
 DEFAULTS = Signal(
     "the default options",
     "options of the build make the call slow",

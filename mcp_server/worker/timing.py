@@ -21,10 +21,11 @@ import math
 import operator
 import os
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import torch
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
@@ -280,8 +281,7 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
     for node in program.graph.nodes:
         frames = FRAME.findall(node.meta.get("stack_trace") or "")
         if node.op == "call_function" and frames:
-            # Skip frames in torch: the user's line that calls a layer again and again counts.
-            own = [frame for frame in frames if not frame[0].startswith(TORCH)] or frames
+            own = _own(frames)  # the user's line that calls a layer again and again counts
             file, line, _function, code = own[-1]
             loops = (loop_around(frame[0], int(frame[1])) for frame in reversed(own))
             loop = next(filter(None, loops), None)
@@ -301,6 +301,11 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
             times = passes if 4 * passes >= times else times
             found.append(events.TracedLine(file, line, code, times, sum(targets.values()) / whole))
     return sorted(found, key=lambda each: -each.share)[:MOST_LINES]
+
+
+def _own(frames: list[Any]) -> list[Any]:
+    """Leave out frames in torch, unless there are no others."""
+    return [frame for frame in frames if not frame[0].startswith(TORCH)] or frames
 
 
 MOST_MODULES = 8  # passes of a loop for each module that its passes use
@@ -464,14 +469,19 @@ def in_float32(program: Any) -> tuple[Any, list[Any]]:
         for name, value in held.items():
             if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
                 held[name] = _like(value, value.detach().float())
-    for node in [each for each in nodes if getattr(each.target, "_opname", "") == "_assert_tensor_metadata"]:
-        program.graph.erase_node(node)  # asserts that the dtype was double before the conversion
-        nodes.remove(node)
-    changed = [node for node in nodes if node.op == "call_function" and _is_double(node)]
+    without_dtype_checks(program)  # they assert that the dtype was double before the conversion
+    changed = [each for each in program.graph.nodes if each.op == "call_function" and _is_double(each)]
     for node in changed:
         args, kwargs = map_aggregate((node.args, node.kwargs), _single)
         node.args, node.kwargs = args, kwargs
     return program, changed
+
+
+def without_dtype_checks(program: Any) -> None:
+    """Drop the assertions on the dtypes of values."""
+    for node in list(program.graph.nodes):
+        if getattr(node.target, "_opname", "") == "_assert_tensor_metadata":
+            program.graph.erase_node(node)
 
 
 def _is_double(node: Any) -> bool:
@@ -506,11 +516,14 @@ def ranked(program: Any) -> tuple[Any, list[Any]]:
             continue
         given = {argument.name: argument.default_value for argument in node.target._schema.arguments}
         given.update(zip(given, node.args), **node.kwargs)
-        length = node.meta["val"][0].shape[given["dim"]]
-        uses = {_taken(use, given["dim"]) for pick in node.users for use in pick.users}
-        ends, most = {math.copysign(1, each) for each in uses}, max(map(abs, uses), default=0)
-        if len(ends) == 1 and most and isinstance(length, int) and 4 * most <= length:
-            largest = bool(given["descending"]) is (ends == {1})
+        shape = node.meta["val"][0].shape
+        dim, length = given["dim"] % len(shape) - len(shape), shape[given["dim"]]
+        parts = {_cut_by(use) or (0, 0, 0) for pick in node.users for use in pick.users}
+        is_last = parts == {(dim, -1, sys.maxsize)}
+        most = 1 if is_last else max((end for *_, end in parts), default=0)
+        known = isinstance(length, int) and (is_last or all(part[:2] == (dim, 0) for part in parts))
+        if known and 0 < 4 * most <= length:
+            largest = bool(given["descending"]) is not is_last
             with program.graph.inserting_before(node):
                 args = (given["self"], most, given["dim"], largest, True)
                 new = program.graph.call_function(torch.ops.aten.topk.default, args)
@@ -532,29 +545,15 @@ def _cleaned(program: Any) -> Any:
     return program
 
 
-def _taken(use: Any, dim: int) -> int:
-    """Return how many of the first elements of a sorted tensor are used; -1: the last one; 0: others."""
-    name, args = getattr(use.target, "_opname", ""), list(use.args[1:])
-    rank = len(use.args[0].meta["val"].shape) if args else 0
-    if not rank or args[0] % rank != dim % rank:
-        return 0
-    if name == "select" and args[1] in (0, -1):
-        return 1 if args[1] == 0 else -1
-    from_start = name == "slice" and len(args) == 3 and args[1] in (0, None)
-    return max(args[2], 0) if from_start and isinstance(args[2], int) else 0
-
-
 def looked_up(program: Any) -> tuple[Any, list[Any]]:
     """Replace the product of a one-hot matrix and a matrix with rows of the latter."""
     changed: list[Any] = []
+    without_dtype_checks(program)
     for node in list(program.graph.nodes):
         is_product = getattr(node.target, "_opname", "") in ("matmul", "mm")
         index = _chosen_rows(node.args[0]) if is_product and node.args[1].meta["val"].dim() == 2 else None
         if index is None:
             continue
-        for each in [each for each in program.graph.nodes if each.args[:1] == (_before_casts(node.args[0]),)]:
-            if getattr(each.target, "_opname", "") == "_assert_tensor_metadata":
-                program.graph.erase_node(each)
         with program.graph.inserting_before(node):
             if _before_casts(node.args[0]).target._opname == "scatter":
                 index = program.graph.call_function(torch.ops.aten.squeeze.dim, (index, -1))
@@ -580,12 +579,81 @@ def _chosen_rows(node: Any) -> Any:
     return node.args[2] if last and node.args[3] == 1 else None
 
 
+PRODUCTS = ("linear", "mm", "matmul", "bmm", "addmm")
+ROWWISE = (*PRODUCTS, "layer_norm", "softmax", "log_softmax", "dropout", "clone", "to", "slice")
+SLICE = torch.ops.aten.slice.Tensor
+
+
+def cut_early(program: Any) -> tuple[Any, list[Any]]:
+    """Compute only the rows of a product that the program uses: `[:, -1]` moves to a place before it."""
+    without_dtype_checks(program)
+    moved, waiting = [], list(program.graph.nodes)
+    while waiting:
+        node = waiting.pop()
+        parts = {_cut_by(use) for use in node.users}
+        part = parts.pop() if len(parts) == 1 else None
+        rows = _rows_of(node, part[0]) if part is not None and is_pure(node) else []
+        if part is None or not rows:
+            continue
+        moved.append(node)
+        with program.graph.inserting_before(node):
+            cut = {each: _called(program, SLICE, each, *part) for each in rows}
+            args = [cut.get(each, each) if isinstance(each, torch.fx.Node) else each for each in node.args]
+            new = _called(program, node.target, *args, **node.kwargs)
+            new.meta["stack_trace"] = node.meta.get("stack_trace")
+            for use in list(node.users):
+                is_one = use.target._opname == "select"
+                use.replace_all_uses_with(_called(program, use.target, new, part[0], 0) if is_one else new)
+                program.graph.erase_node(use)
+        program.graph.erase_node(node)
+        waiting += rows
+    products = [each for each in moved if each.target._opname in PRODUCTS]
+    return _cleaned(program), products[:1]  # the line of the last one says enough
+
+
+def _called(program: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    """Add a call to the graph, with its fake result."""
+    node = program.graph.call_function(target, args, kwargs)
+    given, named = map_arg((args, kwargs), lambda each: each.meta["val"])
+    node.meta["val"] = target(*given, **named)
+    return node
+
+
+def _cut_by(use: Any) -> Optional[Tuple[int, int, int]]:
+    """Return what a select takes, or a slice of at most half: a negative dimension, the first and the end."""
+    name, args = getattr(use.target, "_opname", ""), use.args
+    if name not in ("select", "slice") or len(args) < 3 or not isinstance(args[2], int):
+        return None
+    dim = args[1] % len(args[0].meta["val"].shape) - len(args[0].meta["val"].shape)
+    if name == "select":
+        return dim, args[2], args[2] + 1 or sys.maxsize
+    taken, whole = (each.meta["val"].shape[dim] for each in (use, args[0]))
+    known = len(args) == 4 and isinstance(taken, int) and isinstance(whole, int)
+    return (dim, args[2], args[3]) if known and 2 * taken <= whole else None
+
+
+def _rows_of(node: Any, dim: int) -> list[Any]:
+    """List the arguments whose rows in a dimension give the node's rows one by one."""
+    name, shape = getattr(node.target, "_opname", ""), node.meta["val"].shape
+    if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        found = [(each, each.meta["val"].shape) for each in node.args if isinstance(each, torch.fx.Node)]
+        return [each for each, own in found if len(own) >= -dim and str(own[dim]) == str(shape[dim])]
+    first = node.args[name == "addmm"] if name in ROWWISE else None
+    if first is None or len(first.meta["val"].shape) != len(shape):
+        return []
+    if name in ("softmax", "log_softmax", "slice"):
+        return [first] if node.args[1] % len(shape) != dim % len(shape) else []
+    mixed = len(node.args[1]) if name == "layer_norm" else int(name in PRODUCTS)  # the last dimensions
+    return [] if dim >= -mixed or (dim < -2 and name in ("matmul", "bmm")) else [first]
+
+
 CHANGES: dict[str, Callable[[Any], tuple[Any, list[Any]]]] = {
     "precomputed": precomputed,
     "float32": in_float32,
     "inlined": inlined,
     "topk": ranked,
     "looked_up": looked_up,
+    "cut_early": cut_early,
 }
 
 
@@ -593,6 +661,6 @@ def _lines_of(nodes: list[Any]) -> list[events.TracedLine]:
     """Return the lines of the model behind nodes, without repetition."""
     lines = []
     for node in nodes:
-        frames = FRAME.findall(node.meta.get("stack_trace") or "")
+        frames = _own(FRAME.findall(node.meta.get("stack_trace") or ""))
         lines += [(file, int(line), code.strip()) for file, line, _function, code in frames[-1:]]
     return [events.TracedLine(*each, lines.count(each), 0.0) for each in dict.fromkeys(lines)]

@@ -77,6 +77,18 @@ class Ranked(torch.nn.Module):  # type: ignore[misc]
         return x.sort(dim=1, descending=True)[0][:, : self.used]
 
 
+class LastRow(torch.nn.Module):  # type: ignore[misc]
+    """Multiplies all rows, and uses the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(64, 4000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self.head(x.sin()).relu()
+        return rows[:, -1]
+
+
 class Halved(torch.nn.Module):  # type: ignore[misc]
     """A number in double precision makes all that follows double."""
 
@@ -116,6 +128,7 @@ WORK = "the same work in every call, from weights alone"
         (Rows, ROWS, WORK, "table.norm"),
         (Chosen, (torch.randint(0, 4000, (200,)),), "a product with a one-hot matrix", "ones @"),
         (lambda: Ranked(3), (torch.randn(64, 8192),), "a sort takes most of the call", "x.sort"),
+        (LastRow, (torch.randn(4, 64, 64),), "a product computes rows that nothing uses", "self.head("),
         (Halved, (torch.randn(2048, 512),), "kernels compute in double precision", "torch.sigmoid"),
     ],
 )
@@ -152,6 +165,13 @@ for _ in range(40):
 """
 
 
+ONCE = """
+import torch
+run = torch._inductor.aoti_load_package({package!r})
+run(torch.randint(0, 32, (8, 6)))
+"""
+
+
 @thorough
 @pytest.mark.parametrize(
     ("keep", "outcome", "summary"),
@@ -171,6 +191,14 @@ def test_outputs_that_pile_up_use_the_memory(tmp_path: Path, keep: str, outcome:
     script.write_text(CALLS.format(keep=keep))
     found = diagnosed(tmp_path, "--script", str(script), "--symptom", "memory", "--budget-s", "120")
     assert found["outcome"] == outcome and summary in found["summary"].lower(), found["summary"]
+
+
+def test_a_script_with_few_calls_is_timed(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The last call is timed, whatever the program does besides."""
+    script = tmp_path / "once.py"
+    script.write_text(ONCE.format(package=str(zoo("ranker"))))
+    found = diagnosed(tmp_path, "--script", str(script), "--symptom", "slow", "--budget-s", "24")
+    assert "A call takes" in found["summary"], found
 
 
 @thorough

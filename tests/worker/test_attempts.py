@@ -66,6 +66,8 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("operator", "left, kept = x[:, 0].argsort(), []\nwhile left.numel():\n    kept.append(left[0])\n"
      "    left = left[1:][x[left[1:], 0] > x[left[0], 0] + self.num_classes / 9]\n"
      "return x[torch.stack(kept)]", ()),
+    ("gradient", "y = x.detach().requires_grad_(True)\n"
+     "return torch.autograd.grad(self.parts[0](y).sin().sum(), y)[0] * 2", ()),
     ("fake function", "return torch.ops.small.doubled(x)[0] + 1", ()),
 ]  # fmt: skip
 MODEL = """
@@ -124,7 +126,9 @@ def tried(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
         torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     forward = type(model).forward
-    found = attempts(Failing(model, args, {}, {"dynamic_shapes": shapes, "strict": False}, raised.value))
+    found = attempts(
+        Failing(model, args, {}, {"dynamic_shapes": shapes, "strict": False}, raised.value, grad=True)
+    )
     assert type(model).forward is forward
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     return found

@@ -44,6 +44,7 @@ from .changes import (
     chain,
     changes,
     declared_dims,
+    derives,
     functions,
     holds,
     is_hint,
@@ -65,7 +66,7 @@ from .shapes import symbols_of
 BUDGET_S = 60.0  # processor time, including that of compilers, so that other work does not count
 MOST = 14
 DEPTH = 3  # most changes in one attempt
-QUICK_S = 5.0  # after a longer export, the change is not compiled: that would take minutes
+QUICK_S = 8.0  # after a longer export, the change is not compiled: that would take minutes
 # The sizes of dynamic dimensions at which a change is compared with eager mode, from one size and its `Dim`.
 STEPS: Dict[str, Callable[[int, Any], int]] = {
     "example": lambda size, _dim: size,
@@ -217,7 +218,7 @@ def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[
     trees = {**failing.trees, (change.owner, change.attribute): change.tree}
     if change.told.exported:  # the export now passes and the compile fails
         return replace(failing, error=error, trees=trees, lines=[], compile=failing.build)
-    with _changed(change):
+    with change.during():
         behind = replace(failing, error=error, trees=trees, lines=[])
         if stop(behind) is None:
             rest = [place for place in failing.lines if place[1] not in change.lines]
@@ -233,7 +234,7 @@ def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[
 def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterator[Attempt]:
     """Try the changes of the next obstacle, each reported with the change that led to it."""
     first = change.told
-    with _changed(change):
+    with change.during():
         for told in _tried(trying, behind, rewritten(behind, words(behind)), depth + 1):
             told.name, told.more_lines = f"{first.name}, {told.name}", [told.line, *told.more_lines]
             told.action = f"{first.action}, then {told.action}"
@@ -241,14 +242,6 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
             told.before, told.after = f"{first.before}\n{told.before}", f"{first.after}\n{told.after}"
             told.file, told.line = first.file, first.line
             yield told
-
-
-@contextlib.contextmanager
-def _changed(change: Change) -> Iterator[None]:
-    """Make the change, and undo it."""
-    owner, name = change.owner, change.attribute
-    with change.during(), replaced([(owner, name, getattr(owner, name), change.function)] if owner else ()):
-        yield
 
 
 def _drafted(failing: Failing) -> List[Place]:
@@ -348,8 +341,8 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torc
             continue
         restore(state)
         try:
-            with torch.no_grad():
-                yield step, _tensors(_eager(failing, step))
+            with torch.set_grad_enabled(derives(failing)):
+                yield step, [each.detach() for each in _tensors(_eager(failing, step))]
         except Exception:
             continue  # eager mode rejects this size
 
@@ -372,7 +365,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
     """
     try:
         restore(state)
-        with _changed(change), in_time():
+        with change.during(), in_time():
             began = time.process_time()
             program = exported(_with_example(failing, change), change.options)
             if not _agrees(failing, program, wanted, change):
@@ -423,9 +416,10 @@ def in_time() -> Iterator[None]:
 
 
 def _with_example(failing: Failing, change: Change) -> Failing:
-    """Return the failure with the example inputs of the change."""
+    """Return the failure with the module and the example inputs of the change."""
     args, kwargs = change.convert(change.example or (failing.args, failing.kwargs))
-    return replace(failing, args=args, kwargs=kwargs)
+    module = failing.module if change.module is None else change.module()
+    return replace(failing, module=module, args=args, kwargs=kwargs)
 
 
 def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> bool:
@@ -452,7 +446,7 @@ def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> b
 def exported(failing: Failing, options: Dict[str, Any]) -> Any:
     export = getattr(torch.export.export, "__wrapped__", torch.export.export)
     asked = {name: value for name, value in options.items() if value is not None}
-    with torch.no_grad():
+    with torch.set_grad_enabled(failing.grad and derives(failing)):
         return export(failing.module, failing.args, failing.kwargs or None, **asked)
 
 
@@ -728,7 +722,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
         delattr(owner, name)
         owner.register_buffer(name, first)
         told.compiled = failing.build is not None
-        with _changed(change):
+        with change.during():
             told.outcome, told.error = _in_turn(failing, wanted)
 
 

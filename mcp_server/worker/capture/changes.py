@@ -7,6 +7,7 @@ import contextlib
 import copy
 import difflib
 import dis
+import importlib
 import inspect
 import linecache
 import math
@@ -50,6 +51,7 @@ class Failing:
     sources: Tuple[str, ...] = ()  # the files from which the export was called
     trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # rewritten trees, by function
     keep: Optional[Callable[[Any], None]] = None  # gets each program that agrees with eager mode
+    grad: bool = False  # whether gradients were recorded at the export
     begun: Any = None  # the Python state before the export, of type `attempts.State`
 
     @property
@@ -59,18 +61,18 @@ class Failing:
 
 @dataclass
 class Change:
-    """A change to try: `options` of the export, or a `function` that replaces an attribute of its `owner`."""
+    """A change to try: `options` of the export, or a new `tree` of a function of its `owner`."""
 
     told: Attempt
     options: Dict[str, Any]
     owner: Any = None
     attribute: str = ""
-    function: Any = None
     tree: Any = None
     lines: range = range(0)  # lines of the replaced statement
     during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # entered while the change is tried
     example: Optional[Tuple[Any, Any]] = None  # other example inputs for the export
     convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # makes the program's arguments
+    module: Optional[Callable[[], Any]] = None  # makes what is exported in place of the model
     narrows: bool = False  # whether it may reject declared sizes
     factor: int = 1  # it rejects sizes that are not multiples of it
 
@@ -195,6 +197,7 @@ def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterato
     yield from registrations(failing, text)
     yield from fakes(failing, text, runs)
     yield from dense(failing)
+    yield from traced(failing)
     yield from of_functions(failing, text)
     yield from rewritten(failing, text)
     yield from primed(failing, text)
@@ -278,7 +281,7 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
         return
     told = Attempt("suggested dimension", "declare the dimension as torch suggests")
     told.note, told.after = "other sizes are refused: pad or split them in the caller", "; ".join(said)
-    told.before = ", ".join(f'{name} = Dim("{name}")' for name in new)
+    told.before = ", ".join(f'{name} = Dim("{name}")' for name in new if name in declared)
     change = _redeclared(failing, told, lambda each: new.get(name_of(each), each))
     yield replace(change, narrows=True)
 
@@ -542,6 +545,42 @@ def dense(failing: Failing) -> Iterator[Change]:
     yield Change(told, failing.options, during=partial(_densely, sparse, products))
 
 
+DERIVES = ("autograd.grad", ".backward")
+GRADIENT = r"fake tensor in the exported program constant|does not require grad|requires_grad_|autograd_ops"
+TRACED = """from torch.fx.experimental.proxy_tensor import make_fx
+with torch.enable_grad():
+    traced = make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*args)
+program = torch.export.export(traced, args, dynamic_shapes=(...))  # one entry for each argument"""
+
+
+def derives(failing: Failing) -> bool:
+    """Whether the error is about a gradient that the model takes."""
+    return bool(re.search(GRADIENT, words(failing)))
+
+
+def traced(failing: Failing) -> Iterator[Change]:
+    """Trace a model that takes a gradient into a graph with the gradient's operators, and export that."""
+    known = [function for *_, function in reachable(failing.module)] if derives(failing) else []
+    nodes = ((each.__code__.co_filename, node) for each in known for node in _nodes_of(each))
+    taken = (each for each in nodes if isinstance(each[1], ast.Attribute))
+    found = [(file, node.lineno) for file, node in taken if ast.unparse(node).endswith(DERIVES)]
+    if not found or failing.kwargs:
+        return
+    told = Attempt("gradient", "trace the model with make_fx before the export", after=TRACED)
+    told.note = "torch.export does not follow a gradient; make_fx writes it out as operators"
+    told.file, told.line = found[0]
+    make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx
+
+    def module() -> Any:
+        with torch.enable_grad():
+            given = pytree.tree_map_only(torch.Tensor, torch.clone, failing.args)
+            return make_fx(failing.module, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*given)
+
+    shapes = failing.options.get("dynamic_shapes")
+    shapes = tuple(shapes.values()) if isinstance(shapes, dict) else shapes
+    yield Change(told, {**failing.options, "dynamic_shapes": shapes}, module=module)
+
+
 def of_functions(failing: Failing, text: str) -> Iterator[Change]:
     """Yield the changes of whole functions whose row fits the error's text."""
     for row in fitting(text, failing.stage, WHOLE):
@@ -670,7 +709,8 @@ def _of_end(
     call = ast.unparse(body[-1])
     new = compiled_function(ast.fix_missing_locations(tree), function)
     new = new.__code__ if at[1] == "__code__" else new
-    with replaced([(*at, getattr(*at), new)]):
+    made: List[Any] = [(*at, getattr(*at), new)]
+    with replaced(made):
         fake = written(operator, list(filter(None, (call_of(operator, run) for run in runs))))
     note = "it runs as in eager mode; the program that loads the package must define it, too"
     told = Attempt("operator", "move these lines into a custom operator", note)
@@ -678,8 +718,14 @@ def _of_end(
     first, last = end[0].lineno, end[-1].end_lineno
     words_of = {"plain": plain, "given": ", ".join(given), "first": first, "last": last, "call": call}
     told.after = OPERATOR.format(name=operator, schema=schema, fake=fake, **words_of)
-    change = Change(told, {}, *at, new, tree, during=partial(registered, operator, fake))
+    change = Change(told, {}, *at, tree, during=partial(_defined, operator, fake, made))
     return change if fake and new is not None else None
+
+
+@contextlib.contextmanager
+def _defined(operator: str, fake: str, made: List[Any]) -> Iterator[None]:
+    with registered(operator, fake), replaced(made):
+        yield
 
 
 class _WithoutSelf(ast.NodeTransformer):
@@ -757,16 +803,15 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
         for line in sorted(inside) or ([] if is_told else within):
             for row in rows:
                 tree = copy.deepcopy(whole)
-                change = _of_row(row, tree, line, failing, function)
+                change = _of_row(row, tree, line, failing, function, (owner, name))
                 if change is not None:
                     change.told.file, change.told.line = file, line
-                    change.owner, change.attribute = owner, name
-                    if name == "__code__":
-                        change.function = change.function.__code__
                     yield change
 
 
-def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any) -> Optional[Change]:
+def _of_row(
+    row: Rewrite, tree: Any, line: int, failing: Failing, function: Any, at: Tuple[Any, str]
+) -> Optional[Change]:
     """Return the change of a row at a line of a function's syntax tree. None if the row does not fit."""
     place = _innermost(tree.body[0], line, row.of)
     if place is None:
@@ -792,7 +837,9 @@ def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any)
     told.before, told.after = ("\n".join(map(ast.unparse, each)) for each in parts)
     new = compiled_function(tree, function)
     lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-    return Change(told, failing.options, function=new, tree=tree, lines=lines) if new is not None else None
+    new = new.__code__ if new is not None and at[1] == "__code__" else new
+    during = partial(replaced, [(*at, getattr(*at), new)])
+    return Change(told, failing.options, *at, tree, lines, during) if new is not None else None
 
 
 def _innermost(node: Any, line: int, kind: Any) -> Optional[Tuple[List[ast.stmt], int]]:

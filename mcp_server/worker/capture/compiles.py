@@ -306,7 +306,8 @@ class Compiles:
             more = args[1] if len(args) > 1 else options.pop("kwargs", None)
             sources = tuple(dict.fromkeys(frame.f_code.co_filename for frame in callers()))
             arguments = tuple(given), dict(more or {})
-            self.last_export = Failing(module, *arguments, options, error, sources=sources, begun=begun)
+            about = {"sources": sources, "begun": begun, "grad": torch.is_grad_enabled()}
+            self.last_export = Failing(module, *arguments, options, error, **about)
             self.export_s, self.calls.shapes = time.process_time() - began, {}  # excludes other work
             known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
             self.models.append((weakref.ref(module), known))
