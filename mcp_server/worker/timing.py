@@ -283,10 +283,10 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
         if node.op == "call_function" and frames:
             own = _own(frames)  # the user's line that calls a layer again and again counts
             file, line, _function, code = own[-1]
-            loops = (loop_around(frame[0], int(frame[1])) for frame in reversed(own))
-            loop = next(filter(None, loops), None)
+            loops = ((loop_around(frame[0], int(frame[1])), frame[1]) for frame in reversed(own))
+            loop, at = next(filter(operator.itemgetter(0), loops), (None, ""))
             if loop is not None:
-                nodes[loop][str(node.target)] += 1
+                nodes[loop][f"{node.target} {at}"] += 1  # lines of a pass may use the same operator
                 path = list((node.meta.get("nn_module_stack") or {"": ("",)}).values())[-1][0]
                 modules[loop].add(path.partition("@")[0])
             if loop is None or loop[:2] != (file, int(line)):
@@ -636,7 +636,8 @@ def _rows_of(node: Any, dim: int) -> list[Any]:
     """List the arguments whose rows in a dimension give the node's rows one by one."""
     name, shape = getattr(node.target, "_opname", ""), node.meta["val"].shape
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
-        found = [(each, each.meta["val"].shape) for each in node.args if isinstance(each, torch.fx.Node)]
+        nodes = (each for each in node.args if isinstance(each, torch.fx.Node))
+        found = [(each, getattr(each.meta["val"], "shape", ())) for each in nodes]
         return [each for each, own in found if len(own) >= -dim and str(own[dim]) == str(shape[dim])]
     first = node.args[name == "addmm"] if name in ROWWISE else None
     if first is None or len(first.meta["val"].shape) != len(shape):
