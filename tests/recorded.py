@@ -1,7 +1,8 @@
 """The recorded outputs below `tests/recordings`, each in a file of its own.
 
 Long ones lie there as they are. Short ones are rows of `texts.jsonl`: the name of the file, and its lines or
-JSON objects, or the file that it equals.
+JSON objects, or the file that it equals. A number stands for a line of the first row, which has those that
+occur several times.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ def _laid_out() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as work:
             new = Path(shutil.copytree(HOME, Path(work) / "new"))
-            for row in map(json.loads, TEXTS.read_text().splitlines()):
+            head, *rows = map(json.loads, TEXTS.read_text().splitlines())
+            for row in rows:
                 (new / row["file"]).parent.mkdir(parents=True, exist_ok=True)
                 objects = [json.dumps(each, separators=(",", ":")) for each in row.get("objects", ())]
                 same = row.get("same_as")
-                text = (HOME / same).read_text() if same else "\n".join(row.get("lines", objects))
+                lines = [head["shared"][e] if isinstance(e, int) else e for e in row.get("lines", objects)]
+                text = (HOME / same).read_text() if same else "\n".join(lines)
                 (new / row["file"]).write_text(text)
             try:
                 new.rename(target)

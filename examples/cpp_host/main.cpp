@@ -3,7 +3,8 @@
 //   host PACKAGE THREADS CALLS [--break HOW]
 //
 // The package is that of examples/ranker.py: ids of users [batch] and of items [batch, 20]. `--break` makes
-// the last thread fail in the middle: index, dtype, freed, short, uncaught, segv, abort, kill, or hang.
+// the last thread fail in the middle: index, dtype, freed, short, uncaught, segv, abort, kill, hang, or
+// outlive, in which it still serves when main destroys the loader.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
@@ -43,7 +44,7 @@ void fail(const std::string& fault) {
 
 void serve(torch::inductor::AOTIModelPackageLoader& model, int64_t thread, int64_t calls, const std::string& fault) {
   c10::InferenceMode guard;
-  for (int64_t call = 0; call < calls; ++call) {
+  for (int64_t call = 0; call < calls || fault == "outlive"; ++call) {
     const bool now = !fault.empty() && call == calls / 2;
     auto inputs = request(thread, call, now ? fault : "");
     if (now) fail(fault);
@@ -70,6 +71,7 @@ int main(int argc, char** argv) {
   std::vector<std::thread> workers;
   for (int64_t thread = 0; thread < threads; ++thread)
     workers.emplace_back(serve, std::ref(model), thread, calls, thread + 1 == threads ? fault : "");
+  if (fault == "outlive") workers.back().detach(), workers.pop_back();
   for (auto& worker : workers) worker.join();
   std::cout << "served " << threads * calls << " calls\n";
   return 0;

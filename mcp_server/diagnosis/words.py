@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from mcp_server.diagnosis.components import drawing_launches
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.model import CallNumber, Category, Component, Eager, Fix, Verdict
+from mcp_server.model import CHECK, CallNumber, Category, Component, Eager, Fix, ModelLocation, Verdict
 from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
@@ -183,6 +183,23 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
         code = _with_argument(code, int(leaf["place"]), arguments, changed.removeprefix(before))
     changed_line = {"before": line.strip(), "after": code}
     return fix.model_copy(update=changed_line) if code not in ("", line.strip()) else fix
+
+
+_CPP_SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|h|hpp)$")
+_REJECTING = re.compile(rf"{CHECK}(?P<sign>not )?(?P<when>.+): raise ValueError\('(?P<rule>[^'\"\\]+)'\)")
+_ONLY_PYTHON = re.compile(r"torch\.|~|\b(?:and|or|in|not)\b")
+
+
+def in_language_of(lines: Sequence[ModelLocation], code: str | None) -> str | None:
+    """Return the code in the language of these lines. None if they are C++, which has no short form of it."""
+    if not code or not lines or not _CPP_SOURCE.search(lines[0].file):
+        return code
+    check = _REJECTING.fullmatch(code)
+    if check is None or _ONLY_PYTHON.search(check["when"]):
+        return None
+    when = re.sub(r"\.shape\[(\d+)\]", r".size(\1)", check["when"])
+    when = re.sub(r"\.(any|all)\(\)", r".\1().item<bool>()", when)
+    return f'TORCH_CHECK({when if check["sign"] else f"!({when})"}, "{check["rule"]}");'
 
 
 def callers_names(line: str, arguments: int) -> dict[str, str]:

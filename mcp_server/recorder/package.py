@@ -177,9 +177,9 @@ RUNS = {
     "AOTInductorModelContainerRun": "RUN_DEFAULT",
     "AOTInductorModelContainerRunSingleThreaded": "RUN_SINGLE",
 }
-PREFIX = "AOTInductorModel"
-# Functions that change a model's weights (torch/csrc/inductor/aoti_runtime/interface.h, 2.8-2.13).
-UPDATES = ("AOTInductorModelContainerUpdate", "AOTInductorModelContainerSwap")
+PREFIX = "AOTInductor"
+# Functions that change a model's weights, or end it (torch/csrc/inductor/aoti_runtime/interface.h, 2.8-2.13).
+UPDATES = tuple(f"AOTInductorModelContainer{name}" for name in ("Update", "Swap", "Delete"))
 
 # How a function jumps through the table entry at `{offset}`, by machine type.
 JUMPS = {

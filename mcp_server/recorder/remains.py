@@ -190,7 +190,7 @@ def _text(raw: bytes | str) -> str:
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
 
 
-Death = Literal["stack", "file", "null", "abort", "exit", "other"]
+Death = Literal["stack", "file", "null", "abort", "exit", "deleted", "other"]
 OF_MEMORY = ("stack", "file")  # deaths that no call is to blame for, even inside one
 NEAR_STACK = 1 << 16  # largest distance from the stack pointer of an access that missed the stack
 NULL_PAGE = 4096

@@ -34,6 +34,7 @@ from mcp_server.recorder.remains import (
 )
 from mcp_server.recorder.remains import Mapping as Mapped
 from mcp_server.recorder.ring import (
+    Crash,
     RecordedCall,
     RecordedInput,
     RecordedModel,
@@ -91,11 +92,12 @@ class Candidate:
     def number(self) -> str:
         """The call's number among those of the package in its process, and among those of its thread.
 
-        Each slot counts its calls, and serves one thread at a time. A core file has no numbers.
+        A slot counts calls of all packages, and serves one thread at a time. A core file has no numbers.
         """
         if not self.call.number:
             return f"the call of thread {self.call.thread}"
-        own = f"number {self.call.sequence} of thread {self.call.thread}"
+        of = "all packages in thread" if self.recording.models[1:] else "thread"
+        own = f"number {self.call.sequence} of {of} {self.call.thread}"
         return f"call {self.call.number} of process {self.recording.pid} ({own})"
 
     @property
@@ -118,7 +120,7 @@ class Candidate:
         if self.call.total_inputs > len(self.call.inputs):
             return f"{self.call.total_inputs - len(self.call.inputs)} of {self.call.total_inputs} inputs"
         gone = [
-            f"input {number} ({each.dtype}{list(each.sizes)}, {each.span} bytes)"
+            f"input {number} ({each.form}, {each.span} bytes)"
             for number, each in enumerate(self.call.inputs)
             if (each.span and each.bytes is None) or each.dtype not in KNOWN_DTYPES
         ]
@@ -337,11 +339,30 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
                 return replace(site, inside=each.call.thread), number
     flying = [each.call.thread for each in found if each.call.end_ns is None]
     inside = crash.thread in flying
-    if recording.exits and flying:
-        return replace(site, death="exit", inside=crash.thread if inside else flying[0]), None
+    if recording.exits and (flying or crash.thread != recording.pid):
+        return replace(site, death="exit", inside=next(iter(flying), 0) if not inside else crash.thread), None
+    if deleted := _deleted_under(crash, recording, maps):
+        return replace(site, death="deleted", memory=deleted, inside=crash.thread), None
     if inside and site.death not in OF_MEMORY:
         return None, None
     return replace(site, inside=crash.thread if inside else 0), None
+
+
+def _deleted_under(crash: Crash, recording: Recording, maps: Sequence[Mapped]) -> str:
+    """Say where the host destroyed the loader that the crashed thread still called. Empty if it did not.
+
+    The thread died in its call, or where it had made the last one. A call that returned later had a loader.
+    """
+    last = next((each for each in reversed(recording.calls) if each.thread == crash.thread), None)
+    model = recording.models[last.model] if last is not None else None
+    if last is None or model is None or not model.deleted_ns or model.deleted_by == crash.thread:
+        return ""
+    later = [e for e in recording.calls if e.model == last.model and e.begin_ns > model.deleted_ns]
+    there = last.end_ns is None or _lines(last.stack, maps)[:1] == _lines(crash.stack, maps)[:1] != []
+    if not there or any(each.end_ns is not None and not each.code for each in later):
+        return ""
+    at = next((f" at {Path(each.file).name}:{each.line}" for each in _lines(model.deleted_at, maps)), "")
+    return f"thread {model.deleted_by} had destroyed the loader{at}, and this thread still called the package"
 
 
 def _written_anew(library: str, recording: Recording) -> str:
@@ -502,7 +523,11 @@ def steps_of(inputs: Path, weights: CapturedUpdate | None) -> list[Step]:
     if weights is None:
         return [call]
     arguments = [False, False, False]
-    return [{"do": "constants", "file": str(weights.file), "how": weights.how, "arguments": arguments}, call]
+    return [{"do": "constants", "file": str(weights.file), "how": LOAD, "arguments": arguments}, call]
+
+
+LOAD = "load_constants"  # the update that replays make, and the usual one
+_UPDATES = re.compile(r"\b(?:load_constants|update_(?:inactive_)?constant_buffer\w*)(?=\()")
 
 
 async def _weights(
@@ -519,8 +544,10 @@ async def _weights(
     made = await _rebuild(candidate, list(found.values()), file, workload, context, list(found))
     event = made.last(Inputs)
     leaves = [Leaf(**vars(each)) for each in (event.leaves if event is not None else [])]
+    lines = await anyio.to_thread.run_sync(_lines, given.stack, read_maps(candidate.recording.maps))
+    how = next((update[0] for line in lines if (update := _UPDATES.search(line.code))), LOAD)
     return CapturedUpdate(
-        pid=candidate.recording.pid, n=0, number=0, load=0, outcome="ok", file=file, how="load_constants",
+        pid=candidate.recording.pid, n=0, number=0, load=0, outcome="ok", file=file, how=how, stack=lines,
         arguments=[given.inactive, False, False], compiled=list(named.values()),
         constants=dict(zip(found, leaves, strict=False)),
     )  # fmt: skip

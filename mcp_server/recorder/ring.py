@@ -19,15 +19,15 @@ from typing import Literal
 from mcp_server.errors import ProblemError
 from mcp_server.logs.journal import DEVICES, DTYPES
 
-MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 3, 1 << 16, 64, 64
+MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 4, 1 << 16, 64, 64
 MOST_RING, MOST_CRASH = 64 << 30, 16 << 30  # bytes; both files are mapped, not read
 MOST_INPUTS, MOST_DIM, MOST_FRAMES, MOST_ENTRIES, SITES = 4096, 32, 64, 100_000, 4
-MOST_CONSTANTS, LONGEST_NAME = 1 << 16, 4096
+MOST_CONSTANTS, LONGEST_NAME, MOST_SWAPS = 1 << 16, 4096, 4
 LOOK = 64  # calls between two checks of the process's memory by the recorder
 
 _HEADER = struct.Struct("<8sIIIIQQQIIII")
 _SLOT = struct.Struct("<IIQQ40x")
-_MODEL = struct.Struct("<512s64sIIQQQ32x")
+_MODEL = struct.Struct("<512s64sIIQQQQII4I")
 _RECORD = struct.Struct("<IIQQQIIiIIIIIQQIHHQ")
 _INPUT = struct.Struct("<BBhhhIIQQ")
 _ENTRY = struct.Struct("<IIQQQIIIIQ")
@@ -72,6 +72,11 @@ class RecordedInput:
     bytes: Bytes | None = None
     address: int = 0
 
+    @property
+    def form(self) -> str:
+        """Dtype and sizes, as `int64[8, 20]`."""
+        return f"{self.dtype}{list(self.sizes)}"
+
 
 @dataclass(frozen=True)
 class RecordedCall:
@@ -107,14 +112,17 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class RecordedWeights:
-    """One update of a model's weights. `effect` numbers the update or swap that put it in use; 0 for none.
+    """One update of a model's weights, by its number among updates and swaps.
 
-    `inactive`: it went to the unused buffer, for a later swap.
+    `inactive`: it went to the buffer that was not in use then. `side` is the buffer, 0 or 1. `stack` has the
+    return addresses of the update.
     """
 
-    effect: int
+    number: int
     inactive: bool
     constants: dict[str, RecordedInput]
+    side: int = 0
+    stack: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,13 @@ class RecordedModel:
 
     memory_before: int = 0  # resident bytes of the process at its first look
     memory_last: int = 0
+    deleted_ns: int = (
+        0  # when the host destroyed the loader, by thread `deleted_by` at the stack `deleted_at`
+    )
+    deleted_by: int = 0
+    side: int = 0  # the buffer of weights in use
+    swaps: tuple[int, ...] = ()  # the newest swaps, by their number
+    deleted_at: tuple[int, ...] = ()
 
     @property
     def memory(self) -> str:
@@ -140,11 +155,17 @@ class RecordedModel:
         )
 
     def weights_at(self, generation: int) -> RecordedWeights:
-        """The weights after so many updates and swaps, merged from those in use. The newest value counts."""
-        used = [each for each in self.weights if 0 < each.effect <= generation]
-        used.sort(key=lambda each: each.effect)
+        """The weights after so many updates and swaps, merged from those of the buffer then in use.
+
+        The newest value counts. Empty if the number of swaps since then is not known.
+        """
+        side = (self.side + sum(each > generation for each in self.swaps)) % 2
+        known = len(self.swaps) < MOST_SWAPS or generation >= min(self.swaps)
+        used = [e for e in self.weights if known and e.number <= generation and e.side == side]
+        used.sort(key=lambda each: each.number)
         constants = {name: value for each in used for name, value in each.constants.items()}
-        return RecordedWeights(generation, bool(used) and used[-1].inactive, constants)
+        stack = used[-1].stack if used else ()
+        return RecordedWeights(generation, bool(used) and used[-1].inactive, constants, stack=stack)
 
 
 @dataclass(frozen=True)
@@ -183,7 +204,7 @@ class Recording:
 
 def refused(what: str, path: Path) -> ProblemError:
     return ProblemError(
-        f"this is not a recording: {what}",
+        f"this recording cannot be read: {what}",
         value=str(path),
         allowed="a .ring file of `aoti-debug record`, or a folder of them",
     )
@@ -216,8 +237,13 @@ def read_recording(path: Path) -> Recording:
         magic, version, header, pid, slots, slot_bytes, started, missed, models, ended, mode, _ = (
             _HEADER.unpack_from(memory, 0)
         )
-        if magic != MAGIC or version != VERSION:
-            raise refused(f"its first bytes are {bytes(magic)!r}, version {version}", path)
+        if not any(magic):
+            raise refused("the process ended while the recorder was still making it", path)
+        if magic == MAGIC and version != VERSION:
+            other = f"version {version} of the file, and this aoti-debug reads version {VERSION}"
+            raise refused(f"it has {other}: use the release that recorded it", path)
+        if magic != MAGIC:
+            raise refused(f"its first bytes are {bytes(magic)!r}", path)
         if header != HEADER_BYTES or not 0 < slots <= MOST_SLOTS or slot_bytes % _LINE or mode >= len(MODES):
             raise refused("its header is damaged", path)
         if HEADER_BYTES + slots * slot_bytes > len(memory):
@@ -248,10 +274,15 @@ def _overwritten(path: Path, crash: CrashFile, known: Collection[tuple[int, int]
 
 def _model(memory: mmap.mmap, number: int, crash: CrashFile) -> RecordedModel:
     at = _HEADER.size + MOST_SLOTS * _SLOT.size + number * _MODEL.size
-    path, build_id, generation, begun, calls, before, last = _MODEL.unpack_from(memory, at)
+    path, build_id, generation, begun, calls, before, last, deleted, by, side, *swaps = _MODEL.unpack_from(
+        memory, at
+    )
     text, digest = (raw.split(b"\0")[0].decode("utf-8", "replace") for raw in (path, build_id))
     name, weights = "".join(c for c in text if c.isprintable()), tuple(crash.weights.get(number, ()))
-    return RecordedModel(name, digest[:62], max(generation, begun), calls, weights, before, last)
+    return RecordedModel(
+        name, digest[:62], max(generation, begun), calls, weights, before, last, deleted, by, side,
+        tuple(filter(None, swaps)), crash.stacks.get((MOST_SLOTS + number, 0), ()),
+    )  # fmt: skip
 
 
 def _calls(
@@ -363,8 +394,9 @@ def read_crash(path: Path) -> CrashFile:
             elif kind == _STACK and length <= 8 * 64:
                 found.stacks[slot, sequence] = struct.unpack_from(f"<{done // 8}Q", memory, start)
             elif kind == _WEIGHTS and done:
-                held = _constants(memory, path, start, done, number)
-                found.weights.setdefault(slot, []).append(RecordedWeights(address, bool(signal), held))
+                held, stack = _constants(memory, path, start, done, number)
+                update = RecordedWeights(sequence, bool(signal), held, thread, stack)
+                found.weights.setdefault(slot, []).append(update)
             elif kind == _MAPS and len(found.maps) < MOST_MAPS:
                 found.maps += memory[start : start + min(done, MOST_MAPS)].decode("utf-8", "replace")
             at = start + -(-length // 8) * 8
@@ -375,24 +407,25 @@ def read_crash(path: Path) -> CrashFile:
 
 def _constants(
     memory: mmap.mmap, path: Path, start: int, length: int, count: int
-) -> dict[str, RecordedInput]:
-    """Read the constants that an update gave, up to the first that does not fit."""
+) -> tuple[dict[str, RecordedInput], tuple[int, ...]]:
+    """Read the constants that an update gave, up to the first that does not fit, and its return addresses."""
     found: dict[str, RecordedInput] = {}
     at, last = start, start + length
     for _ in range(min(count, MOST_CONSTANTS)):
         if at + _INPUT.size > last or memory[at] > MOST_DIM:
-            break
+            return found, ()
         dim, kept, *_, named, _, _, span = _INPUT.unpack_from(memory, at)
         begin = at + _INPUT.size + 16 * dim
         values = begin + -(-named // 8) * 8
         size = span if kept == 1 else 0
         if named > LONGEST_NAME or values + size > last:
-            break
+            return found, ()
         name = memory[begin : begin + named].decode("utf-8", "replace")
         place = Bytes(path, values, span) if kept == 1 and span else None
         found[name] = _input(memory, path, at, at, 0, place)
         at = values + -(-size // 8) * 8
-    return found
+    frames = max(0, min((last - at) // 8, MOST_FRAMES))
+    return found, struct.unpack_from(f"<{frames}Q", memory, at)
 
 
 def recordings_in(folder: Path) -> list[Path]:
@@ -402,7 +435,8 @@ def recordings_in(folder: Path) -> list[Path]:
         raise ProblemError(
             "no recording in this folder" if folder.is_dir() else "no such folder of recordings",
             value=str(folder),
-            allowed="a .ring file, or a folder of them; a host in which no call failed leaves none",
+            allowed="a .ring file, or a folder of them; a host in which no call failed leaves one only with "
+            "AOTI_RECORDER_KEEP=1",
             next_call="aoti-debug record model.pt2 writes a package that records its calls",
         )
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)

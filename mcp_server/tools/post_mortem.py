@@ -155,7 +155,7 @@ def _inputs(core: Path, view: PackageView, remains: Remains, inside: Sequence[Th
         return []
     found = reader.inputs_of(state, view.package.inputs)
     whole = all(each.bytes is not None or not each.span for each in found)
-    return [f"{each.dtype}{list(each.sizes)}" for each in found] if whole else []
+    return [each.form for each in found] if whole else []
 
 
 def _summary(remains: Remains, ended: str, inside: Sequence[ThreadSeen], others: int, reader: Reader) -> str:

@@ -186,6 +186,6 @@ def _row(call: RecordedCall) -> CallRow:
         thread=call.thread,
         began=began.isoformat(timespec="milliseconds"),
         state="in flight" if call.end_ns is None else ended,
-        inputs=", ".join(f"{each.dtype}{list(each.sizes)}" for each in call.inputs[:8]),
+        inputs=", ".join(each.form for each in call.inputs[:8]),
         values=f"{kept} of {call.total_inputs} kept",
     )

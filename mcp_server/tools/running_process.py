@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import anyio.to_thread
 from mcp_server.errors import ProblemError
 from mcp_server.model import Attached
 from mcp_server.package.view import PackageView, view_package
+from mcp_server.recorder.core_file import MOST_CALLS, MemoryReader
 from mcp_server.recorder.live_process import open_process
 from mcp_server.recorder.package import ORIGINAL, library_in
-from mcp_server.recorder.remains import MOST_LOOKED_AT, deadlocked
+from mcp_server.recorder.remains import MOST_LOOKED_AT, Remains, deadlocked
 from mcp_server.recorder.ring import Recording, read_recording
 from mcp_server.runtime.context import Context
 from mcp_server.tools.in_package import Reader, ThreadSeen
@@ -38,7 +39,8 @@ class Look:
     """A process at one moment. `threads` are those in the package; `outside` are threads for which these wait
     or, if `threads` is empty, threads that wait for each other.
 
-    `pool` counts the threads that wait for OpenMP work. `recording` is that of the recorder's `ring`.
+    `pool` counts the threads that wait for OpenMP work. `recording` is that of the ring. `inputs`
+    has the dtypes and sizes of the inputs of threads in a launch, where they are still in memory.
     """
 
     threads: Sequence[ThreadSeen]
@@ -48,6 +50,7 @@ class Look:
     recording: Recording | None
     remarks: Sequence[str]
     outside: Sequence[ThreadSeen]
+    inputs: Mapping[int, str]
 
     @property
     def everyone(self) -> tuple[ThreadSeen, ...]:
@@ -143,6 +146,7 @@ def _look(pid: int, view: PackageView, library: Path) -> Look:
         inside = reader.threads(looked_at)
         ring = next((Path(each.path) for each in remains.maps if each.path.endswith(RING)), None)
         others = len(remains.threads) + len(remains.unknown) - len(inside)
+        inputs = dict(_inputs(view, remains, inside))
     return Look(
         threads=inside,
         others=others,
@@ -151,7 +155,15 @@ def _look(pid: int, view: PackageView, library: Path) -> Look:
         recording=_recording(ring),
         remarks=remarks,
         outside=reader.outside,
+        inputs=inputs,
     )
+
+
+def _inputs(view: PackageView, remains: Remains, inside: Sequence[ThreadSeen]) -> Iterator[tuple[int, str]]:
+    memory, states = MemoryReader(Path(), remains), {each.number: each for each in remains.threads}
+    for each in [each for each in inside if each.launch is not None][:MOST_CALLS]:
+        if found := memory.inputs_of(states[each.thread], view.package.inputs):
+            yield each.thread, ", ".join(given.form for given in found[:MOST_CALLS])
 
 
 def _recording(ring: Path | None) -> Recording | None:

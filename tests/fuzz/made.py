@@ -168,9 +168,12 @@ def call(
     return body + b"\0" * (-len(body) % 64)
 
 
+VERSION = (ring.MAGIC, ring.VERSION)
+
+
 def recording(*calls: bytes, pid: int = 1 << 22, newest: int = 9) -> bytes:
     """A ring with one slot and one model."""
-    head = struct.pack("<8sIIIIQQQIIII", b"AOTIREC2", 3, ring.HEADER_BYTES, pid, 1, SLOT, 3, 0, 1, 0, 0, 0)
+    head = struct.pack("<8sIIIIQQQIIII", *VERSION, ring.HEADER_BYTES, pid, 1, SLOT, 3, 0, 1, 0, 0, 0)
     slots = struct.pack("<IIQQ40x", 7, 1, 0, newest) + b"\0" * (63 * 64)
     models = struct.pack("<512s64sI60x", b"/tmp/model.so", b"ab12", 0)
     body = b"".join(calls)

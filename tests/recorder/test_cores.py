@@ -302,10 +302,11 @@ def test_the_call_in_flight_comes_before_one_that_failed(tmp_path: Path) -> None
     ("content", "says"),
     [
         (b"", "has 0 bytes"),
-        (b"\0" * ring.HEADER_BYTES, "first bytes"),
+        (b"\1" * ring.HEADER_BYTES, "first bytes"),
+        (b"\0" * ring.HEADER_BYTES, "still making it"),
         (recording()[:-1], "is cut"),
         (recording().replace(struct.pack("<Q", SLOT), struct.pack("<Q", 1 << 60), 1), "is cut"),
-        (recording().replace(b"AOTIREC2\3", b"AOTIREC2\2"), "version 2"),
+        (recording().replace(b"AOTIREC2\4", b"AOTIREC2\2"), "version 2 of the file"),
     ],
 )
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes, says: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -291,8 +292,12 @@ IN_OPERATOR = "is in launch 3, aoti_torch_cpu_halve_rows: "
 FOR_INSTANCE = "waits for a free instance of the model, held by thread"
 HANGING: dict[str, tuple[str, tuple[str, ...], str]] = {  # package, told, guilty
     "gil": ("plugin", (f"{IN_OPERATOR}waits for the GIL, held by", FOR_INSTANCE), "2 threads"),
-    "loop": ("loop", ("computes; its call began", "; earlier calls took"), ""),
-    "sleep": ("plugin", (f"{IN_OPERATOR}sleeps", FOR_INSTANCE), "aotizoo::halve_rows"),
+    "loop": (
+        "loop",
+        ("computes (inputs float32[8, 8], int64[]); its call began", "; earlier calls took"),
+        "",
+    ),
+    "sleep": ("plugin", (f"{IN_OPERATOR}sleeps (inputs float32[8, 8])", FOR_INSTANCE), "aotizoo::halve_rows"),
     "mutex": ("plugin", ("outside of the package: waits for a mutex, held by",), "2 threads"),
     "rwlock": ("plugin", ("waits for a read-write lock", "No thread holds it for writing"), ""),
     "own": ("plugin", ("lock that it holds itself", "waits for a mutex, held by thread"), "1 thread"),
@@ -353,7 +358,7 @@ def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path
 
 
 PROGRAM = """
-import gc, os, sys, threading, time, torch
+import gc, os, sys, threading, time, torch, zipfile
 from pathlib import Path
 from torch._inductor.package import load_package
 how, package, folder = sys.argv[1:]
@@ -389,10 +394,12 @@ elif how == "outlived":
     model(*good)
     assert sum(".ring" in line for line in open("/proc/self/maps")) == 1
 elif how == "swallowed":
+    other = load_package(str(Path(package).with_name("other.pt2")))
+    other(*torch.load(Path(package).with_name("other.pt")))
     try:
         model(good[0] + 1000)
-    except RuntimeError:
-        pass
+    except RuntimeError as error:
+        assert "index out of bounds" in str(error), error
     for _ in range(400):
         model(*good)
 elif how == "strided":
@@ -403,6 +410,21 @@ elif how == "updated":
     name = "users.weight"
     model.load_constants({name: torch.zeros(500, 32)}, check_full_update=False)
     model(*good)
+    os.kill(os.getpid(), 9)
+elif how == "swapped":
+    archive = zipfile.ZipFile(package)
+    (library,) = [each for each in archive.namelist() if each.endswith(".wrapper.so")]
+    archive.extractall(kept.parent, [library, f"{library}.orig"])
+    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(kept.parent / library), 1)
+    names = runner.get_constant_names_to_original_fqns()
+    own, found = {names[name]: name for name in names}, runner.extract_constants_map(False)
+    name, weights = own["users.weight"], {own.get(key, key): value for key, value in found.items()}
+    for number in (1, 2):
+        runner.update_constant_buffer({**weights, name: torch.full((500, 32), 1.0 * number)}, True, True)
+        runner.swap_constant_buffer()
+        runner.run(good)
+    runner.swap_constant_buffer()
+    runner.run(good)
     os.kill(os.getpid(), 9)
 for _ in range(3):
     model(*good)
@@ -501,17 +523,25 @@ def test_a_fork_has_a_recording_of_its_own(recorded: Path, tmp_path: Path) -> No
     assert len(the_recording(tmp_path / "kept").calls) == 2
 
 
-def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A host that handled an error and went on: the call is proven, although later ones overwrote it."""
+def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, package: Path, tmp_path: Path) -> None:
+    """A host of two packages that handled an error of one and went on: its call is proven.
+
+    Later calls had overwritten it. The other package is not accused.
+    """
     plain, recorded = zoo("ranker"), tmp_path / "recorded.pt2"
+    answered("record", package, "--out", tmp_path / "other.pt2", "--ring-mb", "4")
+    shutil.copy(package.with_name("good.pt"), tmp_path / "other.pt")
     answered("record", plain, "--out", recorded, "--ring-mb", "4")
     shutil.copy(plain.with_name("ranker.inputs.pt"), tmp_path / "good.pt")
     assert of_python("swallowed", recorded, tmp_path / "kept") == 0
-    assert 3 not in {call.sequence for call in the_recording(tmp_path / "kept").calls}, "overwritten"
+    rings = [read_recording(path) for path in (tmp_path / "kept").glob("*.ring")]
+    assert 3 not in {call.sequence for ring in rings for call in ring.calls}, "overwritten"
     found = diagnosed(tmp_path, package=plain, recording=tmp_path / "kept")
     assert (found["category"], found["confidence"]) == ("index_out_of_bounds", "proven"), found
     assert found["call"]["number"] == 2, "after the first"
     assert "args[0][0, 0] = 1003" in json.dumps(found["guilty"])
+    blameless = refused("diagnose", package, "--recording", tmp_path / "kept")
+    assert "the recording has no call of this package" in blameless, blameless
 
 
 def test_a_call_that_does_not_fit_is_taken_before_the_last(
@@ -531,6 +561,24 @@ def test_a_call_knows_the_generation_of_its_weights(recorded: Path, tmp_path: Pa
     (weights,) = found.models[0].weights_at(1).constants.items()
     assert weights[0] == "users_weight" and weights[1].sizes == (500, 32) and weights[1].bytes is not None
     assert not found.models[0].weights_at(0).constants
+
+
+def test_a_swap_back_puts_the_earlier_weights_in_use(recorded: Path, tmp_path: Path) -> None:
+    """Of two buffers, each call has the values of the one that was in use."""
+    assert of_python("swapped", recorded, tmp_path / "kept") == -9
+    found = next(each for each in map(read_recording, (tmp_path / "kept").glob("*.ring")) if each.calls[1:])
+    used = [found.models[0].weights_at(call.generation).constants["users_weight"] for call in found.calls]
+    values = [struct.unpack("<f", each.bytes.read()[:4])[0] for each in used if each.bytes is not None]
+    assert values == [1, 2, 1], "an older call has the values from before the swap back"
+
+
+@thorough
+def test_a_loader_that_ends_under_a_call_is_named(host: Path, package: Path, tmp_path: Path) -> None:
+    """Main returned while a thread still called: the thread's line, and the one where the loader ended."""
+    verdict = diagnosed(tmp_path, command=[str(host), str(package), "2", "2000", "--break", "outlive"])
+    assert (verdict["category"], verdict["confidence"]) == ("concurrency", "likely"), verdict
+    assert "had destroyed the loader at main.cpp:" in verdict["summary"]
+    assert "std::shared_ptr" in verdict["fix"]["text"]
 
 
 @pytest.mark.parametrize("folder", ["/dev/null", "shared", *nightly("/proc/self", "/nowhere/at/all")])

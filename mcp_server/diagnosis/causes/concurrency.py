@@ -297,12 +297,13 @@ def _party(thread: ThreadSeen, case: DiagnosisState) -> Component | None:
 
 
 def _since(thread: ThreadSeen, process: ProcessSeen) -> str:
-    """How long the thread has been there, if known."""
-    flight = process.flights.get(thread.thread)
+    """With which inputs the thread is there, and for how long, if known."""
+    flight, inputs = process.flights.get(thread.thread), process.inputs.get(thread.thread, "")
+    given = f" (inputs {inputs})" if inputs else ""
     if flight is None:
-        return f", as long as the process was observed ({BETWEEN_S:g} s)"
+        return f"{given}, as long as the process was observed ({BETWEEN_S:g} s)"
     usual = f"; earlier calls took {flight.usual_s * 1e3:.3g} ms" if flight.usual_s is not None else ""
-    return f"; its call began {flight.seconds:.1f} s ago{usual}"
+    return f"{given}; its call began {flight.seconds:.1f} s ago{usual}"
 
 
 def _evidence(process: ProcessSeen) -> tuple[Evidence, ...]:

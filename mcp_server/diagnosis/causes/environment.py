@@ -194,8 +194,13 @@ _FIXES: dict[Death, str] = {
     "AddressSanitizer",
     "exit": "before main returns or exit is called, join every thread that calls the package: exit destroys "
     "what they use",
+    "deleted": "before the loader is destroyed, join every thread that calls it, or share its ownership with "
+    "them (std::shared_ptr)",
     "other": "run the host under AddressSanitizer: memory there was freed, or never belonged to it",
 }
+
+
+_OF_THREADS = ("exit", "deleted")  # the thread that died used what another one had destroyed
 
 
 def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
@@ -220,11 +225,13 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
     place = f", at {site.place}" if site.place else ""
     where = "It was in a call of the package" if site.inside else "No call of the package was in that thread"
     category: Category = "environment" if site.inside else "script_error"
-    if site.death == "exit":
+    if site.death in _OF_THREADS:
         category = "concurrency"
-        where = (
-            f"Main had returned, or exit was called, and thread {site.inside} was in a call of the package"
+    if site.death == "exit":
+        caller = (
+            f"thread {site.inside} was in a call of the package" if site.inside else "its thread still ran"
         )
+        where = f"Main had returned, or exit was called, and {caller}"
     yield Suspect(
         category=category,
         guilty=component("script", site.place or "the host", lines),
@@ -232,7 +239,7 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.SYMPTOM,
         evidence=(seen("note", f"{words}{place}"),),
         fix=Fix(text=_FIXES[site.death]),
-        weak=not site.place and site.death not in (*OF_MEMORY, "exit"),
+        weak=not site.place and site.death not in (*OF_MEMORY, *_OF_THREADS),
         settle="give a core file of the host, built with -g",
     )
 

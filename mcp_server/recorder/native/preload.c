@@ -85,7 +85,7 @@ static void *(*real)(void *, const char *);
     uint64_t given[] = {a, b, c, d, e, f};                                                                     \
     count_update(counted[k].shim, counted[k].known, counted[k].name, given);                                   \
     Code code = counted[k].function(a, b, c, d, e, f);                                                         \
-    end_update(counted[k].known);                                                                              \
+    end_update(counted[k].known, counted[k].name);                                                                              \
     return code;                                                                                               \
   }
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) \
@@ -150,6 +150,6 @@ __attribute__((visibility("default"))) void *dlsym(void *library, const char *na
   void *function = real(library, name);
   const char *rest = name + 25;
   if (function && (!strcmp(rest, "Run") || !strcmp(rest, "RunSingleThreaded"))) return wrap_run(library, function);
-  if (function && (!strncmp(rest, "Update", 6) || !strncmp(rest, "Swap", 4))) return wrap_update(library, function, name);
+  if (function && (!strncmp(rest, "Update", 6) || !strncmp(rest, "Swap", 4) || !strcmp(rest, "Delete"))) return wrap_update(library, function, name);
   return function;
 }

@@ -41,7 +41,7 @@ typedef struct {
   int (*is_capturing)(void *, int *);
 } Shim;
 
-enum { VERSION = 3, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 64, LINE = 64 };
+enum { VERSION = 4, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 64, LINE = 64 };
 enum { RECORD_MAGIC = 0xA0710CA2, ENTRY_MAGIC = 0xA0710CE2 };
 enum { NOT_KEPT, WHOLE, ON_DEVICE = 3 };                // Input.kept; ON_DEVICE: copied when the stream came to it
 enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED, WEIGHTS }; // Entry.kind
@@ -58,7 +58,9 @@ typedef struct {
   char path[512], build_id[64];
   uint32_t generation, begun; // updates of the weights that ended, and that began
   uint64_t calls, memory_before, memory_last; // resident bytes, at the first LOOK calls and at the last
-  uint32_t pad[8];
+  uint64_t deleted_ns;                        // when the host destroyed its loader; 0 if it did not
+  uint32_t deleted_by;                        // the thread that did
+  uint32_t side, swaps[4];                    // the buffer of weights in use; the newest swaps, by their number
 } Model;
 
 typedef struct {
@@ -181,12 +183,16 @@ static void leave_maps(void) {
   if (file >= 0) close(file);
 }
 
-static void leave_stack(uint32_t slot, uint64_t sequence) {
+static void leave_frames(uint32_t slot, uint64_t sequence) {
   void *frames[MOST_FRAMES];
-  leave_maps(); // first: what backtrace reads may be damaged
   int count = backtrace(frames, MOST_FRAMES);
   leave((Entry){.kind = STACK, .sequence = sequence, .length = count * sizeof *frames, .slot = slot,
                 .tid = thread_id()}, frames);
+}
+
+static void leave_stack(uint32_t slot, uint64_t sequence) {
+  leave_maps(); // first: what backtrace reads may be damaged
+  leave_frames(slot, sequence);
 }
 
 static uint64_t stack_pointer(void *context) {
@@ -383,7 +389,7 @@ static int note_build_id(struct dl_phdr_info *about, size_t size, void *model) {
 
 typedef struct {
   char path[512];
-  uint32_t epoch, number, generation, begun;
+  uint32_t epoch, number, generation, begun, side; // side: the buffer of weights in use
 } Known; // a loaded library, and its number in the ring of this process
 
 static uint32_t number_of(Known *known) {
@@ -393,6 +399,7 @@ static uint32_t number_of(Known *known) {
     Model *model = &header()->model[number];
     memcpy(model->path, known->path, sizeof model->path);
     model->generation = known->generation, model->begun = known->begun; // updates before the first call, or before the fork
+    model->side = known->side;
     dl_iterate_phdr(note_build_id, model);
   }
   known->number = number < MODELS ? number : MODELS - 1, known->epoch = epoch;
@@ -614,11 +621,13 @@ static int complete(const Shim *shim) {
 // --- updates of the weights ------------------------------------------------------------------------------
 
 // Where the values of an update are: an entry of the crash file, written again for later updates of the same
-// constants. The newest two of them are kept, since the buffer that is not in use may get the newer one.
+// constants. Two of them are kept, since a model has two buffers. The entry's `sequence` is the number of the
+// update, and its `tid` the buffer.
 typedef struct {
   Entry entry;
   uint64_t at, names;
 } Area;
+enum { UPDATE_FRAMES = 16 }; // return addresses after the constants: where the host updates
 enum { MOST_AREAS = 64, MOST_CONSTANTS = 1 << 16, LONGEST_NAME = 4096, MOST_WEIGHTS = 16 << 20 };
 static Area areas[MOST_AREAS];
 
@@ -651,14 +660,16 @@ static size_t constants_of(int pairs, uint64_t given, uint64_t count, Constant *
   return n;
 }
 
-// The area for an update of these names: the older of two that have them, else a new one; null if there is no room.
-static Area *area_for(uint32_t model, uint64_t names, uint64_t length) {
+// The area for an update of these names: of two that have them, the older one of the same buffer, else the
+// older one; else a new one; null if there is no room.
+static Area *area_for(uint32_t model, uint64_t names, uint64_t length, uint32_t side) {
   Area *older = 0;
   int same = 0;
   for (uint32_t i = 0; i < area_count; i++)
     if (areas[i].entry.slot == model && areas[i].names == names && areas[i].entry.length >= length) {
+      int nearer = older ? (areas[i].entry.tid == side) - (older->entry.tid == side) : 1;
       same++;
-      if (!older || areas[i].entry.sequence < older->entry.sequence) older = &areas[i];
+      if (nearer > 0 || (!nearer && areas[i].entry.sequence < older->entry.sequence)) older = &areas[i];
     }
   if (same >= 2) return older;
   uint64_t whole = sizeof(Entry) + length, at = area_count < MOST_AREAS ? crash_at : crash_budget;
@@ -675,9 +686,9 @@ static int put(uint64_t *at, const void *bytes, uint64_t length) {
   return whole;
 }
 
-// Keeps names, layouts and values of an update. Its `address` is its number once it is in use, and 0 before.
+// Keeps names, layouts and values of an update, and where the host makes it.
 static void keep_weights(const Shim *shim, const Known *known, const Constant *all, size_t count, int inactive) {
-  uint64_t most = mode == FULL ? crash_budget / 4 : MOST_WEIGHTS, length = 0, values = 0, names = count;
+  uint64_t most = mode == FULL ? crash_budget / 4 : MOST_WEIGHTS, length = UPDATE_FRAMES * sizeof(void *), values = 0, names = count;
   uint64_t space[(sizeof(Input) + 16 * 32) / 8];
   Input *input = (Input *)space;
   for (size_t i = 0; i < count; i++) {
@@ -686,11 +697,12 @@ static void keep_weights(const Shim *shim, const Known *known, const Constant *a
     length += described, values += values + bytes <= most ? bytes : 0;
     for (size_t k = 0; k < all[i].length; k++) names = (names ^ (unsigned char)all[i].name[k]) * 0x100000001b3; // FNV-1a
   }
-  Area *area = area_for(known->number, names, length + values);
+  uint32_t side = known->side ^ (inactive != 0);
+  Area *area = area_for(known->number, names, length + values, side);
   if (!area) return;
   uint64_t at = area->at + sizeof(Entry), left = area->entry.length - length;
   area->entry.sequence = known->begun, area->entry.input = count, area->entry.done = 0;
-  area->entry.signal = inactive, area->entry.address = inactive ? 0 : known->begun;
+  area->entry.signal = inactive, area->entry.tid = side;
   if (pwrite(crash_file, &area->entry, sizeof(Entry), area->at) != sizeof(Entry)) return;
   for (size_t i = 0; i < count; i++) {
     size_t described = describe(shim, all[i].tensor, input);
@@ -701,30 +713,47 @@ static void keep_weights(const Shim *shim, const Known *known, const Constant *a
     if (fits && !put(&at, (void *)input->data, input->span)) return;
     if (fits) left -= bytes;
   }
+  void *frames[UPDATE_FRAMES];
+  if (!put(&at, frames, backtrace(frames, UPDATE_FRAMES) * sizeof *frames)) return;
   area->entry.done = at - area->at - sizeof(Entry);
   if (pwrite(crash_file, &area->entry, sizeof(Entry), area->at) < 0) return;
 }
 
-// The buffer that was not in use is now: so are the updates of it.
-static void put_in_use(const Known *known) {
-  for (uint32_t i = 0; i < area_count; i++)
-    if (areas[i].entry.slot == known->number && !areas[i].entry.address) {
-      areas[i].entry.address = known->begun;
-      if (pwrite(crash_file, &areas[i].entry, sizeof(Entry), areas[i].at) < 0) return;
-    }
+// The buffer that was not in use is now.
+static void note_swap(Known *known, Model *model) {
+  known->side ^= 1, model->side = known->side;
+  for (int i = 3; i; i--) model->swaps[i] = model->swaps[i - 1];
+  model->swaps[0] = known->begun;
 }
+
+// The host destroys the loader: a call that another thread makes now ends the process.
+static void note_deletion(const Known *known) {
+  if (!ring || known->epoch != epoch) return;
+  Model *model = &header()->model[known->number];
+  model->deleted_by = thread_id();
+  leave_frames(MOST_SLOTS + known->number, 0);
+  __atomic_store_n(&model->deleted_ns, now_ns(), __ATOMIC_RELEASE);
+}
+
+static int deletes(const char *name) { return strstr(name, "Delete") != 0; }
 
 // Counts an update of the weights when it begins, and again when it ends: a call may see half of it.
 static void count_update(const Shim *shim, Known *known, const char *name, const uint64_t *given) {
   int pairs = strstr(name, "Pairs") != 0, flag = 2 + pairs;
   __atomic_fetch_add(&active, 1, __ATOMIC_SEQ_CST);
-  if (!closing && !__atomic_load_n(&ring, __ATOMIC_ACQUIRE)) start();
+  if (!deletes(name) && !closing && !__atomic_load_n(&ring, __ATOMIC_ACQUIRE)) start();
   pthread_mutex_lock(&weights_lock);
+  if (deletes(name)) {
+    note_deletion(known);
+    pthread_mutex_unlock(&weights_lock);
+    __atomic_fetch_sub(&active, 1, __ATOMIC_SEQ_CST);
+    return;
+  }
   known->begun++;
   uint32_t number = ring ? number_of(known) : 0;
   if (ring) header()->model[number].begun = known->begun;
   Constant *all = ring && crash_file >= 0 && complete(shim) ? malloc(MOST_CONSTANTS * sizeof *all) : 0;
-  if (all && strstr(name, "Swap")) put_in_use(known);
+  if (ring && strstr(name, "Swap")) note_swap(known, &header()->model[number]);
   else if (all && given[1])
     keep_weights(shim, known, all, constants_of(pairs, given[1], given[2], all),
                  strstr(name, "Inactive") || (given[flag] & 1));
@@ -733,31 +762,29 @@ static void count_update(const Shim *shim, Known *known, const char *name, const
   __atomic_fetch_sub(&active, 1, __ATOMIC_SEQ_CST);
 }
 
-static void end_update(Known *known) {
+static void end_update(Known *known, const char *name) {
+  if (deletes(name)) return;
   Model *model = ring && known->epoch == epoch ? &header()->model[known->number] : 0;
   __atomic_fetch_add(&known->generation, 1, __ATOMIC_RELAXED);
   if (model) __atomic_fetch_add(&model->generation, 1, __ATOMIC_RELAXED);
 }
 
+// In the order of the members of Shim.
+static const char *const SHIM[] = {
+    "aoti_torch_get_data_ptr", "aoti_torch_get_sizes", "aoti_torch_get_strides", "aoti_torch_get_dim",
+    "aoti_torch_get_dtype", "aoti_torch_get_device_type", "aoti_torch_get_device_index",
+    "aoti_torch_dtype_element_size", "aoti_torch_new_tensor_handle", "aoti_torch_delete_tensor_object",
+    "cuMemcpyDtoHAsync_v2", "cuMemHostRegister_v2", "cuMemHostUnregister", "cuStreamIsCapturing",
+};
+
 static void find_shim(Shim *shim, void *library, void *(*find)(void *, const char *)) {
-  *(void **)&shim->data = find(library, "aoti_torch_get_data_ptr");
-  *(void **)&shim->sizes = find(library, "aoti_torch_get_sizes");
-  *(void **)&shim->strides = find(library, "aoti_torch_get_strides");
-  *(void **)&shim->dim = find(library, "aoti_torch_get_dim");
-  *(void **)&shim->dtype = find(library, "aoti_torch_get_dtype");
-  *(void **)&shim->device_type = find(library, "aoti_torch_get_device_type");
-  *(void **)&shim->device_index = find(library, "aoti_torch_get_device_index");
-  *(void **)&shim->element_size = find(library, "aoti_torch_dtype_element_size");
-  *(void **)&shim->new_handle = find(library, "aoti_torch_new_tensor_handle");
-  *(void **)&shim->delete_handle = find(library, "aoti_torch_delete_tensor_object");
-  *(void **)&shim->copy_to_host = find(library, "cuMemcpyDtoHAsync_v2");
-  *(void **)&shim->pin = find(library, "cuMemHostRegister_v2");
-  *(void **)&shim->unpin = find(library, "cuMemHostUnregister");
-  *(void **)&shim->is_capturing = find(library, "cuStreamIsCapturing");
+  for (size_t i = 0; i < sizeof *shim / sizeof(void *); i++) ((void **)shim)[i] = find(library, SHIM[i]);
 }
 
 // What is left at a clean end is removed, unless a call failed: then somebody will look at it.
 static int stop(const Shim *shim) {
+  // Unloaded under a call: the host dies of that, and our handlers must still be there.
+  if (ring && state != EXITS && __atomic_load_n(&active, __ATOMIC_SEQ_CST)) return 0;
   int alone = unwatch_signals();
   closing = 1;
   if (!ring) return alone;

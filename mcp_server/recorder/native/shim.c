@@ -67,7 +67,7 @@ RUN(AOTInductorModelContainerRunSingleThreaded, run_single)
     uint64_t given[] = {a, b, c, d, e, f};                                                                     \
     count_update(&shim, &known, #name, given);                                                                 \
     Code code = ((AnyFunction)recorder_jumps[INDEX_##name])(a, b, c, d, e, f);                                 \
-    end_update(&known);                                                                                        \
+    end_update(&known, #name);                                                                                        \
     return code;                                                                                               \
   }
 COUNTED(X)
