@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.indices import candidates
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.condition import is_next_to_0
 from mcp_server.diagnosis.origin.lines import (
@@ -65,10 +65,6 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     # If the expression is at fault, its correction is the fix, and the changed elements show the cause.
     changes = [each for each in (fix, change) if each is not None]
     shipped = _fix(origin, change, case) or suspect.fix or _kept_index(origin)
-    vain = any(t.intervention.kind is Kind.KERNEL and t.effect is not Effect.GONE for t in _missed(case))
-    if shipped is not None and vain:
-        also = "that alone does not help here: a later operation fails on the value, too"
-        shipped = shipped.model_copy(update={"text": f"{shipped.text}; {also}"})
     return replace(
         suspect,
         guilty=guilty,

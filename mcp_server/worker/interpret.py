@@ -30,7 +30,7 @@ from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize
 from .protocol import ExportedRequest
 from .report import Frame, Report, facts
-from .run import call, expectation, watching
+from .run import Expected, call, expectation, watching
 from .tensors import checksum, dtype_name, is_plain, leaf_facts, only_tensors, span
 
 # A line of a stack trace: file, line, function, and text.
@@ -95,16 +95,17 @@ def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
 
 
 def _compare_forms(
-    forms: dict[str, Form], outputs: Tensors, expected: Tensors, request: ExportedRequest, report: Report
+    forms: dict[str, Form], outputs: Tensors, expected: Expected, request: ExportedRequest, report: Report
 ) -> None:
     """Report event `compared_form` for each form."""
     for form, changed in forms.items():
-        found = [equal(expected, outputs)]
-        for make in (changed, lambda program: torch.fx.Interpreter(program.module())):
+        found = [equal(expected.among(outputs), outputs)]
+        for form_of in (changed, lambda program: torch.fx.Interpreter(program.module())):
             program, *inputs = load_with_inputs(request, report)
             with torch.no_grad():
-                result = make(program).run(*_pytree.tree_leaves(inputs), enable_io_processing=False)
-            found.append(equal(expected, only_tensors(result)))
+                result = form_of(program).run(*_pytree.tree_leaves(inputs), enable_io_processing=False)
+            made = only_tensors(result)
+            found.append(equal(expected.among(made), made))
         report.event(events.ComparedForm(form, (found[0], found[1], found[2])))
 
 

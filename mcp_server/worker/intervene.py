@@ -210,7 +210,8 @@ class Trial:
         seconds = round(time.monotonic() - start, 4)
         compared, expected = self._compare(planned, made.outputs), None
         if self.expected is not None:
-            expected = compare_calls("expectation", self.expected, made.outputs, self.limits)
+            wanted = self.expected.among(made.outputs)
+            expected = compare_calls("expectation", wanted, made.outputs, self.limits)
         if planned.get("save"):
             torch.save(made.outputs, planned["save"])
         return CallFacts(
@@ -326,7 +327,8 @@ class Trial:
         return Search(caller.leaves_of(self.request, step, caller.loader), made.leaves, good)
 
     def _faults(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return faults(outputs, self.expected, self.request.get("infinities", False), self.limits)
+        expected = self.expected.among(outputs) if self.expected is not None else None
+        return faults(outputs, expected, self.request.get("infinities", False), self.limits)
 
     def _compare(self, planned: PlannedCall, outputs: list[torch.Tensor]) -> Optional[Comparison]:
         """Compare with the reference, then update it."""

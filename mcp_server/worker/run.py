@@ -65,9 +65,10 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
     if result is None:
         return
     if request.get("actual") and expected is None and not request.get("check"):
-        sides = load_file(request["actual"])
-        report.event(as_expected(sides["expected"], only_tensors(result), given=False))
-        report.event(compare_all(sides["actual"], result))
+        outputs = only_tensors(result)
+        wanted, before = (expectation(request["actual"], side) for side in ("expected", "actual"))
+        report.event(as_expected((wanted or Expected()).among(outputs), outputs, given=False))
+        report.event(compare_all((before or Expected()).among(outputs), outputs))
     else:
         judge(request, expected, result, report)
 
@@ -87,17 +88,32 @@ def as_captured(step: Step) -> Iterator[None]:
         yield
 
 
-def expectation(path: Optional[str]) -> Optional[list[torch.Tensor]]:
-    """Return the tensors of an expectation file, or a comparison's `expected`. May raise `Refused`."""
+class Expected(list[torch.Tensor]):
+    """The tensors that a call should return. `places`: which of its outputs, if a check compared some."""
+
+    places: Sequence[int] = ()
+
+    def among(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return a tensor for each output: an output that nothing was compared with is as it should be."""
+        if max(self.places, default=len(outputs)) >= len(outputs):
+            return self
+        compared = dict(zip(self.places, self))
+        return [compared.get(place, output) for place, output in enumerate(outputs)]
+
+
+def expectation(path: Optional[str], side: str = "expected") -> Optional[Expected]:
+    """Return the tensors of an expectation file, or a side of a comparison. May raise `Refused`."""
     if not path:
         return None
     try:
         found = load_file(path, "expectation")
     except Refused as refused:
         raise Refused(refused.what, path, EXPECTATION) from None
+    places: Sequence[int] = ()
     if isinstance(found, dict) and {"expected", "actual"} <= set(found):
-        found = found["expected"]
-    tensors = only_tensors(found)
+        found, places = found[side], found.get("places", ())
+    tensors = Expected(only_tensors(found))
+    tensors.places = places
     if not tensors:
         raise Refused("the expectation holds no tensor", path, EXPECTATION)
     return tensors

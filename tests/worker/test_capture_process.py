@@ -150,7 +150,7 @@ def test_the_last_comparison_that_failed_tells_what_was_expected(
     """
     own, journal = compiles.comparisons, compiles.calls.journal
     for number, output in enumerate((FIRST, GOT)):
-        compiles.calls.outputs.add(number, [output])
+        compiles.calls.outputs.add(number, [torch.zeros(2), output])
 
     def check() -> None:
         for name, first, second in compared:
@@ -167,6 +167,7 @@ def test_the_last_comparison_that_failed_tells_what_was_expected(
     if told and not returned:
         sides = torch.load(str(failed[0].file))
         assert torch.equal(sides["actual"][0], GOT) and torch.equal(sides["expected"][0], OTHER)
+        assert sides["places"] == [1]
     assert returned or len(list(tmp_path.glob("*.pt"))) == len(failed)
 
 

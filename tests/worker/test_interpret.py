@@ -87,11 +87,16 @@ def test_the_operator_that_overflows_is_reported_with_both_values(tmp_path: Path
 
 @pytest.mark.parametrize(("right", "equal"), [(True, [False, True, False]), (False, [False, False, False])])
 def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool, equal: list[bool]) -> None:
-    """As it is, with the exact sum, and as it is again; another expectation is met by neither."""
+    """As it is, with the exact sum, and as it is again; another expectation is met by neither.
+
+    A program's check compared the second of two outputs.
+    """
     voice, music = (torch.tensor([100, 30000, -3], dtype=torch.int16) for _ in range(2))
     expected = (voice.int() + music.int()).float() / 32768 if right else torch.ones(3)
-    torch.save([expected], tmp_path / "expected.pt")
-    told = events_of(tmp_path, Of(mixed), voice, music, expect=str(tmp_path / "expected.pt"))
+    sides = {"actual": [expected], "expected": [expected], "places": [1]}
+    torch.save(sides, tmp_path / "expected.pt")
+    both = Of(lambda voice, music: (voice.abs(), mixed(voice, music)))
+    told = events_of(tmp_path, both, voice, music, expect=str(tmp_path / "expected.pt"))
     assert [event.op for event in named(told, events.NodeOverflow)] == ["aten.add_.Tensor"]
     assert [event.equal for event in named(told, events.ComparedForm)] == [tuple(equal)]
 

@@ -83,8 +83,9 @@ _FIXED = {
 
 def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
     """What the build fixed, and how the call differs: in a size, or in Python state."""
+    stages = [tried.stage for tried in case.captured.attempts]
     for tried in case.captured.attempts:
-        row = _FIXED.get(tried.stage)
+        row, alone = _FIXED.get(tried.stage), stages.count(tried.stage) > 1
         for each in tried.attempts if row is not None else ():
             assert row is not None
             name = each.reached_code.split()[0] if row.kind == "constant" else each.action.split()[1]
@@ -97,7 +98,7 @@ def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
                 summary=row.summary.format(fact=fact),
                 evidence=(seen("capture", fact),),
                 fix=Fix(
-                    text=f"{action_of(each)}{_tried(each)}",
+                    text=f"{action_of(each)}{_tried(each, alone=alone)}",
                     after=(each.after if each.outcome != "differs" else "") or None,
                 ),
                 intervention=trial.intervention if trial is not None else None,
@@ -105,11 +106,15 @@ def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
             )
 
 
-def _tried(attempt: Attempt) -> str:
-    """How the trial of a change ended. Empty if it passed."""
+def _tried(attempt: Attempt, *, alone: bool) -> str:
+    """How the trial of a change ended, `alone` if others were tried, too. Empty if it passed."""
     if attempt.outcome == "passes":
         return ""
-    differs = "tried: outputs still differ" if attempt.outcome == "differs" else "not tried"
+    differs = (
+        f"tried{' alone' if alone else ''}: outputs still differ"
+        if attempt.outcome == "differs"
+        else "not tried"
+    )
     return f" (tried, and it fails: {attempt.error})" if attempt.error else f" ({differs})"
 
 

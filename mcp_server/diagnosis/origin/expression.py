@@ -14,11 +14,12 @@ from mcp_server.diagnosis.origin.walk import (
     Walker,
     argument_of,
     operator_label,
+    value_of,
 )
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.parts import parts, rebuilt, say
-from mcp_server.package.terms.term import Element, Number, Position, Scalar, Size, Term
+from mcp_server.package.terms.parts import parts, rebuilt, say, uncast
+from mcp_server.package.terms.term import Apply, Element, Number, Position, Scalar, Size, Term
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import listed
 
@@ -108,6 +109,13 @@ class Closing:
         def change(term: Term) -> Term | None:
             if isinstance(term, Element):
                 return self._element(launch, term, evaluator, depth)
+            if isinstance(term, Apply) and term.op == "where":
+                test, *both = term.args
+                of_place = not any(isinstance(each, Element) for each in parts(test))
+                holds = value_of(test, evaluator) if of_place else None
+                branch = both[0 if holds else 1] if holds is not None else None
+                if branch is not None and not isinstance(uncast(branch), Number):
+                    return rebuilt(branch, change)
             return _number(term, evaluator)
 
         return rebuilt(computed.term, change)

@@ -165,7 +165,7 @@ def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operat
     )
 
 
-_BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", "cos", "erf"})
+_BOUNDING = frozenset({"minimum", "mod", "remainder", "bitand", "sigmoid", "tanh", "sin", "cos", "erf"})
 _LARGEST = 1 << 31  # a larger limit is that of the type, not of the expression
 
 

@@ -223,6 +223,8 @@ def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Int
         return Interval(-1.0, 1.0, nan or not all(map(math.isfinite, (first.low, first.high))))
     if op == "mod" and not nan and not is_float(dtype) and last.low > 0:
         return first if first.low >= 0 and first.high < last.low else Interval(0, last.high - 1)
+    if op == "bitand" and (masks := [each.high for each in (first, last) if each.low >= 0]):
+        return Interval(0, min(masks))
     if op == "remainder" and not nan and not is_float(dtype) and last.low > 0:
         return Interval(min(0, max(first.low, 1 - last.high)), max(0, min(first.high, last.high - 1)))
     if op in _RISING | _FALLING:

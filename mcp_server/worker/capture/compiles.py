@@ -93,12 +93,14 @@ class Comparisons:
         calls_of = self.calls.outputs.calls_of
         if calls_of(sides[1]) and not calls_of(sides[0]):
             sides.reverse()
-        record = {"actual": sides[0], "expected": sides[1]}
+        calls = calls_of(sides[0] + sides[1])
+        places = self.calls.outputs.places_of(sides[0], calls[0]) if len(calls) == 1 else []
+        record = {"actual": sides[0], "expected": sides[1], "places": places}
         path, _ = self.calls.saved("assertion", next(self.numbers), lambda: self._within(record))
         code = next((frame.f_code for frame in callers()), None)
-        return Comparison(path, calls_of(sides[0] + sides[1]), frames(), code)
+        return Comparison(path, calls, frames(), code)
 
-    def _within(self, record: dict[str, list[torch.Tensor]]) -> dict[str, list[torch.Tensor]]:
+    def _within(self, record: dict[str, Any]) -> dict[str, Any]:
         """Return the record. Raise `TooLarge` if it exceeds the cap on a file."""
         size = storage_bytes(record["actual"] + record["expected"])
         if size > self.calls.store.cap:
@@ -410,7 +412,7 @@ class Compiles:
             fixed = name in owner._parameters
             if not fixed and not loses_state(failing, path, name):
                 continue
-            told = Attempt("state", (FIXED if fixed else STATE).format(name=name), outcome="untried")
+            told = Attempt(f"state {name}", (FIXED if fixed else STATE).format(name=name), outcome="untried")
             told.reached_code = f"{name} ({kind})"
             told.again, told.sizes = f"other outputs than eager mode in one of {CALLS} calls in turn", CALLS
             self.journal.event("attempting", step=f"trying to keep {name} in a buffer")

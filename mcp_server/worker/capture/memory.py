@@ -53,12 +53,12 @@ class Outputs:
     """The outputs of the latest calls. None of them is kept alive."""
 
     def __init__(self) -> None:
-        self.known: deque[tuple[int, Any]] = deque(maxlen=MAX_OUTPUTS)
+        self.known: deque[tuple[int, int, Any]] = deque(maxlen=MAX_OUTPUTS)  # call, place, output
         self.storages: deque[tuple[int, StorageWeakRef, int]] = deque(maxlen=MAX_OUTPUTS)
 
     def add(self, call: int, outputs: Iterable[Any]) -> None:
         tensors = [each for each in outputs if isinstance(each, torch.Tensor)]
-        self.known += [(call, weakref.ref(each)) for each in tensors]
+        self.known += [(call, place, weakref.ref(each)) for place, each in enumerate(tensors)]
         storages = [each.untyped_storage() for each in tensors if is_plain(each)]
         self.storages += [(call, StorageWeakRef(each), each.nbytes()) for each in storages]
 
@@ -77,12 +77,23 @@ class Outputs:
         Memory that several calls returned, such as that of a constant or input, identifies no call.
         """
         owners: dict[int, set[int]] = {}
-        for call, output in list(self.known):
+        for call, _, output in list(self.known):
             tensor = output()
             if tensor is not None:
                 owners.setdefault(address_of(tensor), set()).add(call)
         found = [owners.get(address_of(tensor), set()) for tensor in tensors if address_of(tensor)]
         return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
+
+    def places_of(self, tensors: Iterable[torch.Tensor], call: int) -> list[int]:
+        """Return which outputs of the call these tensors are. Empty if one of them is none."""
+        outputs = [(place, output()) for of, place, output in list(self.known) if of == call]
+        known = {_memory(tensor): place for place, tensor in outputs if tensor is not None}
+        found = [known.get(_memory(tensor), -1) for tensor in tensors]
+        return found if min(found, default=-1) >= 0 else []
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return address_of(tensor), tuple(tensor.shape), tensor.stride()
 
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
