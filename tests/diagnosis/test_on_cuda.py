@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,22 +259,22 @@ BLOCK = """if x:
 
 
 @pytest.mark.parametrize(
-    ("correct", "text", "line"),
+    ("kind", "text", "line"),
     [
-        (corrections.waiting_before, BLOCK, (2, "    side.wait_stream(torch.cuda.current_stream())")),
-        (corrections.waiting_after, BLOCK, (4, "    torch.cuda.current_stream().wait_stream(side)")),
-        (corrections.blocking, BLOCK, None),
-        (corrections.waiting_before, "with open(side):\n    pass\n", None),
+        ("stream", BLOCK, (2, "    side.wait_stream(torch.cuda.current_stream())")),
+        ("output_stream", BLOCK, (4, "    torch.cuda.current_stream().wait_stream(side)")),
+        ("copy", BLOCK, None),
+        ("stream", "with open(side):\n    pass\n", None),
     ],
 )
 def test_a_wait_is_added_around_the_block_of_a_stream(
-    correct: Callable[[str], str], text: str, line: tuple[int, str] | None
+    kind: str, text: str, line: tuple[int, str] | None
 ) -> None:
     """One statement more, at the indentation of the block; nothing where there is no such block."""
     lines = text.split("\n")
     if line is not None:
         lines.insert(line[0] - 1, line[1])
-    assert correct(text) == ("\n".join(lines) if line else "")
+    assert corrections.WAITS[kind](text) == ("\n".join(lines) if line else "")
 
 
 @pytest.mark.parametrize(

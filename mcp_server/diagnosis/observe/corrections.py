@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from mcp_server.package.kernels import Kernel
@@ -376,35 +377,14 @@ def _stream_blocks(text: str) -> list[tuple[ast.With, str]]:
     return []
 
 
-def _with_lines(text: str, lines: dict[int, str]) -> str:
-    """Return the text with further statements, each before the line of that number. Empty without any."""
-    made = text.split("\n")
-    for number in sorted(lines, reverse=True):
-        made.insert(number - 1, lines[number])
-    return "\n".join(made) if lines else ""
-
-
-def waiting_before(text: str) -> str:
-    """Return the text whose streams wait for the current one where their block begins, or empty."""
-    return _with_lines(
-        text,
-        {
-            block.lineno: " " * block.col_offset + f"{stream}.wait_stream(torch.cuda.current_stream())"
-            for block, stream in _stream_blocks(text)
-        },
-    )
-
-
-def waiting_after(text: str) -> str:
-    """Return the text whose current stream waits for other streams where their block has ended, or empty."""
-    return _with_lines(
-        text,
-        {
-            (block.end_lineno or block.lineno) + 1: " " * block.col_offset
-            + f"torch.cuda.current_stream().wait_stream({stream})"
-            for block, stream in _stream_blocks(text)
-        },
-    )
+def _waiting(text: str, *, after: bool) -> str:
+    """Return the text with a wait before, or after, each block of a stream. Empty if there is none."""
+    lines, blocks = text.split("\n"), _stream_blocks(text)
+    for block, stream in sorted(blocks, key=lambda each: each[0].lineno, reverse=True):
+        here, first = "torch.cuda.current_stream()", block.lineno - 1
+        waits, ends, place = (here, stream, block.end_lineno or 0) if after else (stream, here, first)
+        lines.insert(place, " " * block.col_offset + f"{waits}.wait_stream({ends})")
+    return "\n".join(lines) if blocks else ""
 
 
 def blocking(text: str) -> str:
@@ -418,7 +398,7 @@ def blocking(text: str) -> str:
 
 # What a program may not wait for on the GPU, in the order in which it is tried.
 WAITS: dict[str, Callable[[str], str]] = {
-    "stream": waiting_before,
-    "output_stream": waiting_after,
+    "stream": partial(_waiting, after=False),
+    "output_stream": partial(_waiting, after=True),
     "copy": blocking,
 }
