@@ -2,7 +2,7 @@
 
 A log names no machine: paths of the checkout, of the interpreter and of caches are replaced. Inner library
 frames of stacks are left out. CI scores the log form of the corpus on these, since running the programs takes
-too long there.
+too long there. In the file, a number stands for a line of the first row, which has those of several logs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,8 +60,10 @@ def neutral(text: str) -> str:
 
 def logs() -> dict[str, str]:
     """The kept log of each program."""
-    rows = map(json.loads, LOGS.read_text().splitlines())
-    return {row["program"]: "\n".join(row["log"]) + "\n" for row in rows}
+    first, *rows = map(json.loads, LOGS.read_text().splitlines())
+    shared = first["shared"]
+    lines = {row["program"]: [shared[e] if isinstance(e, int) else e for e in row["log"]] for row in rows}
+    return {program: "\n".join(log) + "\n" for program, log in lines.items()}
 
 
 def made() -> Iterator[tuple[Answer, Path]]:
@@ -76,8 +79,14 @@ def main() -> int:
     for answer, log in made():
         kept[answer.name] = shortened(neutral(log.read_text(errors="replace")))
         print(answer.name)
-    rows = [{"program": name, "log": kept[name].splitlines()} for name in sorted(kept)]
-    LOGS.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    logs_of = {name: kept[name].splitlines() for name in sorted(kept)}
+    every = Counter(line for log in logs_of.values() for line in log)
+    place = {line: n for n, line in enumerate(each for each, times in every.items() if times > 1)}
+    rows = [
+        {"program": name, "log": [place.get(each, each) for each in log]} for name, log in logs_of.items()
+    ]
+    text = (json.dumps(row, ensure_ascii=False) + "\n" for row in ({"shared": list(place)}, *rows))
+    LOGS.write_text("".join(text))
     return 0
 
 
