@@ -351,7 +351,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         text += "; if other values are valid, limit the index in the model"
     elif table := _table(case) if origin.result == "index" else "":
         text += f"; if such ids are real, {table} has too few rows: compare with the ids of the data"
-    # An operation of the input alone has its limit whatever stands beside it: the log of sigmoid(x) * log(y).
+    # The log in sigmoid(x) * log(y) has its limit whatever x is.
     alone = origin.operation is not None and condition.label in origin.operation.code
     others = [each for each in origin.operands if not (alone or each.label.startswith(condition.label))]
     if beside := [f"{each.name}, {each.made_by or each.label}," for each in others]:

@@ -426,7 +426,8 @@ COMPILES = ("compiling", "compile", "compiled", "compile_failed")
 LOADS = ("loading", "load", "loaded", "load_failed")
 UPDATES = ("updating", "update", "updated", "update_failed")
 CALLS = ("calling", "call", "called", "call_failed")
-BEFORE_USE = ("process", "exporting", "exported", "exit")  # events of a process that may only export
+EXPORTS = ("exporting", "exported")
+OF_ANY = ("process", *EXPORTS, "exit")  # events of a process that need not use AOTInductor
 OF_THE_END = (
     "outputs",
     "package",
@@ -484,9 +485,11 @@ def _of(lines: list[Line], event: str) -> list[Line]:
 
 def _processes(lines: list[Line]) -> list[CapturedProcess]:
     exits = {line.pid for line in _of(lines, "exit")}
-    reached = {line.pid for line in lines if line.event not in BEFORE_USE}
+    used = {line.pid for line in lines if line.event not in OF_ANY}
+    idle = {line.pid for line in lines if line.event in EXPORTS} - used
     failed, processes = _of(lines, "hook_failed"), []
-    for pid, line in {line.pid: line for line in _of(lines, "process") if line.pid in reached}.items():
+    begun = {line.pid: line for line in _of(lines, "process") if line.pid not in idle}
+    for pid, line in begun.items():
         failures = {str(each.facts.get("error")) for each in failed if each.pid == pid}
         facts = {**line.facts, "exited": pid in exits, "hook_failures": sorted(failures)}
         processes += _built(CapturedProcess, facts)
