@@ -75,12 +75,7 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
                 show(state)
         if received:
             state = await manager.stop(job.id)
-            # What the stopped diagnosis knew, and how to continue it; the terminal may be gone.
-            if state.kind == "diagnose":
-                if state.result is not None:
-                    with suppress(OSError):
-                        write(Verdict.model_validate(state.result))
-                say(f"stopped; to continue: aoti-debug diagnose --resume {state.job_id}")
+            _print_stopped(state)
     return state, job.result, received[0] if received else 0
 
 
@@ -107,6 +102,15 @@ def _ended_by_signals() -> Iterator[list[int]]:
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
+
+
+def _print_stopped(state: JobState) -> None:
+    """Print what a stopped diagnosis knew, and how to continue it; the terminal may be gone."""
+    if state.kind == "diagnose":
+        if state.result is not None:
+            with suppress(OSError):
+                write(Verdict.model_validate(state.result))
+        say(f"stopped; to continue: aoti-debug diagnose --resume {state.job_id}")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from mcp_server.model import Category, Fix, Record
 from mcp_server.package.archive import Package
 from mcp_server.package.defects import LibraryError, read_library
 from mcp_server.package.problems import Defect
-from mcp_server.runtime.context import Context
+from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
 
 TOOLS = ("compute-sanitizer", "cuda-gdb", "gdb", "nvcc")
@@ -88,23 +88,7 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
         nonlocal interpreter
         try:
             run = await context.worker("probe", {}, env=env, python=python, timeout_s=PROBE_TIMEOUT_S)
-            build, interpreted = run.last(events.Torch), run.last(events.Python)
-            cuda, finished, unknown = run.last(events.Cuda) or events.Cuda(), run.finished, []
-            driver = cuda.driver
-            if not finished.ok:
-                how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
-                unknown = [f"everything after {run.phase!r}: the probe died with {how}"]
-            interpreter = Interpreter(
-                python_version=interpreted.version if interpreted else None,
-                torch=build.version if build else None,
-                torch_cuda=build.cuda if build else None,
-                triton=interpreted.triton if interpreted else None,
-                cuda_available=cuda.available,
-                cuda_problem=cuda.why or None,
-                driver_cuda=f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
-                gpus=run.all(events.Gpu),
-                unknown=unknown,
-            )
+            interpreter = _interpreter(run)
         except ProblemError as error:
             interpreter = Interpreter(unknown=[f"torch, triton, CUDA and GPUs: {error}"])
 
@@ -127,6 +111,26 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
         tools={name: str(path) if path else None for name, path in tools.items()},
         python=str(python),
         **dict(interpreter),
+    )
+
+
+def _interpreter(run: WorkerRun) -> Interpreter:
+    build, python = run.last(events.Torch), run.last(events.Python)
+    cuda, finished, unknown = run.last(events.Cuda) or events.Cuda(), run.finished, []
+    driver = cuda.driver
+    if not finished.ok:
+        how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
+        unknown = [f"everything after {run.phase!r}: the probe died with {how}"]
+    return Interpreter(
+        python_version=python.version if python else None,
+        torch=build.version if build else None,
+        torch_cuda=build.cuda if build else None,
+        triton=python.triton if python else None,
+        cuda_available=cuda.available,
+        cuda_problem=cuda.why or None,
+        driver_cuda=f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
+        gpus=run.all(events.Gpu),
+        unknown=unknown,
     )
 
 

@@ -256,9 +256,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             observed=len(root.candidates) == 1,
         )
         of_model = ("compile_failure", "custom_op", "shape_out_of_range" if case.captured.narrowing else "")
-        change = case.source_change if category in of_model else None
-        if root.family.id == "stream_capture":
-            change = case.users_changes.get(("", "capture"))
+        corrected = case.users_changes.get(("", root.family.id))
+        change = case.source_change if category in of_model else corrected
         if folder is not None:
             text = PRESENT.format(library=root.fields["library"], folder=folder)
             suspect = replace(suspect, fix=Fix(text=text), observed=True)

@@ -110,10 +110,11 @@ class RunAlone(Observation):
             text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
             for kind, correct in WAITS.items():
                 if changed := correct(text):
-                    folder = context.fresh("changed")
-                    copy = folder / path.name
-                    copy.write_text(changed)
-                    env = {**hook_environment(folder, {}), CHANGED: f"{path}{os.pathsep}{copy}"}
+                    asked = case.workload.env if case.workload is not None else {}
+                    env = {
+                        **hook_environment(context.fresh("site"), asked),
+                        **_read_as(context, path, changed),
+                    }
                     del env["AOTI_DEBUG_CAPTURE"]
                     if (await self._run(case, context, f"with_{kind}", env)).failure == "none":
                         return change_of("", Mistake(kind, 0), (text, changed), path.name), kind
@@ -140,7 +141,8 @@ UNWAITED = re.compile(r"non_blocking\s*=\s*True|pin_memory")
 def _files_of_script(case: DiagnosisState) -> list[Path]:
     """The script and the modules beside it. Empty for another workload."""
     script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
-    return [script, *sorted(script.parent.glob("*.py"))[:MOST_FILES]] if script is not None else []
+    found = [script, *sorted(script.parent.glob("*.py"))[:MOST_FILES]] if script is not None else []
+    return list(dict.fromkeys(path.resolve() for path in found))
 
 
 def _may_race(case: DiagnosisState) -> bool:
@@ -235,7 +237,7 @@ class TryUsersKernels(Observation):
         return self.best if shows or for_a_capture(case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        for kind, of_program in (("graph", rebound), ("capture", for_a_capture)):
+        for kind, of_program in (("graph", rebound), ("stream_capture", for_a_capture)):
             if (found := of_program(case)) is not None:
                 file, text = found
                 change = change_of("", Mistake(kind, 0), (file.read_text(), text), file.name)
@@ -292,17 +294,22 @@ def _fault(case: DiagnosisState) -> Fault | None:
     return fault if fault is not None and in_users_kernel(fault, case) else None
 
 
+def _read_as(context: Context, file: Path, text: str) -> dict[str, str]:
+    """The variable with which Python reads this text in place of a file."""
+    copy = context.fresh("changed") / file.name
+    copy.write_text(text)
+    return {CHANGED: f"{file}{os.pathsep}{copy}"}
+
+
 async def _run_with(
     case: DiagnosisState, context: Context, file: Path, change: Intervention, text: str
 ) -> Trial:
     """Run the program with the changed text of a file and, if it passes, again without."""
     assert isinstance(case.workload, ScriptWorkload)
-    copy = context.fresh("changed") / file.name
-    copy.write_text(text)
     limit = limit_of(case, share=SHARE_OF_RUN)
     workload = case.workload.model_copy(update={"timeout_s": limit.seconds})
     with _without_packages(case, context):
-        env = {CHANGED: f"{file}{os.pathsep}{copy}"}
+        env = _read_as(context, file, text)
         changed = await capture(context, workload, env=env, gpus=gpus_of(None))
     errors = [root for _, root in case.own_roots]
     failing = Seen("raised", text=errors[0].text if errors else "an error")
@@ -393,7 +400,7 @@ def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
     if place >= len(case.compiled_inputs):
         return None
     name, found = name_of(case.compiled_inputs[place]), []
-    for path in dict.fromkeys(each.resolve() for each in _files_of_script(case)):
+    for path in _files_of_script(case):
         text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
         found += [(path, text, *edit) for edit in bindings(text, name)]
     if len(found) != 1:
