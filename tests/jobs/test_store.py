@@ -185,8 +185,10 @@ from pathlib import Path
 from mcp_server.jobs.store import Store
 from mcp_server.jobs.manager import Manager; from tests.jobs.support import endless
 async def main():
-    async with Manager.open(Store(Path(sys.argv[1]))) as manager:
-        (Path(sys.argv[1]) / "id").write_text(manager.start("endless", endless).id)
+    new = Path(sys.argv[1]) / "new"
+    async with Manager.open(Store(new.parent)) as manager:
+        new.write_text(manager.start("endless", endless).id)
+        new.rename(new.parent / "id")
         await anyio.sleep(60)
 anyio.run(main)
 """
