@@ -603,7 +603,9 @@ BUILDS = {"exporting": "exporting", **dict.fromkeys(("compiling", "attempting"),
 
 
 def building(directory: Path) -> str:
-    """Say what a process with a journal in `directory` builds: `exporting` or `compiling`. Else empty."""
+    """Say what a process with files in `directory` builds: `exporting`, `compiling` or `importing torch`."""
+    if any(directory.glob("importing-*")):
+        return "importing torch"
     events = (_last_event(journal).get("event") for journal in directory.glob("*.jsonl"))
     return next((BUILDS[str(event)] for event in events if event in BUILDS), "")
 
