@@ -81,7 +81,7 @@ def read_proxy_calls(text: str) -> tuple[dict[str, Any], ...]:
 
 @dataclass(frozen=True)
 class CompiledConstant:
-    """One constant. `fqn` is its name in the model, `bytes` its storage size (on the CPU rounded up to 64).
+    """One constant. `fqn` is its name in the model, `bytes` its size (on the CPU, a multiple of 64).
 
     `kind` is Parameter, Buffer, TensorConstant, FoldedConstant or Unknown.
     """
@@ -183,7 +183,7 @@ class Package:
 
     @cached_property
     def metadata(self) -> Metadata:
-        """The metadata; if missing or unreadable, all fields are empty, and `defects` reports the problem."""
+        """The metadata. All fields are empty if it is missing or unreadable; `defects` reports this."""
         try:
             return read_metadata(self._text(self.files.metadata) or "{}")
         except ValueError:
@@ -196,7 +196,7 @@ class Package:
 
     @cached_property
     def compute_capability(self) -> str | None:
-        """Digits of the CUDA kernels' compute capability. Before torch 2.10, only Triton sources have it."""
+        """The CUDA compute capability as digits. Before torch 2.10, only Triton sources contain it."""
         match = _CAPABILITY.search(self.wrapper_text) if self.metadata.device == "cuda" else None
         return self.metadata.compute_capability or (match[1] if match else None)
 
@@ -261,7 +261,7 @@ class Package:
             return Weights("unknown")
         if library.mapped_weights_bytes is not None:
             return Weights("appended", library.mapped_weights_bytes)
-        # The last argument of the base constructor says whether the weights are included.
+        # The last argument of the base constructor: whether the weights are included.
         included = _INCLUDED.search(text, max(text.find("AOTInductorModelBase(") - 200, 0))
         if library.constants_bytes and (included is None or included[1] == "true"):
             return Weights("in_library", library.constants_bytes)

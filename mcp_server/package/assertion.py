@@ -1,7 +1,7 @@
 """Traces failures inside a kernel: a failed index assertion, or a division by zero.
 
 For an assertion: kernel, launch, bound, origin of the index, and a fix. If a text matches several asserts or
-launches, each is a candidate; nothing is guessed.
+launches, each is a candidate.
 
 For a division: the integer divisions in C++ kernels whose divisor may be zero, and the divisor's origin. The
 CPU raises SIGFPE for a zero divisor. From torch 2.13 on most forms raise `ZeroDivisionError` instead, which
@@ -60,9 +60,9 @@ class Assertion:
 class IndexSource:
     """A tensor from which the index was loaded.
 
-    `tensor` is the variable in the wrapper. `producers` are the launches that last wrote it, possibly the
-    asserting one. Empty for an unmodified input or constant. `inputs` are the labels of all model inputs that
-    its values depend on. `allowed` is the range of its elements that passes. None if unknown.
+    `tensor` is the variable in the wrapper. `producers` are the launches that last wrote it (perhaps the one
+    that asserts). Empty for an unmodified input or constant. `inputs` are the labels of all model inputs that
+    it depends on. `allowed` is the range of elements that pass the check. None if unknown.
     """
 
     load: Element
@@ -85,8 +85,8 @@ class Candidate:
 
     `location` is `wrapper.cpp:LINE` for Triton (its source is embedded there) and `kernel.cpp:LINE` for C++.
     `value` is the index. `indexed` are the tensors that it addresses. `form` is the index as a linear sum of
-    loaded elements, if it is one. `position` is set if the index is a loop position, which runs from 0 to
-    below this size. In `provenance`, lines that index come first.
+    loaded elements. None if it is not linear. If the index is a loop position, it runs from 0 to below
+    `position`. In `provenance`, lines that index come first.
     """
 
     launch: Launch
@@ -124,7 +124,7 @@ class Tracer:
     def trace(self, assertion: Assertion) -> tuple[Candidate, ...]:
         """List every launch that may have printed the assertion, in execution order; may be empty.
 
-        Checks with the same condition count. Kernel, line and file narrow them unless none would remain.
+        All checks with its condition match. Kernel, line and file narrow them, unless none would remain.
         """
         same = self._checks.get(assertion.condition, [])
         named = [(k, c) for k, c in same if assertion.kernel in (None, k.name, k.symbol)] or same
@@ -301,7 +301,7 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
 
 
 def propose(candidate: Candidate) -> Fix:
-    """Propose a fix: a check before the call if an input is the index, else correct what makes the index."""
+    """Propose a fix: a check before the call if an input is the index, else a change where it is computed."""
     position, bound = candidate.position, candidate.bound
     if position is not None and bound is not None:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
@@ -359,8 +359,8 @@ _DIVIDES = frozenset({"div", "truncdiv", "floordiv", "mod", "remainder"})
 class Division:
     """One division of a launch whose divisor is not a size.
 
-    `sources` are the tensors from which the divisor is loaded. Empty for a literal. `plain` is True if the
-    divisor is an unmodified element of the only source.
+    `sources` are the tensors from which the divisor is loaded. Empty for a literal. `plain`: the divisor is
+    one unmodified element, or a float element times a number.
     """
 
     launch: Launch
@@ -408,7 +408,7 @@ def _is_multiple(term: Term) -> bool:
 
 
 def _divisors(value: Term, *, floats: bool) -> Iterator[Term]:
-    """Yield the divisors in a term that are loaded or, among integers, computed with a literal zero."""
+    """Yield divisors in a term: elements times a number (floats), or with a load or literal 0 (integers)."""
     for term in parts(value):
         if not isinstance(term, Apply) or term.op not in _DIVIDES or len(term.args) != 2:
             continue

@@ -38,7 +38,7 @@ _BUFFER_KINDS: dict[str, ArgumentKind] = {"input": "input", "constant": "constan
 _CONTEXT = frozenset({"stream", "kernels", "proxy_executor", "this->device_idx_", "this->cubin_dir_"})
 
 
-# These expressions create a tensor. An unknown name in one is a problem, not a scalar.
+# These expressions create a tensor. An argument with one of them is never a scalar.
 _TENSOR_MADE = re.compile(r"reinterpret_tensor_wrapper\(|RAIIAtenTensorHandle\(|\.data_ptr\(|_handle\b")
 
 
@@ -74,7 +74,7 @@ class Body:
 
 
 class Scope(Body):
-    """Scope of a function being read: its body, arrays, scalars, pointers, and notes above launches."""
+    """A function while it is read: its body, arrays, scalars, pointers, and the notes above a launch."""
 
     def __init__(self, text: str, kernels: Mapping[str, Kernel], name: str, start: int, line: int) -> None:
         super().__init__(name, start, start, line)
@@ -144,7 +144,7 @@ class Scope(Body):
         return "scalar" if target in self.scalars else "unknown"
 
     def tensor(self, span: Span) -> str | None:
-        """Return the variable of a tensor argument that is read. None if there is none."""
+        """Return the tensor variable at `span`. None if there is none."""
         return self.argument(0, span, "", "read")[0].target
 
     def problem(self, what: str, line: int, text: str = "") -> None:

@@ -1,8 +1,8 @@
 """Dataflow over a wrapper's launches: last writers, backward and forward slices.
 
 The analysis tracks storages, not names, since views, moves and reused buffers share memory. A write replaces
-the earlier value only if it covers the storage and certainly runs (it is not in a branch or loop without the
-reader). Otherwise earlier writers still reach the reader.
+the earlier value only if it covers the storage and certainly runs before the reader (all branches and loops
+around the write also contain the reader). Otherwise, values of earlier writers still reach the reader.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SOURCES = frozenset({"input", "constant"})
 class Use:
     """A variable that a step reads or writes.
 
-    `whole`: a write that replaces the whole storage (its value may depend on the old one). `pure`: a read by
-    a parameter that is never written. `extent`: [first, past-the-end) in elements, None if symbolic.
+    `whole`: a write that replaces the whole storage (the new values may depend on the old). `pure`: a read
+    through a parameter of role `read`. `extent`: [first, past-the-end) in elements, None if symbolic.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Part of the dataflow: steps in order, and where it starts or ends.
+    """Part of the dataflow: steps in order, and the variables where it starts or ends.
 
     `unset` names buffers read before any write. `outputs` are the output indices reached (forward only).
     """
@@ -135,7 +135,7 @@ class Dataflow:
         return self._collect(first, self.body.buffers.get(name) if not first else None)
 
     def edges(self) -> Iterator[tuple[Step, Step, str]]:
-        """Yield each step with a step that reads what it wrote, and the variable through which it reads."""
+        """Yield (writer, reader, variable) where the reader may get values of the writer."""
         for reader in self.steps:
             for use in reader.reads:
                 for writer in self._reaching(use, reader.order, reader.path):
@@ -148,7 +148,7 @@ class Dataflow:
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
         """Return everything that the values of `names` after `launch` can reach; -1 is the start."""
         start = self.order_of[launch] + 1 if launch >= 0 else 0
-        # Storages that contain such a value.
+        # Storages that contain a value computed from `names`.
         tainted = {each.storage for name in names if (each := self.body.buffers.get(name))}
         steps: dict[int, Step] = {}
         for step in self._steps_from(start):
@@ -169,7 +169,7 @@ class Dataflow:
         return Slice(ordered, outputs=reached)
 
     def _steps_from(self, start: int) -> Iterator[Step]:
-        """Yield the steps from `start` on. Loop bodies are repeated, because a loop carries values over."""
+        """Yield the steps from `start` on. Repeat loop bodies: values flow into the next iteration."""
         at = start
         while at < len(self.steps):
             loop = next((block for block in self.steps[at].path if block.kind == "loop"), None)
@@ -184,7 +184,7 @@ class Dataflow:
             at = high
 
     def _collect(self, first: Iterable[Step], only_buffer: Buffer | None = None) -> Slice:
-        """Follow reads backward from `first` until none is left."""
+        """Collect `first` and all steps on which it depends."""
         found: dict[int, Step] = {step.order: step for step in first}
         queue = list(found.values())
         ends: dict[str, Buffer] = {only_buffer.name: only_buffer} if only_buffer else {}
@@ -196,8 +196,8 @@ class Dataflow:
                     if writer.order not in found:
                         found[writer.order] = writer
                         queue.append(writer)
-                # A read without a certain writer ends the slice. An `in_out_ptr` to fresh memory is not an
-                # unset read: a fused reduction writes it first.
+                # A read without a certain writer is an end of the slice. An `in_out_ptr` to fresh memory is
+                # not an unset read: a fused reduction writes it first.
                 if any(_certain(writer, use, step.path) for writer in writers):
                     continue
                 root = self.root(use.name)
@@ -220,7 +220,7 @@ class Dataflow:
         return buffer
 
     def _reaching(self, use: Use, order: int, path: tuple[Block, ...]) -> Iterator[Step]:
-        """Yield writers that a reader at `order` may see, newest first; in a shared loop also later ones."""
+        """Yield writers whose values may reach a reader at `order`, newest first. Later ones need a loop."""
         writers = self._writers.get(use.storage, [])
         position = bisect_left(writers, order)
         killed = False
@@ -281,5 +281,5 @@ class Dataflow:
 
 
 def _covers(buffer: Buffer) -> bool:
-    """Whether a write through this variable covers its storage, because it owns or reuses the whole."""
+    """Whether the variable owns or reuses its whole storage, so that a write to it covers the storage."""
     return buffer.kind not in ("view", "alias") or (buffer.reused and buffer.offset in ("0", "0L"))

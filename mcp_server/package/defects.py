@@ -84,7 +84,7 @@ def _elf_library(stream: BinaryIO) -> Library:
     trailing = size - max(elf["e_shoff"] + elf["e_shnum"] * elf["e_shentsize"], *ends, 0)
     mapped = None
     if offset is not None and length == _MMAP_HEADER.size and trailing > 0:
-        # `force_mmap_weights` appends a blob after the image, and writes (size + 8, magic) in its place.
+        # `force_mmap_weights` puts the weights after the image, and (their size + 8, magic) in the section.
         stream.seek(offset)
         announced, _magic = _MMAP_HEADER.unpack(stream.read(_MMAP_HEADER.size))
         mapped = announced - 8 if 8 < announced <= trailing else None
@@ -119,7 +119,7 @@ _FOR_THIS = "compile the package on a machine of the kind that loads it"
 
 
 def find_defects(package: Package) -> Iterator[Defect]:
-    """Yield all defects, first those that prevent loading. Reads the wrapper and the library's headers."""
+    """Yield all defects. Reads the wrapper, the library's headers and, in an archive, small members."""
     container = package.container
     if isinstance(container, ZipContainer):
         # Large members are skipped: reading gigabytes would be slow.
@@ -141,7 +141,7 @@ def find_defects(package: Package) -> Iterator[Defect]:
 
 
 def _folder(container: ZipContainer) -> Iterator[Defect]:
-    """Check the folder: the loader takes it from the first two members (tried with torch 2.13)."""
+    """Check the first two members: the loader takes the folder from them (tried with torch 2.13)."""
     names = [member.name for member in container.members]
     tops = [name.partition("/")[0] for name in names[:2]]
     if len(set(tops)) > 1 and not any(name.startswith("data/") for name in names):

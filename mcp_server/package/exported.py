@@ -24,7 +24,7 @@ from mcp_server.package.problems import PackageError
 # models/<name>.json from torch 2.8 on. A device is {"type": "cuda", "index": 0}.
 _GRAPH = re.compile(r"(?:^|/)models/[^/]+\.json$")
 _METADATA = re.compile(r"_metadata\.json$")
-# Operators that mutate an argument end in "_". The listed namespaces are those of torch and of Python.
+# Operators that mutate an argument end in "_". The excluded namespaces belong to torch and Python.
 _IN_PLACE = re.compile(r"aten\.\w*[^_\W]_\.\w+$")
 _SPECIAL = re.compile(rf"{_IN_PLACE.pattern}|(?!aten\.|prims?\.|_?operator\.|torch\.|math\.)\w+\.\w+\.\w+$")
 _NAMED = re.compile(r'"name": "(\w+)"')
@@ -57,11 +57,10 @@ class ExportedFacts:
     """Facts from the graph of an exported program.
 
     `state` lists fully qualified names of parameters and buffers, `idle` those that no operator reads.
-    `fixed` maps the flat index of each non-tensor argument to its value at export; AOTInductor uses that
-    value in every call. `names` are the flat argument names, "" for non-tensors. `ranges` are inclusive
-    bounds of dynamic dimensions by symbol. `sizes` has the expression of each dimension of the tensors among
-    the arguments. `special` are operators that mutate an argument or are not torch's
-    own, each with its model line.
+    `fixed` has the flat index of each non-tensor argument and its value at export, which AOTInductor uses in
+    every call. `names` are the flat argument names, "" for non-tensors. `ranges` are inclusive bounds of
+    dynamic dimensions by symbol. `sizes` has, for each tensor argument, the expressions of its dimensions.
+    `special` are operators that mutate an argument or do not belong to torch, each with its model line.
     """
 
     state: tuple[str, ...] = ()
@@ -101,7 +100,7 @@ def read_exported(path: Path) -> ExportedFacts:
         if "user_input" not in spec and "constant_input" not in spec:
             continue
         argument = spec.get("user_input", {}).get("arg") or {}
-        # a value such as `{"as_int": 7}`, or one in a `constant_input`
+        # such as {"as_int": 7}
         values = argument or spec.get("constant_input", {}).get("value") or {}
         kind, value = next(iter(values.items()), ("", None))
         if kind in ("as_int", "as_float", "as_bool", "as_string", "as_none"):
@@ -121,7 +120,7 @@ def read_exported(path: Path) -> ExportedFacts:
 
 
 def _size(dim: Mapping[str, Any]) -> str:
-    """The expression of a serialised size: `{"as_int": 8}` or `{"as_expr": {"expr_str": "s77"}}`."""
+    """Return the text of a size such as `{"as_int": 8}` or `{"as_expr": {"expr_str": "s77"}}`."""
     return str(dim.get("as_int") or dim.get("as_expr", {}).get("expr_str", ""))
 
 
@@ -141,7 +140,7 @@ def _graph(path: Path) -> dict[str, Any]:
 
 
 def _lines(graph: Mapping[str, Any], wanted: re.Pattern[str]) -> Iterator[tuple[str, ModelLocation]]:
-    """Yield the operators that match `wanted`, each with its line."""
+    """Yield the operators that match `wanted` and have a model line, each with the line."""
     for node in graph.get("graph_module", {}).get("graph", {}).get("nodes", ()):
         target = str(node.get("target", "")).removeprefix("torch.ops.")
         if not wanted.match(target):
@@ -163,9 +162,9 @@ _FRAME = re.compile(
 class Provenance:
     """The origin of a launch in the model.
 
-    `source`: `kernel_information` (compiled with INDUCTOR_PROVENANCE=1) and `context_guard` (compiled with
-    TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE=1) have stack frames; `comments` have only graph nodes; C++
-    kernels have no comment, so their source is `none`. `stacks` contain all frames.
+    `source` says where it was read. `kernel_information` (compiled with INDUCTOR_PROVENANCE=1) and
+    `context_guard` (with TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE=1) have stack frames, `comments` have only
+    graph nodes. It is `none` for C++ kernels, which have no comment. `stacks` contain all frames.
     """
 
     source: Source
@@ -233,7 +232,7 @@ _PARAMETERS = frozenset({"weight", "bias"})
 
 
 def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenance:
-    """Return the stacks that name the indexed constant's module; without any, those that index come first.
+    """Keep the stacks whose code names the module of an indexed constant. If none does, sort: indexing first.
 
     `indexed` lists constants such as `encoder.tokens.weight`, whose module is `tokens` in code.
     """
@@ -252,6 +251,6 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
 
 
 def unbounded_first(provenance: Provenance) -> Provenance:
-    """Sort stacks: operators that can return infinity or NaN for finite values first. Stable."""
+    """Sort stacks, first those whose operator can return infinity or NaN for finite values. Stable."""
     stacks = sorted(provenance.stacks, key=lambda stack: not (stack and UNBOUNDED.search(stack[-1].code)))
     return replace(provenance, stacks=tuple(stacks))

@@ -1,10 +1,10 @@
 """Kernels of a package: parameters, grid, sources with line numbers, and stores.
 
-Lazy Triton kernels: torch 2.14 and later with `triton.autotune_at_compile_time=False` runs a JIT wrapper
-first, then writes the autotuned configuration as macros before the wrapper. The Triton source is not embedded
+Lazy Triton kernels: with `triton.autotune_at_compile_time=False`, torch 2.14 and later first run a JIT
+wrapper, then write the autotuned configuration as macros above the wrapper. The Triton source is not embedded
 (torch/_inductor/codegen/cpp_wrapper_gpu.py 2.15, generate_aoti_kernel_config_header and generate_lazy).
 
-A kernel loads a number, such as a Python number of the export, on a separate line: `auto tmp1 =
+A number, such as a Python number of the export, has its own line in a kernel: `auto tmp1 =
 static_cast<float>(0.7);` in C++, `tmp1 = 0.7` or `tmp1 = tl.full([1], 0.7, tl.float32)` in Triton
 (torch/_inductor/codegen, 2.8-2.15).
 """
@@ -69,8 +69,8 @@ class Parameter:
 class Kernel:
     """One compiled kernel.
 
-    `source` is the C++ function or the embedded Triton text; line 1 of the latter follows the opening quotes,
-    as in device assertions. `first_line` is the line in wrapper.cpp (Triton) or kernel.cpp (C++) at which
+    `source` is the C++ function, or the Triton text after its opening quotes (device assertions count lines
+    from there). `first_line` is the line in wrapper.cpp (Triton) or kernel.cpp (C++) at which
     `source` begins. `symbol` is the name on the device or in the .so. `grid` contains C++ expressions over
     the parameters. `cubin` is a file name in the package.
     """
@@ -94,7 +94,7 @@ class Kernel:
 
     @property
     def block_sizes(self) -> dict[str, int]:
-        """The sizes by which the grid is divided: 128 for `XBLOCK` from `((xnumel + (128 - 1)) / (128))`."""
+        """The block sizes in the grid's divisions: 128 for `XBLOCK` from `((xnumel + (128 - 1)) / (128))`."""
         divided = [_DIVIDED.search(text) for text in self.grid]
         return {f"{found['axis'].upper()}BLOCK": int(found["size"]) for found in divided if found is not None}
 
@@ -113,7 +113,7 @@ _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 
 
 def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
-    """Read the C++ kernels declared or defined in `text`: their parameters, and their bodies if defined."""
+    """Read the C++ kernels in `text`, with their bodies if it defines them."""
     kernels = {}
     for match in _PROTOTYPE.finditer(text):
         name, source = match["name"], ""
@@ -149,7 +149,7 @@ def _body_end(text: str, start: int) -> int:
 
 
 def read_triton_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
-    """Read the Triton kernels of a wrapper, one per `call_<kernel>` function, keyed by kernel name."""
+    """Read the Triton kernels of a wrapper by name, one for each `call_<kernel>` function."""
     macros = _DEFINE.finditer(text) if "LazyKernelCompileResult " in text else ()
     lazy = {(m["kernel"], m["field"]): m["value"].strip() for m in macros}
     return {m["name"]: _triton_kernel(text, m, count_line, lazy) for m in _WRAPPER.finditer(text)}
@@ -195,7 +195,7 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
 
 
 def _arguments(call: str, text: str) -> list[str]:
-    """Return the arguments of the first such call. Empty if there is none."""
+    """Return the arguments of the first `call` in a text. Empty if there is none."""
     start = text.find(call)
     found = read_call(text, start, text.find(";", start)) if start >= 0 else None
     return [text[a:b] for a, b in found.arguments] if found else []
@@ -206,9 +206,9 @@ def _triton_parameters(
 ) -> tuple[Parameter, ...]:
     """Read a Triton kernel's parameters and roles from the C++ function that calls it.
 
-    Inductor names its pointers in_ptr, out_ptr and in_out_ptr: its code is read only if a store is atomic or
-    at a loaded position. The roles of other pointers come from the code, and from `mutated_arg_names`, the
-    result of Triton's own analysis.
+    Inductor's names in_ptr, out_ptr and in_out_ptr tell the role: code with only these names is read only if
+    a store is atomic or has a loaded index. The roles of other pointers come from the code, and from
+    `mutated_arg_names`, the result of Triton's own analysis.
     """
     names = []
     for begin, stop in split_arguments(text, start, end):
@@ -248,9 +248,9 @@ _INDIRECT = re.compile(r"\b(?:in|out|in_out)_ptr\d+(?:\[[^\]\n]*| \+ [^,;\n]*)\b
 
 
 def indexes_unchecked(source: str) -> bool:
-    """Whether a C++ kernel uses computed indices without any index check.
+    """Whether any C++ kernel in `source` uses computed indices and has no index check at all.
 
-    Such code was compiled with `assert_indirect_indexing` off.
+    It was then compiled with `assert_indirect_indexing` off.
     """
     kernels = source.split('extern "C"')[1:]
     return any(_INDIRECT.search(kernel) and "index out of bounds: " not in kernel for kernel in kernels)

@@ -19,7 +19,7 @@ Role = Literal["read", "written", "read_write", "unknown"]
 PREFIX = "aoti_torch_"
 PROXY = "aoti_torch_proxy_executor_call_function"
 
-# Calls that copy or set bytes without a kernel: number of the argument written, and of the one read.
+# Calls that copy or set bytes without a kernel: positions of the argument written and the argument read.
 TRANSFERS: dict[str, tuple[int, int | None]] = {
     PREFIX + "copy_": (0, 1),
     PREFIX + "tensor_copy_": (1, 0),
@@ -76,10 +76,10 @@ def shim_operator(shim: str) -> str:
 
 
 def shim_parameters(shim: str, count: int) -> list[tuple[str, Role]]:
-    """Return name and role of each of a shim's `count` parameters; no names if it is not in the table.
+    """Return name and role of each of a shim's `count` parameters. Names are "" for an unknown shim.
 
-    `*_out` shims write their first tensor. Scatter and index_put also read it, as `out` is their `self`. A
-    trailing underscore (or an in-place overload such as `fill__Scalar`) mutates the first tensor. All other
+    `*_out` shims write their first tensor. Scatter and index_put also read it, as `out` is their `self`.
+    Shims with a trailing underscore (or an in-place overload such as `fill__Scalar`) mutate theirs. All other
     tensors are read.
     """
     name = shim_operator(shim)
@@ -130,7 +130,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch. `index` counts from 0 in textual order, the execution order outside branches and loops.
+    """One launch. `index` counts from 0 in textual order, as execution does outside branches and loops.
 
     `kernel` is the name in the wrapper (used by value printers and provenance), `symbol` the device symbol.
     `start` and `end` are offsets of the whole statement, `line` is 1-based. `checked`: a shim's error code is
@@ -219,8 +219,8 @@ class Buffer:
 
     Buffers of equal `storage` share memory. `sizes`, `strides` and `offset` are C++ expressions in elements;
     None if unknown. `base` is the buffer from which this one is derived, `position` the index of an input or
-    constant. `line` is 1-based in wrapper.cpp. `assumed`: an operator chose sizes and strides, and the
-    compiler expected the given ones.
+    constant. `line` is 1-based in wrapper.cpp. `assumed`: an operator chooses sizes and strides at run time;
+    those here are what the compiler expects.
     """
 
     name: str
@@ -380,7 +380,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 
 
 def whole_number(text: str) -> int | None:
-    """Parse an integer. None for other text, or for more digits than 64 bits can hold.
+    """Parse an integer without a sign. None for other text, or for more than 19 digits.
 
     This is stricter than `int`, which raises beyond 4,300 digits, and `str.isdigit`, which accepts "²".
     """

@@ -184,7 +184,7 @@ def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
         stored = info.compress_type == zipfile.ZIP_STORED
         refused = (
             ("\\" in name or not name.isprintable(), "holds a backslash or control characters"),
-            # Names that would be extracted outside the loader's directory (path traversal).
+            # These names would be extracted outside the loader's directory.
             (name.startswith("/") or _DRIVE.match(name), "is an absolute name"),
             (".." in PurePosixPath(name).parts, "climbs out of the archive"),
             (info.flag_bits & 0x1, "is encrypted"),
@@ -215,9 +215,10 @@ def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
 def refuse_unsafe(path: Path) -> None:
     """Raise `PackageError("unsafe_archive")` for an archive that must not reach torch's loader.
 
-    The loader extracts every name in the archive's directory (torch 2.8-2.15, `model_package_loader.cpp`). A
-    file without a directory passes: the loader rejects it, with a reason, before it writes anything. A
-    directory that `zipfile` cannot read does not pass: the loader's miniz may read it, unchecked.
+    The loader extracts every member that the archive's directory lists (torch 2.8-2.15,
+    `model_package_loader.cpp`). A file without a directory passes: the loader rejects it before it writes
+    anything. A directory that `zipfile` cannot read is refused: the loader's miniz may read it.
+    `PackageError("no_room")` if the disk is too full.
     """
     if path.is_dir():
         DirectoryContainer(path)
@@ -282,7 +283,7 @@ Container = ZipContainer | DirectoryContainer
 
 
 def _walk(root: Path, recursive: bool) -> Iterator[Member]:
-    """Yield regular files only. Links are followed only if the target is inside `root`."""
+    """Yield regular files. A link out of `root` raises `PackageError` if `recursive`; else it is skipped."""
     top = root.resolve()
     paths = top.rglob("*") if recursive else top.iterdir()
     for count, path in enumerate(sorted(islice(paths, MAX_MEMBERS + 1))):

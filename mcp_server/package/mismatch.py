@@ -1,13 +1,13 @@
 """Compares a call with the compiled signature: argument tree, inputs, dynamic dimensions and ranges.
 
-The package's own check (`AOTI_RUNTIME_CHECK_INPUTS`) sees neither rank, relations between dimensions, nor
-structure (torch 2.8-2.15); this module checks all of them.
+The package's own check (`AOTI_RUNTIME_CHECK_INPUTS`) ignores rank, relations between dimensions, and
+structure (torch 2.8-2.15).
 
 Tree: `AOTICompiledModel.__call__` flattens its arguments without comparing the tree (torch 2.8-2.15), so a
 dictionary with another key order swaps values silently.
 
-Ranges: the package has the range that code generation derived, not the user's. It is tighter in two known
-cases, which are reported as suspicious only:
+Ranges: the package has the range that code generation derived. It is tighter than the user's in two known
+cases, in which a size outside it is only suspicious:
 
 - export assumes every dynamic size to be at least 2, also for `Dim(min=1)` (seen in torch 2.11 and 2.13);
 - CPU code generation guards on products with 4096 (`16*s77 > 4096`, `_inductor/codegen/cpp.py:2273` of
@@ -62,7 +62,7 @@ DOUBTS = {
 
 
 def without_doubt(sentence: str) -> str:
-    """Return the sentence about a bound without the doubt about it."""
+    """Return a sentence about a bound without the text of `DOUBTS`."""
     return reduce(lambda text, doubt: text.replace(doubt, ""), DOUBTS.values(), sentence)
 
 
@@ -129,7 +129,7 @@ def _mismatch(aspect: Aspect, sentence: str, expected: str, got: str, fix: Fix, 
 
 
 def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Mismatch]:
-    """List differences between the paths of the caller's leaves and the exported ones, tensors or not.
+    """List differences between the paths of the caller's and the exported leaves, tensors or not.
 
     Only calls with dictionaries are compared: a flat list of tensors has no structure. The order of keyword
     arguments is ignored, since the loader sorts them.
@@ -180,7 +180,7 @@ def _top(path: str) -> str:
 
 
 def _as_exported(passed: Sequence[str], expected: Sequence[str]) -> tuple[str, ...]:
-    """Read a single dictionary argument as keyword arguments if its keys are their names."""
+    """Read a single dictionary argument as keyword arguments if its keys are the exported keywords."""
     keywords = tuple(path.replace("args[0][", _KEYWORD, 1) for path in passed)
     return keywords if set(keywords) == set(expected) else tuple(passed)
 
@@ -216,7 +216,7 @@ def taken(inputs: Sequence[CompiledInput]) -> str:
 def _swapped(
     signature: Signature, tensors: Sequence[GivenTensor], found: Sequence[Mismatch]
 ) -> Iterator[Mismatch]:
-    """Yield swapped inputs: exchanging two of them removes every fatal difference."""
+    """Yield the first pair of inputs whose exchange removes every fatal difference."""
     bad = sorted({m.input_index for m in found if m.severity == "fatal" and m.input_index is not None})
     for first, second in list(combinations(bad, 2))[:_MAX_SWAPS]:
         exchanged = list(tensors)
@@ -285,13 +285,13 @@ def _one_input(
     sizes = list(_sizes(signature, item, tensor))
     yield from sizes
     if not any(m.aspect == "size" for m in sizes):
-        # This input's own sizes come first: a conflict with other inputs is reported as a size mismatch only.
+        # This input's own sizes come first: `_relations` reports a conflict with those of other inputs.
         pairs = zip(item.dims, tensor.shape, strict=True)
         own = {d.expression: size for d, size in pairs if d.expression and d.expression.isidentifier()}
         yield from _strides(item, tensor, {**values, **own})
 
 
-# Orders in which programs hold images, sequences and matrices: channels last or first, transposed.
+# Permutations between common layouts of images, sequences and matrices: channels first or last, transposed.
 ORDERS = ((0, 3, 1, 2), (0, 2, 3, 1), (2, 0, 1), (1, 2, 0), (0, 2, 1), (1, 0, 2), (1, 0))
 
 
@@ -366,7 +366,7 @@ def _device_indices(
 
 
 def _reshaped(item: CompiledInput, tensor: GivenTensor) -> str:
-    """Describe the fix for another rank. A tensor with another number of elements cannot be reshaped."""
+    """Describe the fix for a wrong rank: a reshape if the number of elements permits it."""
     known, elements = prod(dim.size for dim in item.dims if dim.size is not None), prod(tensor.shape)
     fits = elements % known == 0 if any(dim.size is None for dim in item.dims) else elements == known
     if known and fits:
@@ -497,14 +497,14 @@ def _defined(definition: SymbolDefinition, tensor: GivenTensor | None) -> Fracti
 
 
 def _of_size(definition: SymbolDefinition, value: int) -> Fraction | None:
-    """Return the symbol's value for a dimension of that size."""
+    """Return the symbol's value for this size or stride of its dimension."""
     if definition.solution is None:
         return Fraction(value)
     return evaluate(definition.solution, {f"{definition.name}_{definition.what}_{definition.dim}": value})
 
 
 def _whole_sizes(definition: SymbolDefinition, found: Fraction) -> str:
-    """Describe the sizes for which a symbol, linear in them, is an integer; `found` is not one."""
+    """Describe the sizes for which a symbol is an integer. In this call it is the fraction `found`."""
     first, second = (_of_size(definition, size) for size in (0, 1))
     if first is None or second is None:
         return f"a multiple of {found.denominator}"
@@ -517,11 +517,11 @@ def _whole_sizes(definition: SymbolDefinition, found: Fraction) -> str:
 def _relations(
     signature: Signature, item: CompiledInput, tensor: GivenTensor, values: dict[str, int]
 ) -> Iterator[Mismatch]:
-    """Yield dimensions with inconsistent sizes that share a symbol, or are an expression of one (`2*s0`).
+    """Yield dimensions whose size contradicts their expression (`s0`, `2*s0`) or makes a symbol fractional.
 
     Wrappers of torch 2.13 and later record all such dimensions; older ones only the first for each symbol.
     """
-    # A size that makes its symbol a fraction, such as an odd size for `n = size/2`.
+    # An odd size makes the symbol of `n = size/2` a fraction.
     for definition in signature.symbols:
         if definition.name != item.name or definition.solution is None or definition.what != "size":
             continue

@@ -1,4 +1,4 @@
-"""Checks that a file can be read as a package, and in only one way. Errors name the actual kind of file."""
+"""Checks that a file can be read as a package, and in only one way. Errors name the kind of file."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def check_is_zip(path: Path) -> None:
 
 
 def no_model(path: Path, names: Iterable[str]) -> PackageError:
-    """Create the error for an archive or directory without an AOTInductor model."""
+    """Create the error for a file or directory without a model."""
     names = list(names)
     # torch adds a top folder named after the file's stem.
     relative = {name.partition("/")[2] or name for name in names}
@@ -155,10 +155,10 @@ def no_model(path: Path, names: Iterable[str]) -> PackageError:
     return PackageError("no_model", what, value=sorted(relative)[:5], next_call=_GIVE)
 
 
-# Zip readers differ. `zipfile` looks for the directory right before its end record; miniz, with which torch
-# loads packages, looks at the offset that the record names. If these differ, a checker sees other members
-# than the loader extracts. Here all records must agree, with nothing before, between or after them. Records:
-# PKWARE's APPNOTE 6.3.10, sections 4.3.7 to 4.3.16.
+# Zip readers differ. `zipfile` looks for the directory right before the end record. miniz, with which torch
+# loads packages, looks at the offset in the end record. In an archive with two directories, `zipfile` would
+# check other members than miniz extracts. Therefore all records must agree, without other bytes between
+# them. Records: PKWARE's APPNOTE 6.3.10, sections 4.3.7 to 4.3.16.
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -166,7 +166,7 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _LONGEST_COMMENT = 0xFFFF
 _DESCRIBED = 0x8  # flag: the sizes are in a record after the data
 _DESCRIPTORS = (12, 16, 20, 24)  # bytes of this record: with or without a signature, sizes of 32 or 64 bits
-_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # "see the 64-bit record"
+_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # in a field: the 64-bit record has the value
 
 
 class AmbiguousError(ValueError):
@@ -183,7 +183,7 @@ class Directory:
 
 
 def end_of(path: Path) -> int | None:
-    """Return the offset of the last end record. None if there is none."""
+    """Return the offset of an archive's last end record. None if there is none."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - _END.size - _LONGEST_COMMENT)
@@ -260,7 +260,7 @@ def check_members(file: BinaryIO, infos: list[ZipInfo], directory: Directory) ->
 
 
 def _after_descriptor(file: BinaryIO, at: int, info: ZipInfo) -> int:
-    """Return the end of the record after the data, in the shortest form that matches checksum and sizes."""
+    """Return the end of the record after the data, in the first form that matches checksum and sizes."""
     file.seek(at)
     raw = file.read(max(_DESCRIPTORS))
     for form, magic in (("<4sLLL", True), ("<4sLQQ", True), ("<LLL", False), ("<LQQ", False)):

@@ -56,12 +56,12 @@ FindingKind = Literal[
     "retyped",
     "raced",
 ]
-GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, for every CUDA architecture
-# Constants that the launcher of a grid was tuned for (triton_heuristics.py, torch 2.8-2.15).
+GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, on every CUDA architecture
+# By grid class: a constant that equals the blocks of an axis (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
-_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # hostile text may also cause these
+_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # all but the first: from hostile text
 _MOST_LANES = 1 << 14
-_FIRST_PROGRAMS = 2  # programs in each direction of a grid
+_FIRST_PROGRAMS = 2  # programs along each axis of a grid
 _POINTERS = re.compile(r"(?P<name>\w+)\.to\(tl\.pointer_type\((?P<dtype>[\w.]+)\)")
 _MOST_BASES = 32  # bases of a view; in damaged text, a buffer may be its own base
 _GROWING = ("add", "sub", "mul", "lshift")
@@ -96,7 +96,7 @@ def find_kernel_defects(view: PackageView, given: Mapping[str, int]) -> list[Fin
 def narrow_arithmetic(view: PackageView) -> list[Finding]:
     """Find integer arithmetic on loaded values in fewer than 64 bits: the first in each kernel.
 
-    It may overflow, or may be meant to wrap; only a call in 64 bits can tell.
+    It may overflow, or be meant to wrap: only the same call computed in 64 bits can tell.
     """
     found: dict[str, Finding] = {}
     for launch in view.wrapper.launches:
@@ -104,7 +104,7 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
         if kernel is None or kernel.name in found:
             continue
         program = read_program(kernel)
-        # Checks first: their value is the index alone, without the rest of an address in Triton.
+        # Checks first: in Triton, a check has the index alone, a store the whole address.
         terms = [each.value for each in program.checks]
         terms += [term for each in program.stores for term in (each.value, each.index)]
         narrow = next(filter(None, map(_narrow, terms)), None)
@@ -115,7 +115,7 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
 
 
 def narrow_addresses(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The user's kernels, with a line, that index a tensor of over 2**31 elements in fewer than 64 bits."""
+    """List (kernel, line) where a user's kernel indexes over 2**31 elements in fewer than 64 bits."""
     found: dict[tuple[str, int], None] = {}
     known = known_sizes(view.wrapper.symbols, given)
     for launch in view.wrapper.launches:
@@ -141,7 +141,7 @@ def _narrow(term: Term) -> Apply | None:
 
 
 def largest_sizes(view: PackageView) -> dict[str, int]:
-    """Return the largest sizes for which a package was compiled, for inputs that fit into a machine."""
+    """Return the largest compiled size of each expression, from inputs of up to `_LARGEST` elements."""
     found: dict[str, int] = {}
     for each in view.package.inputs:
         sizes = [(dim.expression, dim.size if dim.size is not None else dim.upper) for dim in each.dims]
@@ -174,13 +174,13 @@ class _Launched:
             return None
 
     def findings(self) -> Iterator[Finding]:
-        """Yield the defects of this launch."""
+        """Yield all defects."""
         yield from self._grid()
         yield from self._never_stored()
         if self.kernel.kind == "user_triton" and 0 not in self.grid:
             yield from self._of_user()
         accesses = [] if 0 in self.grid else list(read_accesses(self.kernel))
-        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # stores first: they tell more
+        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # the stores of a line first
         for access in accesses:
             try:
                 spans = Spans(access, self.sizes)
@@ -208,7 +208,7 @@ class _Launched:
         for argument in self.launch.tensors:
             if argument.role == "read" or not argument.name or not never_stored(self.kernel, argument.name):
                 continue
-            # Inductor drops a store that nothing reads, but keeps its parameter.
+            # Inductor drops a store whose value nothing reads, but keeps its parameter.
             after = self.view.flow_of(self.launch).forward([argument.target or ""], self.launch.index)
             if after.steps or after.outputs:
                 label, sizes = self.view.label(argument.target), self._shape(argument)
@@ -219,10 +219,10 @@ class _Launched:
         layout = self._layout(argument)
         return f"shape {list(layout[0])}" if layout is not None else "of unknown shape"
 
-    # What only a user's kernel may do wrong.
+    # Defects that only a user's kernel may have.
 
     def far_lines(self) -> Iterator[int]:
-        """Lines that compute an address in a tensor of over 2**31 elements in fewer than 64 bits."""
+        """Yield lines that compute an address in a tensor of over 2**31 elements in fewer than 64 bits."""
         package, known = self.view.package, self.known
         shapes = {each.name: list(each.shape) for each in package.constants}
         for item in package.inputs:
@@ -252,7 +252,7 @@ class _Launched:
                     yield found
 
     def _clash(self, access: Access) -> Finding | None:
-        """Find a plain store of different values to one place by several programs of the grid."""
+        """Find a plain store with which programs of the grid write different values to one element."""
         if not isinstance(access, Store) or access.kind != "store":
             return None
         placed = set(free_positions(*access.decided_by))
@@ -273,7 +273,7 @@ class _Launched:
         return None
 
     def _lost(self, access: Access) -> Finding | None:
-        """Find a sum at a loaded index without an atomic operation."""
+        """Find an addition to an element at a loaded index without an atomic operation."""
         if not isinstance(access, Store) or access.kind != "store" or not access.place.is_loaded:
             return None
         own = [each for each in elements(access.value) if each.parameter == access.parameter]
@@ -335,7 +335,7 @@ class _Launched:
         return None
 
     def _by_program(self, access: Access) -> dict[int, tuple[int, ...]]:
-        """Return each offset that the first programs of the grid access, with that program's numbers."""
+        """Map byte offsets to one of the grid's first programs that accesses it. Empty for too many lanes."""
         spans = {each.name: Lane({}, self.sizes).span(each) for each in access.ranges}
         own = [name for name in spans if name.startswith("tl.program_id")]
         spans |= {name: spans[name][:_FIRST_PROGRAMS] for name in own}
@@ -380,7 +380,7 @@ class _Launched:
         return self._found("uncovered", argument.name, stores[-1].line, what)
 
     def _alone(self, argument: Argument) -> bool:
-        """Whether the result is read, and its first reader gets only values that this launch has written."""
+        """Whether something reads the result, and its first reader gets only values of this launch."""
         flow, name = self.view.flow_of(self.launch), argument.target or ""
         after = flow.forward([name], self.launch.index)
         reader = next((each.launch for each in after.steps if each.launch is not None), None)
@@ -416,7 +416,7 @@ class _Launched:
         return total * math.prod(len(span) for name, span in spans.items() if name not in seen)
 
     def _layout(self, argument: Argument) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return sizes and strides of an argument, in elements. None if they are not known."""
+        """Return sizes and strides of an argument, in elements. None if unknown."""
         shape = argument.view or self.view.wrapper.buffers.get(argument.target or "")
         sizes, strides = (shape.sizes, shape.strides) if shape is not None else (None, None)
         if sizes is None or strides is None:
@@ -511,7 +511,7 @@ def _index(access: Access) -> list[str]:
 
 
 def _with(values: Mapping[str, int], text: str) -> str:
-    """List the values of those names that occur in a text."""
+    """Write the values of the names that occur in a text. Empty if none occurs."""
     named = [name for name in values if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
     return f", with {', '.join(f'{name} = {values[name]:,}' for name in named)}" if named else ""
 
@@ -522,11 +522,11 @@ def never_stored(kernel: Kernel, name: str) -> bool:
     return bool(kernel.source) and outputs and not read_program(kernel).stores_to(name)
 
 
-# Reductions of a user's Triton kernel that its source shows to be wrong.  Masked lanes: `tl.load(p, mask=m,
-# other=0.0)` fills the lanes that `m` masks off. Zeros are neutral in a sum. In a maximum, zeros are wrong if
-# all values are negative; `tl.exp` turns zeros into ones.  Sums in 16 bits: the largest float16 is 65504, and
-# a running 16-bit sum loses its addends to rounding long before that. The result can be finite and wrong.
-# Code that is not understood counts as correct.
+# Wrong reductions in a user's Triton kernel. Code that is not understood counts as correct.
+# - Masked lanes: `tl.load(p, mask=m, other=0.0)` fills the lanes that `m` masks off with zeros. Zeros do not
+#   change a sum, but a maximum if all values are negative. `tl.exp` turns zeros into ones.
+# - Sums in 16 bits: the largest float16 is 65504. Long before a sum reaches it, addends are lost to rounding.
+#   The result can be finite and wrong.
 
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
 _NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid", "square"})
@@ -535,9 +535,9 @@ _HALF = frozenset({"float16", "bfloat16"})
 
 @dataclass(frozen=True)
 class Padding:
-    """A reduction whose result masked-out lanes change, with the 1-based lines of load and reduction.
+    """A reduction whose result is changed by masked-off lanes, with the 1-based lines of load and reduction.
 
-    The masked-out lanes contain `filler` (NaN if unknown), but the reduction needs `needed`.
+    These lanes contain `filler` (NaN if unknown), but the reduction needs `needed`.
     """
 
     load_line: int
@@ -558,7 +558,7 @@ class NarrowSum:
 
 
 def paddings(kernel: Kernel) -> tuple[Padding, ...]:
-    """List the reductions whose result is changed by masked-out lanes, in source order."""
+    """List the reductions whose result is changed by masked-off lanes, in source order."""
     lines, found = kernel.source.split("\n"), []
     for line, fold in _reductions(kernel):
         body = fold.body
@@ -581,7 +581,7 @@ def narrow_sums(kernel: Kernel) -> tuple[NarrowSum, ...]:
 
 
 def _reductions(kernel: Kernel, *, loops: bool = False) -> Iterator[tuple[int, Fold]]:
-    """Yield reductions over lanes, or also those over loops, with the line of their first statement."""
+    """Yield reductions over lanes (with `loops`, also over loops), with the line of their first statement."""
     program = read_program(kernel)
     made = [(each.line, each.value) for each in program.definitions]
     made += [(each.line, each.value) for each in program.stores]
@@ -595,7 +595,7 @@ def _reductions(kernel: Kernel, *, loops: bool = False) -> Iterator[tuple[int, F
 
 
 def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
-    """Yield the masks of loads with a filler that are outside other reductions over lanes."""
+    """Yield mask and load of each masked load with a constant filler."""
     for each in parts(body):
         match each:
             case Apply(op="where", args=(test, Element() as load, Number())):
@@ -603,7 +603,7 @@ def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
 
 
 class _MaskedLane(Evaluator):
-    """Computes a lane that the mask switches off. Numbers from `first` on represent shared values."""
+    """Computes a masked-off lane. Unknown values that all lanes share get the numbers from `first` on."""
 
     def __init__(self, mask: str, first: float) -> None:
         super().__init__({}, {})
@@ -625,9 +625,9 @@ class _MaskedLane(Evaluator):
 
 
 def _filler(body: Term, mask: str) -> float | None:
-    """Return the value of a masked-off lane; NaN if unknown. None if the code is not understood.
+    """Return the value of a masked-off lane. None if the code is not understood.
 
-    It is known if it does not depend on unknown numbers, which count as positive.
+    NaN if it depends on unknown numbers. These count as positive.
     """
     try:
         first, second = (float(_MaskedLane(mask, number).value(body)) for number in (2.0, 5.0))

@@ -1,7 +1,7 @@
 """Answers queries about launches, kernels, tensors, symbols and assertions of a package.
 
-Nothing runs. Lists of launch numbers are cut to their first 100 (backward slices: the last 100). The count
-fields next to them are complete.
+Nothing runs. Lists of launch numbers are cut to their first 100 (backward slices: the last 100). The counts
+beside them include all launches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ suffixes, tensors have readable names. A field without a value is left out.
 
 
 def _fact(kind: str, record: object, names: str, **more: object) -> Fact:
-    """Return the fields `names` of a record, and those in `more`."""
+    """Return a fact with the fields `names` of a record, and `more`."""
     fields = {name: getattr(record, name) for name in names.split()} | more
     return {"kind_of_fact": kind} | {name: each for name, each in fields.items() if each not in (None, "")}
 
@@ -66,7 +66,7 @@ def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> Fact:
 
 
 def folding_facts(view: PackageView, *, kernel: str | None = None, constant: str | None = None) -> list[Fact]:
-    """Launches of constant folding, optionally of one kernel or constant. Numbered separately."""
+    """Return launches of constant folding (of one kernel or constant), numbered apart from the others."""
     launches = view.folding_launches(constant)
     return [_launch_fact(view, n, False) for n in launches if kernel in (None, n.kernel, n.symbol)]
 
@@ -147,7 +147,7 @@ def assertion_facts(
 ) -> list[Fact]:
     """Return every launch that may have printed an index assertion. Raise `ProblemError` for other text.
 
-    Empty if no kernel of the package has that check.
+    Empty if no kernel of the package has the check.
     """
     assertion = read_assertion(text, file, line, kernel)
     if assertion is None:
@@ -178,7 +178,7 @@ def buffer_fact(view: PackageView, name: str) -> Fact:
     if buffer is None:
         known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
         raise ProblemError("the wrapper has no tensor of this name", value=name, allowed=f"{known}, …")
-    # The state at the last launch that reads the variable by this name, or at the end if it is live there.
+    # Follow the value that the last reader of this name gets or, if a later launch writes, the new value.
     reads, writes = view.readers_of_name.get(name, []), view.writers_of_name.get(name, [])
     last = reads[-1] if reads else None
     if writes and (last is None or last <= writes[-1]):

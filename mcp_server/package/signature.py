@@ -3,14 +3,14 @@
 Sources in the wrapper (torch 2.8-2.15, `_inductor/codegen/cpp_wrapper_cpu.py`): `inputs_info_[i].name`, one
 function `check_input_i` with dtype, static sizes, compiled ranges, static strides and device type, the symbol
 definitions at the top of `run_impl`, and, from 2.13, `assert_size_stride(arg, {...}, {...}, "input")` with
-the whole shape as expressions. Example inputs, exported guards and Python scalars are not recorded.
+the whole shape as expressions. The wrapper does not record example inputs, exported guards or Python scalars.
 
 The wrapper's `in_spec_` is `torch.utils._pytree.treespec_dumps` output, protocol 1 (torch 2.8-2.15): `[1,
-{"type": ..., "context": "...", "children_spec": [...]}]`; a leaf has neither type nor context.
+{"type": ..., "context": "...", "children_spec": [...]}]`. In a leaf, type and context are null.
 
-Misaligned inputs: at the top of `run_impl` a GPU model copies inputs whose address is not aligned as compiled
-(`codegen_inputs` in torch/_inductor/codegen/cpp_wrapper_gpu.py, 2.8-2.15). It then works on the copy, so the
-caller does not see in-place writes to such an input.
+Misaligned inputs: at the top of `run_impl` a GPU model copies each input whose address lacks the compiled
+alignment (`codegen_inputs` in torch/_inductor/codegen/cpp_wrapper_gpu.py, 2.8-2.15). It then works on the
+copy, so the caller does not see in-place writes to the input.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _paths(node: object, prefix: str, depth: int) -> Iterator[str]:
 
 
 def _keys(node: dict[str, Any]) -> list[object]:
-    """Return the keys of a dictionary, one for each child. Empty for another container."""
+    """Return the keys of a dictionary node, one for each child. Empty for other containers."""
     keys = node.get("context") if node.get("type") in _KEYED else None
     try:
         keys = read_json(keys) if isinstance(keys, str) else keys
@@ -76,8 +76,8 @@ class CompiledDim:
     """One dimension: a static `size` in elements, or an `expression` with the compiled range.
 
     `expression` is None if the wrapper does not name the symbol of a dynamic dimension (torch <= 2.12 names a
-    symbol only at its first use). `lower` and `upper` are inclusive. None if unchecked. They are the range of
-    code generation, which may be tighter than the user's.
+    symbol only at its first use). `lower` and `upper` are the inclusive bounds that the compiled code checks,
+    or None. This range may be tighter than the user's.
     """
 
     index: int
@@ -92,7 +92,7 @@ class CompiledDim:
 
 @dataclass(frozen=True)
 class CompiledInput:
-    """One flat input tensor. `name` is the wrapper's name, `path` the caller's (None if unknown).
+    """One flat input tensor. `name` is from the wrapper, `path` the caller's expression (None if unknown).
 
     `strides` are in elements; a symbolic stride is an expression as text, or None.
     """
@@ -107,7 +107,7 @@ class CompiledInput:
 
     @property
     def label(self) -> str:
-        """The display name, with the caller's path if known."""
+        """The display name."""
         return f"input {self.index} ({self.path or self.name})"
 
     @property
@@ -127,9 +127,9 @@ class CompiledInput:
 
 @dataclass(frozen=True)
 class SymbolDefinition:
-    """`symbol` is read from the size (or stride) of input `name` at `dim`.
+    """A symbol that the wrapper computes from `what` (size or stride) of dimension `dim` of input `name`.
 
-    `solution` is the C++ expression over `<name>_size_<dim>` if the dimension is not a bare symbol.
+    If the dimension is an expression such as `2*s0`, `solution` computes the symbol from `<name>_size_<dim>`.
     """
 
     symbol: str
@@ -143,9 +143,9 @@ class SymbolDefinition:
 class Signature:
     """Inputs and symbols of a model.
 
-    `paths` are those of all leaves of the exported call. None for a package lowered without specs. `problems`
-    lists unread parts with their lines, `notes` facts that the wrapper does not record. `known` is True if
-    the wrapper lists as many inputs as it declares; otherwise `inputs` may be incomplete.
+    `paths` has every leaf of the exported call, tensor or not. None for a package lowered without specs.
+    `problems` lists unread parts with their lines, `notes` what the wrapper does not record. `known` is True
+    if the wrapper lists as many inputs as it declares; otherwise `inputs` may be incomplete.
     """
 
     inputs: tuple[CompiledInput, ...] = ()
@@ -161,9 +161,10 @@ class Signature:
         return next(read, None)
 
     def with_sizes(self, sizes: Sequence[Sequence[str]]) -> Signature:
-        """Name dynamic dimensions that the wrapper does not name, by the sizes in the exported program.
+        """Name dynamic dimensions that the wrapper leaves unnamed.
 
-        `sizes` are its expressions, by input and dimension. Those with one expression have one symbol.
+        `sizes` are the exported program's expressions, by input and dimension. Equal expressions have the
+        same symbol in the wrapper.
         """
         if len(sizes) != len(self.inputs):
             return self
@@ -183,7 +184,7 @@ class Signature:
         return replace(self, inputs=tuple(inputs))
 
 
-# Digits are limited: a dimension number of 10**9 would allocate a huge tuple, and `int` rejects 4,300.
+# Digits are limited: a dimension number of 10**9 would allocate a huge tuple, and `int` rejects 5,000 digits.
 _BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),")
 _NAME = re.compile(r'inputs_info_\[(?P<index>\d{1,6})\]\.name = "(?P<name>(?:[^"\\]|\\.)*)"')
 _SPEC = re.compile(r'\b(?P<side>in|out)_spec_ =\s*(?P<text>(?:R"\(.*?\)"\s*)+);', re.S)
@@ -236,7 +237,6 @@ def read_signature(wrapper: str) -> Signature:
     for match in _SIZE_ASSERT.finditer(wrapper, max(wrapper.find(f"{_RUN}("), 0)):
         if match["input"] not in asserts:
             asserts[match["input"]] = _numbers(match["sizes"]), _numbers(match["strides"])
-    # The body of each `check_input_N`.
     start = wrapper.find("static void check_input_")
     region = _between(wrapper, start, "__check_inputs_outputs(") if start >= 0 else ""
     _, *parts = _CHECK.split(region)
@@ -282,7 +282,7 @@ def _between(text: str, start: int, end: str) -> str:
 def _input(
     index: int, name: str, check: str, symbols: tuple[SymbolDefinition, ...], asserted: Shape | None
 ) -> CompiledInput:
-    """Build an input from its `check_input_N`, the symbols of its sizes, and its `assert_size_stride`."""
+    """Build an input from its `check_input_N`, symbols, and `assert_size_stride`."""
     dtype, device = _EXPECTED_DTYPE.search(check), _DEVICE.search(check)
     sizes = {int(dim): int(size) for size, dim in _STATIC_SIZE.findall(check)}
     strides: dict[int, int | str] = {int(dim): int(value) for value, dim in _STATIC_STRIDE.findall(check)}
@@ -326,7 +326,7 @@ Shape = tuple[list[int | str], list[int | str]]
 
 
 def _numbers(items: str) -> list[int | str]:
-    """Parse the elements of a C++ brace list: numbers, or expressions without integer suffixes."""
+    """Parse the elements of a C++ list: numbers, or expressions without integer suffixes."""
     texts = [re.sub(r"(?<=\d)L+\b", "", items[a:b]) for a, b in split_arguments(items, 0, len(items))]
     return [int(text) if _INTEGER.fullmatch(text) else text for text in texts]
 
@@ -334,7 +334,7 @@ def _numbers(items: str) -> list[int | str]:
 def _with_paths(
     inputs: list[CompiledInput], paths: tuple[str, ...] | None, notes: list[str]
 ) -> list[CompiledInput]:
-    """Set the caller's path of each input, and note non-tensor leaves, which are fixed in the code."""
+    """Set the caller's path of each input. Add a note on non-tensor leaves, which are fixed in the code."""
     if paths is None:
         return inputs
     leaves = _leaves(inputs, len(paths))
@@ -353,8 +353,8 @@ def _with_paths(
 def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
     """Return the leaf index of each input among `count` leaves. None if ambiguous.
 
-    `argN_1` numbers parameters first, then all leaves, tensors or not (seen in torch 2.11 and 2.13). So with
-    non-tensor leaves the numbers identify the leaves, if the first and last leaf are tensors.
+    N in `argN_1` counts the parameters, then all leaves, tensors or not (seen in torch 2.11 and 2.13). If the
+    first and last leaf are tensors, it thus identifies the leaf of each input.
     """
     if len(inputs) == count:
         return list(range(count))
@@ -375,5 +375,5 @@ _COPY = re.compile(
 
 
 def copied_when_misaligned(wrapper: str) -> dict[str, int]:
-    """Map each input that is copied when misaligned to its required alignment in bytes."""
+    """Map each input that is copied if misaligned to its required alignment in bytes."""
     return {found["name"]: int(found["bytes"]) for found in _COPY.finditer(wrapper)}

@@ -124,7 +124,7 @@ class Bound:
 
     @property
     def smallest(self) -> int | None:
-        """The smallest compiled size if the bound is a single size (0 if unchecked); otherwise None."""
+        """A constant bound, or the smallest compiled value of one size (0 if unchecked). Otherwise None."""
         if self.value is not None:
             return self.value
         if len(self.sizes) != 1 or self.expression != self.sizes[0].symbol:
@@ -132,7 +132,7 @@ class Bound:
         return self.sizes[0].lower or 0
 
     def describe(self) -> str:
-        """Describe the bound as a phrase."""
+        """Write the bound as a phrase."""
         if self.value is not None:
             return str(self.value)
         chain = self.text if self.text == self.expression else f"{self.text} = {self.expression}"

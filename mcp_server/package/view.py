@@ -92,7 +92,7 @@ class PackageView:
         return read_provenance(launch, self.package.kernel_information)
 
     def label(self, name: str | None) -> str:
-        """Return a readable name for a wrapper variable: the model input, the constant, or the buffer."""
+        """Return a readable name for a wrapper variable: an input, a constant, or a buffer."""
         for compiled in self.package.inputs:
             if compiled.name == name:
                 return compiled.label
@@ -134,7 +134,7 @@ class PackageView:
         return sorted({launch for place in places for launch in known[place]})
 
     def locations(self, number: int | None) -> list[ModelLocation]:
-        """List the user's model lines that a launch comes from, as far as the package knows."""
+        """List the lines of the user's model that a launch comes from. Empty if unknown."""
         launch = self.launch(number)
         return list(self.provenance(launch).locations) if launch else []
 
@@ -158,7 +158,7 @@ class PackageView:
 def view_package(path: Path, model_name: str | None = None) -> PackageView:
     """Open and parse a package; cached while the file is unchanged. May raise `PackageError`.
 
-    This takes seconds for thousands of launches, so do not call it in the event loop.
+    With thousands of launches, this takes seconds: do not call it in the event loop.
     """
     if not path.is_file():
         return _parsed.__wrapped__(path, model_name, 0, 0)

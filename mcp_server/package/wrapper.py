@@ -64,7 +64,7 @@ _SYMBOL = re.compile(r"(?:(?:z?uf?|s|ps)\d+(?:_\w+)?|\w*(?:numel|_size_\d+|_stri
 _TYPES = re.compile(
     r"u?int(?:8|16|32|64)_t|int|bool|float|double|half|bfloat16|long|size_t|at::Half|at::BFloat16|c10::complex"
 )
-# Statements that have no tensor or number for a launch.
+# Statements without a tensor or number that a launch uses.
 _QUIET = re.compile(
     r"AOTI(?:Cuda|Xpu)StreamGuard|AOTICudaGuard|(?:torch::aot_inductor::)?RAIIAtenRecordFunctionHandle"
     r"|(?:RAII)?C10IValueHandle|AtenTensorHandle|cudaStream_t|std::(?:unordered_map|vector)"
@@ -245,7 +245,7 @@ class _Reader:
         if old is None or new is None:
             return old is not None and "_aligned" in value
         if (view := scope.view(reference)) is not None:
-            seen = f"{name} as {new.name}"  # a moved view has no separate name
+            seen = f"{name} as {new.name}"  # a moved view has no name of its own
             scope.buffers.derive(seen, new.name, "view", statement.line, view)
             new = scope.buffers[seen]
         if old.sizes is None:
@@ -265,8 +265,8 @@ _FOLDED = re.compile(r'folded_constants_map\["(\w+)"\] = \w+\[(\d{1,19})\]')
 class Wrapper:
     """A parsed wrapper.cpp. `problems` lists every statement that was not understood, with its line.
 
-    `folding` runs once before the first call and computes the constants `folded`, which maps names to output
-    indices (torch 2.8-2.15 with aot_inductor.use_runtime_constant_folding).
+    `folding` is the function that computes constants once before the first call; `folded` maps their names to
+    its output indices (torch 2.8-2.15 with aot_inductor.use_runtime_constant_folding).
     """
 
     text: str = field(repr=False)
@@ -278,7 +278,7 @@ class Wrapper:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The launches of a call, in order."""
+        """The launches, in order."""
         return self.run.launches
 
     @cached_property
@@ -317,9 +317,9 @@ class Wrapper:
 
 
 def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
-    """Read a wrapper. `kernel_text` is the package's kernel.cpp with the bodies of C++ kernels.
+    """Read a wrapper. `kernel_text` is kernel.cpp, with the bodies of C++ kernels.
 
-    Never raises on damaged text: returns what could be read, and lists the rest in `problems`.
+    Never raises on damaged text: returns what can be read, and lists the rest in `problems`.
     """
     count_line = LineCounter(text)
     kernels = {**read_cpp_kernels(text, count_line), **read_triton_kernels(text, count_line)}
