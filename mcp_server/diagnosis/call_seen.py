@@ -45,7 +45,7 @@ class CallSpec:
 
 @dataclass(frozen=True)
 class Writer:
-    """An earlier call of another package that changed its input `place`, now input `input` of the call."""
+    """An earlier call of another package that wrote its input `place`, now `input` of the suspect call."""
 
     input: int
     call: CapturedCall
@@ -65,7 +65,7 @@ class CallSeen(ProgramSeen):
     mismatches: tuple[Mismatch, ...] = ()
     call: CallSpec | None = None
     constants_read: tuple[ConstantValues, ...] | None = None  # values of the package's constants
-    parsed: PackageView | None = None  # `package`, if it has a wrapper
+    parsed: PackageView | None = None  # of `package`; see `view`
     writers: list[Writer] = field(default_factory=list)  # earlier writers of inputs of the suspect call
 
     @property
@@ -132,7 +132,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def package_call(self) -> PackageWorkload:
-        """The call as a package with its inputs, for steps that take one."""
+        """The call as a workload: the package with its inputs."""
         assert self.call is not None
         request, workload = self.call.request, self.workload
         return PackageWorkload(

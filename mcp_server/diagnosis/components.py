@@ -28,7 +28,7 @@ from mcp_server.worker import events
 
 
 def launch_component(number: int, kernel: str, case: DiagnosisState) -> Component:
-    """The launch with that number: `kernel`, or the user's own Triton kernel or operator that it calls."""
+    """The component of a launch: `kernel`, or the user's own Triton kernel or operator that it runs."""
     launch = case.launches[number] if number < len(case.launches) else None
     op = operator_of(number, case)
     own = launch.symbol if launch is not None and launch.kind == "user_triton" else ""
@@ -45,19 +45,19 @@ def operator_of(number: int, case: DiagnosisState) -> str:
 
 
 def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation]:
-    """The model's lines of the first launch that reads that input, where a bad input takes effect."""
+    """The model's lines of the first launch that reads the input, where a bad value takes effect."""
     if case.view is None or index is None or index >= len(case.compiled_inputs):
         return []
     launches = case.view.readers_of_name.get(case.compiled_inputs[index].name, [])
     return next((lines for number in launches if (lines := launch_lines(number, case, 2))), [])
 
 
-TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # namespaces
+TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # torch's own
 _LONGEST = 1 << 20  # bytes of a script that is searched
 
 
 def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:
-    """The user's own Triton kernel that the launch runs, with its source."""
+    """The user's own Triton kernel that the launch runs. None for other kernels, or without source."""
     if case.view is None or launch.kind != "user_triton":
         return None
     kernel = case.view.wrapper.kernels.get(launch.kernel)
@@ -80,13 +80,13 @@ def users_code(case: DiagnosisState) -> list[str]:
 
 
 def own_code(case: DiagnosisState) -> list[str]:
-    """User Triton kernels and operators outside torch that the package launches."""
+    """Names of the user's Triton kernels and of operators without a shim that the package calls."""
     user = [x.symbol or x.kernel for x in case.launches if x.kind in ("user_triton", "proxy_executor")]
     return list(dict.fromkeys(user))
 
 
 def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[ModelLocation]:
-    """The first two lines of the user's script that match the pattern. None for a very long script."""
+    """The first two lines of the user's script that match the pattern. Empty if the script is very long."""
     workload = case.workload
     if not isinstance(workload, ScriptWorkload):
         return []
@@ -102,7 +102,7 @@ def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[Model
 
 
 def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: DiagnosisState) -> Component:
-    """The kernel at that launch, with its lines in the script, then the model lines behind the launch."""
+    """The kernel, with `lines` of the script, then the model's lines of the launch."""
     places = [*lines, *launch_lines(launch.index, case)]
     distinct = {(place.file, place.line): place for place in places}.values()
     return component("kernel", symbol, list(distinct), launch=launch.index)
@@ -123,9 +123,9 @@ MOST_LINES = 6
 
 
 def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
-    """Return why a call cannot be made outside its program: an operator is missing; "" if none is.
+    """Return why the call cannot be made outside its program, if an operator is missing in `run`.
 
-    A run without its operators proves nothing.
+    Empty if none is missing, or if it is also missing in the program.
     """
     root, phase = run.root, case.failing_phase
     if root is None or root.family.id != MISSING or case.capture is None:
@@ -141,7 +141,7 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
 
 
 def operators_from(case: DiagnosisState) -> list[Evidence]:
-    """Evidence of the only lines of the program that ran: those that register the call's operators."""
+    """Evidence of the lines that registered the call's operators: only they were run."""
     plain = case.plain_run
     found = next((event for event in _taken(plain) if event.lines), None) if plain is not None else None
     if found is None:
@@ -174,7 +174,7 @@ def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
 
 
 def check_failed(case: DiagnosisState) -> bool:
-    """Whether a check of results failed although every call returned, whatever ended the program."""
+    """Whether the program failed by a check of results: every call returned, and no other error is known."""
     script = case.script_run
     if script is None or script.failure != "exception" or any(call.outcome != "ok" for call in case.calls):
         return False
@@ -197,9 +197,9 @@ def component(
     launch: int | None = None,
     at: str | None = None,
 ) -> Component:
-    """A component at these lines of the user's code, and `at` this line of generated code.
+    """A component. `lines` are in the user's code, `at` is a line of generated code.
 
-    `index` is its place among the inputs.
+    `index` is the position among the inputs.
     """
     return Component(
         kind=kind,
@@ -244,7 +244,7 @@ def depends_on(number: int | None, case: DiagnosisState, words: str) -> str:
 
 
 def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
-    """Return an intervention that can only confirm: if the failure remains, nobody is cleared."""
+    """Return `test`, or None after a trial that proved nothing, so that the trial clears no suspect."""
     trial = case.trials.get(test.key)
     return test if trial is None or trial.proves else None
 

@@ -1,7 +1,7 @@
 """The procedure: observe, weigh, choose the next observation, until the verdict is final or the budget ends.
 
-A detector is a function `detect…` of a module in `causes/`, an observation a class of a module in `observe/`:
-both are discovered, not listed, and their order does not matter.
+Detectors are functions `detect…` in `causes/`, observations are classes in `observe/`. Both are found by
+scanning these folders, and their order does not matter.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ OBSERVATIONS: tuple[type[Observation], ...] = tuple(
 
 
 def observations() -> list[Observation]:
-    """Return new instances of all observations, since some count their rounds."""
+    """Return new instances of all observations: some of them count their rounds."""
     return [make() for make in OBSERVATIONS]
 
 
-# Imports that reading an exported program needs: most of the time beyond torch (1.3 s of processor time; the
-# rest takes 0.3 s, torch 2.13). A package by itself is read without them.
+# Modules that only the reading of an exported program needs. Their import takes 1.3 s of processor time, that
+# of the other modules besides torch 0.3 s (torch 2.13).
 EXPORTED = ("torch._inductor.codecache", "torch._export.serde.serialize")
 
 
 def import_ahead(case: DiagnosisState, context: Context) -> None:
-    """Start one import for the requests of most observations, then one with the threads of `CheckedRun`.
+    """Start importing torch in two processes. The second one has the thread limit that `CheckedRun` needs.
 
-    OpenMP reads its limits when torch is imported, so one import cannot serve both.
+    OpenMP reads its limits when torch is imported, so one process cannot serve all observations.
     """
     if case.workload is not None:
         without = isinstance(case.workload, PackageWorkload) and not case.judged_by_program
@@ -115,15 +115,14 @@ async def diagnose(
     attached: Attached | None = None,
     in_place: bool = False,
 ) -> Verdict:
-    """Return a verdict on `workload` within `budget_s` seconds, not counting time when another has the GPU.
+    """Return a verdict on `workload` within `budget_s` seconds.
 
-    Nor does the time of exports and compiles count that use the processor, up to `budget_s` seconds of it.
-    `log` is the output of a failing run. Without a workload, the log is the only source; a package without
-    inputs is read together with it. `symptom` is what the user sees, and the expected outputs. `taken` is the
-    recording that the inputs come from. `attached` is a running process to look at in place of a workload.
-    Packages that the program overwrote are restored at the end, unless `in_place`. Raises `ProblemError` if
-    there is nothing to diagnose, for a process that cannot be read, and for an expectation that cannot fit
-    this call.
+    Waiting for a GPU does not count. Exports and compiles that make progress do not count either, up to
+    `budget_s` seconds. `log` is the output of a failing run, and the only source if there is no workload.
+    `symptom` is what the user sees, and the expected outputs. `taken` is the recording that has the inputs.
+    `attached` is a running process to look at in place of a workload. Packages that the program overwrote are
+    restored at the end, unless `in_place`. Raises `ProblemError` if there is nothing to diagnose, if the
+    process cannot be read, or if the expectation does not fit the outputs.
     """
     if workload is None and log is None and attached is None:
         raise ProblemError(
@@ -179,7 +178,7 @@ async def _investigate_next(case: DiagnosisState, context: Context) -> None:
 
 
 def _concluded(case: DiagnosisState, context: Context) -> Verdict:
-    """Return the verdict for now. The facts for a report go to the job's directory if the disk permits."""
+    """Return the verdict on what is known now. Write the facts for a report, if the disk permits."""
     try:
         case.artifacts.append(leave_subject(case, context))
     except ProblemError as problem:
@@ -219,7 +218,7 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
             best = next(iter(ranked(case.suspects, case)), None)
             proven = best is not None and best.harmful and confidence(best, case) == "proven"
             left = [each for each in available if not proven or each.after_proof(case)]
-            # If time is left, search for the compiler pass behind a launch that computes wrong numbers.
+            # Extra observations are worth their time only if a compiler pass may explain the suspect.
             if best is not None and all(each.extra for each in left) and not may_be_decided(best):
                 return
             chosen = choose(left, case)
@@ -235,7 +234,7 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
 
 
 def detect(case: DiagnosisState) -> list[Suspect]:
-    """Run every detector on the case as it is now. A failed call that the program handled did no harm."""
+    """Run every detector on the case as it is now. If the program handled the failure, none is harmful."""
     found = without_rounding([suspect for detector in DETECTORS for suspect in detector(case)], case)
     return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
 

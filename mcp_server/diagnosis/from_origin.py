@@ -28,8 +28,8 @@ from mcp_server.plurals import counted, listed
 from mcp_server.worker import events
 
 MOST_ELEMENTS = MOST_LINES = 4
-LONGEST = 160  # letters of an expression in a summary
-LONGEST_EXPLAINED = 60  # if the operation at fault was named; the root cause has the full expression
+LONGEST = 160  # characters of an expression in a summary
+LONGEST_EXPLAINED = 60  # the same where the summary also names the operation at fault
 ALL_LINES = 100
 TOO_LARGE = "compute this result in a wider type, such as float32, or scale its operands down"
 
@@ -45,11 +45,11 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     fix, change = case.origin_fix, _change(case)
     own = suspect.intervention if origin.launch_index is None and origin.result == "index" else None
     if own is not None and own.kind is Kind.INPUT:
-        # Change all indices out of range, also those that were not seen. Others follow if this fails.
+        # First change all indices that are out of range, also those that were not seen.
         change = own if own.key not in case.trials or case.trials[own.key].proves else change
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
-        # The guard in the model lines that the kernel computes, if every line is known and can be guarded.
-        # Without provenance there may be more lines, unless eager mode shows which ones make the value.
+        # Write the guard in the model lines that the kernel computes, if all of them are known. Without
+        # provenance some may be unknown: then use only lines that make a bad value in eager mode.
         known = _made_in_eager(launch_lines(origin.launch_index, case, ALL_LINES), case)
         bad = _bad_in_eager(case)
         shown = [each for each in guilty.model_locations if (each.file, each.line) in bad]
@@ -62,7 +62,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         summary = _of_operation(origin, guilty)
     elif suspect.category == "nan_or_inf" and origin.explanation and len(origin.expression) <= LONGEST:
         summary = [_explained(origin, guilty), *_sentences(origin, explained=True)]
-    # If the expression is at fault, its correction is the fix, and the changed elements show the cause.
+    # If the expression is at fault, its correction is the fix. The change of the elements is tried as well.
     changes = [each for each in (fix, change) if each is not None]
     shipped = _fix(origin, change, case) or suspect.fix or _kept_index(origin)
     return replace(
@@ -77,7 +77,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
 
 
 def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisState) -> Component:
-    """The launch, which fuses many lines, with only the lines that have the operation at fault."""
+    """The launch with only those of its model lines that have the operation at fault."""
     operation = origin.operation
     at = operation.launch_index if operation is not None else origin.launch_index
     if at is None or party.launch_index != at:
@@ -91,7 +91,7 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
 
 
 def _made_in_eager(lines: list[ModelLocation], case: DiagnosisState) -> list[ModelLocation]:
-    """Return the lines at which eager mode makes a bad value. Return all of them if it shows none."""
+    """Return the lines that make a bad value in eager mode, or all lines if none does."""
     made = _bad_in_eager(case)
     return [line for line in lines if (line.file, line.line) in made] or lines
 
@@ -103,7 +103,7 @@ def _bad_in_eager(case: DiagnosisState) -> set[tuple[str, int | None]]:
 
 
 def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:
-    """The guard of an operation in the model lines: a line's idiom, or the guarded operand."""
+    """The change, written as a guard in the model lines: an idiom for the line, or a guarded operand."""
     assert origin.operation is not None
     op = origin.operation.op
     idioms = [idiom for code in dict.fromkeys(codes) if (idiom := idiom_of(code, op, origin.explanation))]
@@ -131,14 +131,14 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
         value = operation.value or "bad value"
-        # A divisor of 0 may be the sum or root of many elements, none of which decides it alone.
+        # A divisor of 0 may be a sum over many elements, and no single one explains it.
         verb = "depends on" if operation.op == "div" else "comes from"
         found.append(f"The {value} {verb} {elements.removesuffix(f' = {value}')}.")
     return [*found, *_beside(origin)]
 
 
 def _explained(origin: Origin, guilty: Component) -> str:
-    """The arithmetic that went wrong, and its line of the model."""
+    """Say which arithmetic went wrong, and in which line of the model."""
     lines = guilty.model_locations
     where = f"launch {origin.launch_index}" if origin.launch_index is not None else "an input"
     if len(lines) == 1:
@@ -147,9 +147,9 @@ def _explained(origin: Origin, guilty: Component) -> str:
 
 
 def _change(case: DiagnosisState) -> Intervention | None:
-    """The change at the origin that may still remove the failure.
+    """The first change at the origin that is not known to fail. None if all failed.
 
-    It can only confirm. A failed change clears nobody; the next one is tried.
+    A change that fails clears no suspect.
     """
     missed = {trial.intervention.key for trial in _missed(case)}
     return next((each for each in case.origin_changes if each.key not in missed), None)
@@ -190,7 +190,7 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
     if origin.allowed:
         value = f"{value or 'not seen'} (allowed: {origin.allowed})"
     if party.kind == "input" and origin.launch_index is not None:
-        # Give the input's elements as values: the launch computes the bad value from them.
+        # For an input, show its elements: the bad value is what the launch computes from them.
         values = [each.value for each in inputs if each.input_index == party.input_index and each.value]
         value = ", ".join(dict.fromkeys(values[:MOST_ELEMENTS]))
     text = origin.expression
@@ -222,12 +222,12 @@ def _constants(origin: Origin) -> list[OffendingElement]:
 
 
 def _selector(origin: Origin) -> str:
-    """The first element of an input that chooses the constant. Empty if there is none."""
+    """The first input element that selects the bad element of the constant. Empty if there is none."""
     return next((each.text() for each in origin.elements if each.kind == "selector"), "")
 
 
 def _elements(origin: Origin) -> str:
-    """One or two elements, or the first and the number of others. Empty if none is known."""
+    """Name one or two elements, or the first and the number of others. Empty if none is known."""
     inputs = _inputs(origin)
     if constants := _constants(origin):
         selected = f", selected by {_selector(origin)}" if _selector(origin) else ""
@@ -351,7 +351,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         text += "; if other values are valid, limit the index in the model"
     elif table := _table(case) if origin.result == "index" else "":
         text += f"; if such ids are real, {table} has too few rows: compare with the ids of the data"
-    # The log in sigmoid(x) * log(y) has its limit whatever x is.
+    # In sigmoid(x) * log(y), the limit of y does not depend on x.
     alone = origin.operation is not None and condition.label in origin.operation.code
     others = [each for each in origin.operands if not (alone or each.label.startswith(condition.label))]
     if beside := [f"{each.name}, {each.made_by or each.label}," for each in others]:
@@ -400,7 +400,7 @@ def _without_value(operation: Operation) -> bool:
 
 
 def _limit(condition: Condition) -> tuple[str, str]:
-    """Return when the expression is valid, in words and as a comparison, which may be empty."""
+    """Return for which values the expression is valid: in words, and as a comparison or ""."""
     low, high = condition.low, condition.high
     if is_next_to_0(low, high):
         return "different from 0", ""
@@ -408,9 +408,9 @@ def _limit(condition: Condition) -> tuple[str, str]:
         return (f"different from {low:g}" if low == high else f"outside {low:g}..{high:g}"), ""
     below, good = high is None, condition.good
     side, sign = ("below", "<") if below else ("above", ">")
-    if isinstance(good, float):  # name the bad end: the float next to it says little
+    if isinstance(good, float):  # name the last bad value: the next float says little
         bad = low if below else high
-        if good == 0 != bad:  # 0 is clearer than the number next to it
+        if good == 0 != bad:  # 0 is clearer than the last bad value next to it
             return f"at 0 or {side}", f"{sign}= 0"
         return f"{side} {bad:g}", f"{sign} {bad:g}"
     return f"at {good} or {side}", f"{sign}= {good}"

@@ -1,7 +1,7 @@
-"""Finds which index of a call is outside which limit, and the input elements behind it.
+"""Finds which index of a call is outside which limit, and the input elements that it comes from.
 
-Indices are those that generated code checks, those that an operator rejected, and those of watched launches.
-Symbolic limits have their values in this call.
+An index is known from a check in generated code, from an operator that rejected it, or from a watched launch.
+Symbolic limits are evaluated for the sizes of this call.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from mcp_server.worker.protocol import InputSlice
 class Index:
     """An index that a launch uses, and its allowed range in this call, both ends included.
 
-    `part` are the caller's input elements that are the index. `candidate` is the check of generated code;
-    `indexed` are labels of the indexed tensors. An operator takes its index from the tensor `variable`, last
-    written by the launch `maker`. `holds` is the value that the index was seen to have. The element minus
+    `part` are the input elements from which the index is read directly. `candidate` is the check in generated
+    code; `indexed` are labels of the indexed tensors. An operator takes its index from the tensor `variable`,
+    last written by the launch `maker`. `holds` is the value of the index that was seen. An element minus
     `shift` is the position that it selects; None if that is not known.
     """
 
@@ -50,7 +50,7 @@ class Index:
 
 
 def parts_of(indices: Iterable[Index]) -> list[InputSlice]:
-    """The input elements that these indices are, if they are read directly from an input."""
+    """The input elements of those indices that are read directly from an input."""
     return [each.part for each in indices if each.part is not None]
 
 
@@ -73,15 +73,15 @@ def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
 
 
 def checked_inputs(case: DiagnosisState) -> list[Index]:
-    """The checked indices that are input elements as the caller gave them.
+    """The indices of the failed check that are read directly from an input.
 
-    Empty if other elements lie between or behind them: their origin names those.
+    Empty if a launch computes the index: the origin then names the input elements.
     """
     return _direct(candidates(case), case)
 
 
 def further_inputs(case: DiagnosisState) -> list[Index]:
-    """The indices of all other checks of the call: it stopped at the first bad index, and may have more."""
+    """The indices of all other checks: the call stopped at the first bad index, and may have more of them."""
     failed = checked_inputs(case)
     if not failed or case.view is None:
         return []
@@ -105,17 +105,17 @@ def _direct(checks: Iterable[Candidate], case: DiagnosisState) -> list[Index]:
 
 
 def _shift(candidate: Candidate, source: IndexSource, high: int, case: DiagnosisState) -> int | None:
-    """How much the largest allowed element exceeds the last position. None if elements are multiplied."""
+    """The largest allowed element minus the last position. None if the kernel multiplies elements."""
     bound = bound_value(candidate, case)
     plain = source.allowed is not None and source.allowed.factor == 1
     return high - (bound - 1) if bound is not None and plain else None
 
 
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
-    """Elements of the only input behind a check, if the kernel maps them in a way that has no inverse.
+    """Elements of the only input of a check, if the kernel changes them in a way that has no inverse.
 
-    For example, it replaces a label to ignore. Elements within the bound always pass; the first one outside
-    is the first suspect.
+    For example, it replaces labels to be ignored. Elements within the bound always pass, so the first one
+    outside is the first suspect.
     """
     source = candidate.sources[0] if len(candidate.sources) == 1 else None
     bound = bound_value(candidate, case)
@@ -127,7 +127,7 @@ def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None
 
 
 def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) -> tuple[int, int] | None:
-    """The allowed range of an element in this call, ends included. None if the kernel does more than sums."""
+    """The allowed range of an element in this call, ends included. None if it is not known."""
     sizes = scalar_values(candidate.launch, case.sizes)
     return source.allowed.numbers(sizes) if source.allowed is not None else None
 
@@ -160,12 +160,12 @@ def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
 
 
 def input_index(source: IndexSource, case: DiagnosisState) -> int | None:
-    """The caller's number of the input that a load reads."""
+    """The number of the input that a load reads. None if it reads another tensor."""
     return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
 
 
-# Names of index arguments and of the tensors that they index in ATen's schemas. An error about offsets names
-# them; they may be as large as the length.
+# Argument names in ATen's schemas: indices, and the tensors that they index. Errors about offsets say so, and
+# offsets may also equal the length.
 _INDICES = frozenset({"indices", "index", "target"})
 _INDEXED = ("weight", "self", "out")
 _OFFSETS = "offsets"
@@ -184,8 +184,8 @@ def operator_indices(case: DiagnosisState) -> list[Index]:
     error, view = refused_index(case), case.view
     if error is None or view is None:
         return []
-    # The operator calls of generated code that reported an error. A late error of the device may surface in
-    # any later call.
+    # Calls in generated code that reported the error. Any later call may report an error of the device, so
+    # such an error names no call.
     shims = (each for _, each in case.errors if each.family.id == "shim_call" and not error.family.late)
     names = {each.fields["call"] for each in shims}
     inputs = {item.name: item.index for item in case.compiled_inputs}
@@ -208,7 +208,7 @@ def operator_indices(case: DiagnosisState) -> list[Index]:
 
 
 def _bound(launch: Launch, error: ErrorFact, case: DiagnosisState) -> int | None:
-    """The bound from the text, or the first size of the indexed constant."""
+    """The bound in the error's text, otherwise the first size of the indexed constant. None if unknown."""
     text = error.fields.get("bound", "")
     if text.isdigit():
         return int(text) + (error.fields.get("index") == _OFFSETS)
@@ -238,7 +238,7 @@ def indexing_launches(case: DiagnosisState) -> list[Launch]:
 
 
 def watched_indices(case: DiagnosisState) -> Iterator[Index]:
-    """Indices of watched launches beyond the dimension that the launches write."""
+    """Indices in watched launches that are outside the dimension which the launch writes."""
     launches = {launch.index: launch for launch in indexing_launches(case)}
     for watched in case.kernel_io.launches if case.kernel_io is not None else ():
         launch = launches.get(watched.launch) if watched.launch is not None else None

@@ -55,7 +55,7 @@ def variables(asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def _line(path: Path, pattern: str) -> str:
-    """The content of the first line of the given form in a file. Empty for an unreadable file."""
+    """The first group of the first match in a file. Empty for no match or an unreadable file."""
     try:
         found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
     except OSError:
@@ -64,9 +64,9 @@ def _line(path: Path, pattern: str) -> str:
 
 
 class Subject(Record):
-    """The diagnosed subject. `journal` are files of the capture hook, `log` the output of the user's run.
+    """The diagnosed subject. `log` is the output of the user's run.
 
-    `environment` names facts of machine, interpreter, package and variables in words.
+    `environment` has facts in words, by name: machine, interpreter, package and variables.
     """
 
     package: Path | None = None
@@ -119,7 +119,7 @@ def with_subject(verdict: Verdict, workload: Workload | None, context: Context) 
     return verdict
 
 
-# One command checks a proven verdict. It makes the call unchanged, with the change that removed the failure,
+# `proof.py` checks a proven verdict. It makes the call unchanged, with the change that removed the failure,
 # and unchanged again, each in its own process.
 MOST_LINES = 25
 
@@ -144,7 +144,7 @@ for changed in (False, True, False):
     print("passes" if process.exitcode == 0 else "fails")
 '''
 
-# How the file of inputs stores the arguments: a call saved by the hook, and the user's two forms.
+# Code that unpacks the file of inputs: one that the hook saved, or one of the two forms that users write.
 _SAVED = """    leaves = [leaf["value"] if isinstance(leaf, dict) else leaf for leaf in found["leaves"]]
     spec = torch.utils._pytree.treespec_loads(found["spec"])
     args, kwargs = torch.utils._pytree.tree_unflatten(leaves, spec)
@@ -172,7 +172,7 @@ def leave_proof(trial: Trial, verdict: Verdict, case: DiagnosisState, context: C
 
 
 def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) -> str:
-    """The program. Empty if the call needs more than package and inputs, or if the change is not code."""
+    """The text of `proof.py`. Empty if it would need more than package, inputs and a few lines of code."""
     change, judge, call = change_code(trial.intervention), _judge(trial, case), case.call
     if call is None or call.inputs is None or not change or judge is None or own_operators(case):
         return ""
@@ -216,7 +216,7 @@ def _of_the_call(statement: ast.Assign | ast.Expr) -> bool:
 
 
 def _judge(trial: Trial, case: DiagnosisState) -> str | None:
-    """Return the line that fails for bad outputs. Empty if the call fails, None if no code can decide."""
+    """Return the line that rejects bad outputs. Empty if the call itself fails, None if no code can judge."""
     failure = trial.before.failure
     if failure in ("exception", "signal"):
         return ""

@@ -37,7 +37,7 @@ def call_arguments(case: DiagnosisState) -> Arguments:
     return workload_arguments(case.package_call) if known else {}
 
 
-# Arguments in the order in which commands have them.
+# Arguments in their order in commands.
 SPELLED = (
     *("script", "script_args", "command", "exported", "package", "model_name", "device_index", "inputs"),
     *("extra_imports", "cwd", "env", "python"),
@@ -75,10 +75,10 @@ def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
 
 
 def _operators(case: DiagnosisState) -> Arguments:
-    """The script, or the program that was captured from it or given by the user."""
+    """The arguments that name the program to reduce: a script, or an exported program. Empty if none."""
     assert case.workload is not None
     whole = workload_arguments(case.workload)
-    # A failed export leaves no program that a script could be reduced to.
+    # If every export of a script failed, there is no program to reduce.
     compiles = case.capture is None or any(made.exported is not None for made in case.captured.compiles)
     if "package" not in whole and whole.keys() <= TAKEN and compiles:
         return whole
@@ -91,7 +91,7 @@ def _operators(case: DiagnosisState) -> Arguments:
 # Arguments of a call that `compare_with_eager` takes in addition to package and program.
 COMPARED = ("inputs", "extra_imports", "python")
 
-# The tool that shows most about an unsettled category, and the reason.
+# The tool that shows most about an unsettled category, and why to call it.
 TOOLS: dict[Category, tuple[str, str]] = {
     "device_mismatch": ("check_devices", "compare the inputs' devices with the package"),
     "input_mismatch": ("check_devices", "compare every input with what the package was compiled for"),
@@ -164,7 +164,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             first = [_with_symptom("nan", "if the NaN is not meant, find its origin", case.workload)]
         return [*first, _with_symptom("slow", "if it is too slow, find what costs the time", case.workload)]
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
-        # Outputs wrong for no visible reason: the exported program or the right weights settle the cause.
+        # Outputs are wrong for no visible reason. The exported program or the right weights show the cause.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
         why = "try the intended weights"
         return [*_readings(arguments, case), NextStep(why=why, tool="try_fix", arguments=meant)]
@@ -174,15 +174,15 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
         return [_with_symptom("nan", "prove it, if this is a fault", case.workload)]
     if best.category == "hang" and best.guilty.kind == "script":
-        # The process hangs outside the package, where no tool of ours looks.
+        # The process hangs outside the package, where no tool looks.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
-        # For example, torch.save(dict(program.state_dict), FILE) of the exported program.
+        # A file of them is written by, for example, torch.save(dict(program.state_dict), FILE).
         meant = {**_of_call(arguments), "constants": STATE_DICT}
         return [NextStep(why="repeat the call with the intended weights", tool="try_fix", arguments=meant)]
     if best.category == "wrong_output" and best.guilty.kind == "script":
-        return steps  # the package agrees with its program: neither its launches nor its operators are wrong
+        return steps  # the package agrees with its program, so no launch or operator is wrong
     tool, why = TOOLS.get(best.category, ("", ""))
     if tool == "run_deterministic" and case.call is None and not case.calls:
         return steps  # nothing was called that could be repeated
@@ -234,7 +234,7 @@ def _of_process(process: ProcessSeen) -> list[NextStep]:
     return [NextStep(why=why, tool="diagnose", arguments=arguments)]
 
 
-# Placeholders for an argument with which nothing could run.
+# Placeholders for an argument that has to be corrected.
 PYTHON = "path/to/python"
 OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": PACKAGE}
 
@@ -245,7 +245,7 @@ def no_torch(case: DiagnosisState) -> bool:
 
 
 def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
-    """The diagnosis with a placeholder for the argument with which nothing could run. Empty if unknown."""
+    """The same diagnosis, with a placeholder for the argument that was rejected. Empty if it is unknown."""
     values = {str(problem.value) for problem in case.refused if problem.value is not None}
     named = next((name for name in OTHERS if str(arguments.get(name)) in values), "")
     if not named and case.workload is not None and case.workload.python is None:
@@ -256,8 +256,8 @@ def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[Nex
     return [NextStep(why=why, tool="diagnose", arguments={**arguments, named: OTHERS[named]})]
 
 
-# Steps whose evidence a command of ours shows again, on the package and inputs of the call. The package comes
-# last: some commands take it as their target, others as an option.
+# The command that shows the evidence of a step again on the call. The package follows these words: some
+# commands take it as their target, others as an option.
 ON_THE_CALL = {
     "check_devices": ("check-devices", "--package"),
     "run": ("run-deterministic", "--repeats", "1", "--env", "AOTI_RUNTIME_CHECK_INPUTS=0"),
@@ -269,7 +269,7 @@ ON_THE_CALL = {
     "locate_fault": ("locate-fault",),
 }
 
-# By label of a run: the step whose command repeats it.
+# For each label of a run, the step whose command repeats the run.
 RUNS = {
     "plain": "run",
     "checked": "run_with_input_checks",
@@ -389,7 +389,7 @@ FAILURES = {
 
 
 def cut_off(case: DiagnosisState) -> bool:
-    """Whether the first run was ended while it still made progress."""
+    """Whether the budget ended the first run while it made progress."""
     return not case.runs and any(isinstance(problem, BudgetTooShort) for problem in case.refused)
 
 
@@ -458,7 +458,7 @@ def _comparison(arguments: Arguments) -> NextStep:
 
 
 def unseen_symptom(case: DiagnosisState) -> str:
-    """Say that a symptom was not seen, and ask for what may show it. Empty for a failure or right outputs."""
+    """Say that a symptom was not seen, and ask for what may show it. Empty if it was seen or excluded."""
     seen = case.symptom.seen
     if case.taken is not None and case.taken.open and case.healthy:
         return case.taken.open
@@ -474,7 +474,7 @@ def unseen_symptom(case: DiagnosisState) -> str:
     if seen == "nan" and case.finite_calls:
         return ""
     if seen == "memory" and any(call.after for call in case.captured.calls):
-        return ""  # memory that the program kept was already counted
+        return ""  # the memory that the program used was measured: see `no_use_of_memory`
     own = case.by_source.own_source if case.by_source is not None else ""
     return f"{own} {UNSEEN[seen]}".strip()
 

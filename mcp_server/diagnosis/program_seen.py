@@ -77,7 +77,7 @@ class Symptom:
 
 @dataclass(frozen=True)
 class RunSeen:
-    """One run of the user's program, or of the call in our worker. `label` names its conditions.
+    """One run of the user's program, or of the call in the worker. `label` names its conditions.
 
     With `infinities`, an infinite output is also a failure.
     """
@@ -131,7 +131,7 @@ class RunSeen:
 
     @property
     def differs(self) -> bool:
-        """Whether the outputs have the shapes of the script's own reference, but different values."""
+        """Whether the outputs have the shapes of the reference, but different values."""
         compared = self.last(events.ComparedExpected)
         if compared is None or compared.equal:
             return False
@@ -139,7 +139,7 @@ class RunSeen:
 
     @property
     def left_alone(self) -> list[int]:
-        """Inputs that the call left unchanged by mistake, at addresses that make the package copy."""
+        """Inputs that the call should have changed and did not: the package writes to an aligned copy."""
         return [each.input for each in self._looked_at if each.misaligned and not each.changed]
 
     @property
@@ -203,7 +203,7 @@ class OtherOutput:
     alone: float
 
 
-SAME_SUM = 1e-4  # share of the largest value, for each element: more than rounding causes
+SAME_SUM = 1e-4  # difference of two sums, by element, as a share of the largest value; rounding causes less
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class ProgramSeen:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     may_be_a_host: bool = False  # the program may call a package from a process that is not Python
-    host_package: Path | None = None  # the only package among the arguments of the program or that process
+    host_package: Path | None = None  # the only package in the command line of the program or the host
     taken: TakenCall | None = None  # the recording that the call comes from
     filled: FilledInput | None = None  # filled input in a second run of the host
     captures: Sequence[KernelCapture] = ()  # captured launches of another run
@@ -379,7 +379,7 @@ class ProgramSeen:
         return {"env": workload.env, "python": workload.python, "cwd": workload.cwd} if workload else {}
 
     def surroundings_with(self, below: Mapping[str, str], above: Mapping[str, str]) -> Surroundings:
-        """The surroundings with more variables: those `below` the workload's own, and those `above` them."""
+        """The surroundings with more variables. The workload's own override `below`, but not `above`."""
         env = self.workload.env if self.workload else {}
         return {**self.surroundings, "env": {**below, **env, **above}}
 
@@ -390,7 +390,7 @@ class ProgramSeen:
 
     @property
     def logs(self) -> list[tuple[str, LogFacts]]:
-        """Every log with the name of its source, the user's own first."""
+        """Every relevant log with the name of its source, the user's own first."""
         own = [(self.log_source, self.log)] if self.log else []
         return own + [(run.label, run.log) for run in self.runs.values() if not self._fails_otherwise(run)]
 
@@ -426,7 +426,7 @@ class ProgramSeen:
 
     @property
     def fails_only_alone(self) -> bool:
-        """Whether the program fails without the hook, and succeeds with it, which waits for each call."""
+        """Whether the program fails without the hook, but succeeds with it. The hook waits for each call."""
         return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property
@@ -463,7 +463,7 @@ class ProgramSeen:
 
     @property
     def failing_locations(self) -> list[ModelLocation]:
-        """The user's lines of the compile, load, update or call that failed, or that start the host."""
+        """The user's lines that make the failed compile, load, update or call, or that start the host."""
         phase = self.failing_phase
         if phase is not None and phase.outcome != "ok":
             return phase.stack[:2]
@@ -471,7 +471,7 @@ class ProgramSeen:
 
     @property
     def only_compiled(self) -> bool:
-        """Whether a compile failed: that of the given program, or one that ended a script."""
+        """Whether a compile failed: of the given exported program, or in the script, which it ended."""
         if isinstance(self.workload, ExportedWorkload):
             return self.log_source == "compile"
         phase = self.failing_phase

@@ -42,7 +42,7 @@ def equal_to_program(run: WorkerRun | None) -> bool | None:
     return compared.equal or explained_by_rounding(run) is not None if compared is not None else None
 
 
-HANGING_S = 45.0  # long enough to be a hang, for a call that did not end in the program either
+HANGING_S = 45.0  # a call that takes longer may hang
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DiagnosisState(CallSeen):
     users_changes: dict[tuple[str, str], Intervention] = field(default_factory=dict)  # by kernel and mistake
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
     origin: Origin | None = None
-    origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
+    origin_changes: list[Intervention] = field(default_factory=list)  # each removes the bad value there
     origin_fix: Intervention | None = None  # the expression at the origin, corrected
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
     following: Verdict | None = None  # verdict on the second failure that remains without the first cause
@@ -175,8 +175,7 @@ class DiagnosisState(CallSeen):
     def nan_accepted(self) -> bool:
         """Whether NaN is expected, or the program accepted NaN that eager mode or its own inputs also have.
 
-        If NaN is the symptom, only expected outputs accept it, or the success of a program whose model writes
-        NaN.
+        If the user reports NaN, it is accepted only if a program succeeded whose model itself writes the NaN.
         """
         if not self.outputs_nonfinite:
             return False
@@ -191,7 +190,7 @@ class DiagnosisState(CallSeen):
     def nan_unjudged(self) -> bool:
         """Whether a kernel makes NaN that no check judged, and that eager mode may make as well.
 
-        The model may intend such NaN, or be at fault.
+        The model may intend the NaN, or be at fault.
         """
         first = self.kernel_io.first_bad if self.kernel_io is not None else None
         plain = self.plain_run

@@ -11,7 +11,7 @@ from mcp_server.model import Category, Component, Evidence, Fix
 
 
 class CausalLevel(IntEnum):
-    """How near to the root cause a suspect is. Of two, the deeper explains the other.
+    """How near to the root cause a suspect is. The deeper of two suspects explains the other.
 
     A bad call explains bad values, bad values explain a bad address, a bad address explains a later error.
     """
@@ -34,8 +34,8 @@ class Suspect:
 
     `summary` is the mechanism in a sentence, `evidence` its observations. `observed`: a step saw the
     mechanism in the failing call; otherwise it was inferred. `intervention` would remove the cause. Each of
-    `parts` must remove it as well, because one may omit the faulty part of the call. `refusal` is the row of
-    the closed table (`refusals`) that makes an intervention unnecessary. `weak` marks a mere list of
+    `parts` must remove it as well, because one alone may omit the faulty part of the call. `refusal` is a row
+    of the closed table `REFUSALS`, which makes an intervention unnecessary. `weak` marks a mere list of
     candidates; `settle` says what would decide among them. `only_in_program`: the cause is absent when the
     call is repeated alone (threads, streams, earlier calls, memory that others write).
     """

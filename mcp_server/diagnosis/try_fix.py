@@ -68,10 +68,10 @@ class NeededShown(Record):
 class TriedFix(Record):
     """The result. `fixed`: the failure disappeared with the change and returned without it; no side effect.
 
-    `passes`: the failure disappeared; side effects are unknown. `harmful`: elements changed that were not at
-    fault. `changed`: another failure remains. `enough` are the fewest changed elements with that result, and
-    `enough_constants` the fewest constants. `compared_with` says what the outputs were compared with; empty
-    if no outputs were there.
+    `passes`: the failure disappeared; side effects are unknown. `harmful`: output elements changed that were
+    not at fault. `changed`: another failure remains. `enough` has the fewest changed elements with which the
+    call returns, `enough_constants` the fewest constants. `compared_with` says what the outputs were compared
+    with; empty if there were none.
     """
 
     outcome: Outcome
@@ -98,8 +98,8 @@ class TriedFix(Record):
 async def try_fix(context: Context, workload: PackageWorkload, asked: TryArguments) -> TriedFix:
     """Make the call unchanged, with the change, and unchanged. Files that `asked` names have absolute paths.
 
-    Raise `ProblemError` without inputs, without a change, for a change that cannot be made, or for an
-    expectation that does not fit.
+    Raise `ProblemError` if there are no inputs or no change, if the change cannot be made, or if the
+    expectation does not fit.
     """
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     package = view.package
@@ -140,7 +140,7 @@ async def _intervention(
     """Combine all requested changes in one intervention."""
 
     def place_of(name: str) -> int:
-        """The place of the input with that number, path (`args[1]`) or name. Raises `ProblemError`."""
+        """The position of the input with this number, path (`args[1]`) or name. Raises `ProblemError`."""
         for item in known:
             if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
                 return item.index
@@ -190,7 +190,7 @@ async def _intervention(
 
 
 def with_variables(env: Mapping[str, str]) -> Intervention:
-    """Return the call with environment variables set, in a separate process."""
+    """Return the intervention that sets environment variables for the call."""
     settings = [f"{name}={value}" for name, value in env.items()]
     return Intervention(
         key=f"environment:{','.join(settings)}",
@@ -249,7 +249,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
 def _elements(
     changes: Sequence[ElementChange | NeededElement], names: Mapping[int, str]
 ) -> list[ElementShown]:
-    """The first of these elements, with the input's name if they belong to several inputs."""
+    """The first elements in words. A `NeededElement` starts with the name of its input."""
     shown = []
     for each in changes[:SHOWN]:
         of = names.get(each.input, str(each.input)) if isinstance(each, NeededElement) else ""

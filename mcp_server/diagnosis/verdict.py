@@ -2,7 +2,7 @@
 
 A suspect may prove to be a cause, or a bystander. `proven` is earned in two ways only: the failure
 disappeared with the cause and returned with it, or the system itself rejected and named the component
-(`refusals`). How many views show a suspect proves nothing, and the failure is never evidence for a cause.
+(`REFUSALS`). The number of views that show a suspect proves nothing. The failure is never evidence.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from mcp_server.worker.events import ComparedExpected
 ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
 
 
-# Fields for which the first view that has a value wins.
+# Fields that are taken from the first view that has a value.
 OF_ANY_VIEW = ("crashing", "fix", "intervention", "refusal", "observed", "harmful")
 
 
@@ -85,7 +85,7 @@ def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
         views.setdefault(suspect.key, []).append(suspect)
     found = []
     for of_one_cause in views.values():
-        # Merge all views at once: in pairs, the result would depend on the order of the detectors.
+        # If views were merged in pairs, the result would depend on the order of the detectors.
         joined, *others = sorted(of_one_cause, key=_detail, reverse=True)
         for other in others:
             joined = replace(
@@ -99,7 +99,7 @@ def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 
 def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
-    """Return how specific a view of a cause is. A view from a log is the least specific."""
+    """Return a key that is larger for a more specific view. Weak views and views from a log are smallest."""
     from_log_alone = bool(suspect.evidence) and not suspect.steps
     return not suspect.weak, not from_log_alone, suspect.level, suspect.guilty.launch_index is not None
 
@@ -110,7 +110,7 @@ _FAILS_STILL = (Effect.SAME, Effect.CHANGED)
 def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
     """Return the trials of the interventions that would remove the suspect, if they were made.
 
-    If a change leaves a failure but a combination with others leaves none, the combination counts.
+    If a change alone leaves a failure, but together with others leaves none, the trial of all counts.
     """
     found = [case.trials[each.key] for each in suspect.interventions if each.key in case.trials]
     joint = _joint(case) if any(trial.effect in _FAILS_STILL for trial in found) else None
@@ -140,14 +140,14 @@ def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:
 def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the call fails in the same way without the suspect."""
     alike = [trial.effect is Effect.SAME for trial in trials_of(suspect, case)]
-    # If the fault is that the omitted part has no effect, omitting it gives the same wrong values.
+    # Omitting a part changes nothing if the fault is that this part has no effect.
     by_part = suspect.leaves_out and case.failure_of("plain") == "differs"
     if any(alike) and not (by_part and (untried(suspect, case) or not all(alike))):
         return True
     script, plain = case.script_run, case.plain_run
     if not suspect.only_in_program or script is None or plain is None or script.failure != plain.failure:
         return False
-    # The repeated call fails as the program did, so nothing around it is needed.
+    # The repeated call fails as the program did, so the cause is not around the call.
     same = script.family is None or plain.family is None or script.family == plain.family
     return same and plain.failure not in ("none", "differs", "timeout")
 
@@ -164,7 +164,7 @@ def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
 
 
 def _decides(trial: Trial) -> bool:
-    """Whether the failure disappeared with the change and returned without. How a process dies may vary."""
+    """Whether a trial proves a cause. If the process only died in another way, that may be chance."""
     by_values = trial.after.failure in ("differs", "nonfinite") and trial.before.failure != "signal"
     definite = trial.effect is Effect.GONE or trial.before.ended == "raised" or by_values
     return trial.proves and definite and not trial.intervention.hides
@@ -293,7 +293,7 @@ def health_summary(case: DiagnosisState) -> str:
         sentences.append(
             f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
         )
-    # The package keeps the non-tensor arguments of the export, and does not check the caller's.
+    # The package keeps the non-tensor arguments of the export, and ignores those of the caller.
     fixed = [
         f"{path} = {leaf.value}"
         for path, leaf in case.named_leaves
@@ -313,7 +313,7 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
     for label, run in case.runs.items():
         if run.failure == "none":
             outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
-            # Nothing has judged what the program printed.
+            # Say only how a program exited: nothing has judged what it printed.
             program = label in ("script", "alone", "command")
             ended = "the checked call returned" if label == "checked" else "the call returned"
             ended = "exited with code 0" if program else ended
@@ -340,7 +340,7 @@ MAX_RULED_OUT = 6
 
 
 def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context) -> Verdict:
-    """Return the verdict for what is known now; `inconclusive` if no suspect can be named."""
+    """Return the verdict on what is known now: a fault, no fault, or inconclusive."""
     order = ranked(suspects, case)
     best = order[0] if order else None
     outcome = _outcome(best, case)
@@ -353,7 +353,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     # A proven cause needs no further search, except for the compiler pass behind a wrong launch.
     decided = reduction(best, case) if causes and may_be_decided(best) else []
     steps = decided if causes else next_steps(best, case) or settling(outcome, case)
-    # A symptom only restates the failure.
+    # A suspect of this level only restates the failure.
     others = (s for s in order[1:] if not s.weak and s.level is not CausalLevel.SYMPTOM)
     explained = [s for s in others if s.level < best.level]
     found = Verdict(
@@ -507,7 +507,7 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
 
 
 def _calling_line(case: DiagnosisState) -> tuple[str, int]:
-    """The program line that makes the call, and its number of arguments. Empty if they do not match."""
+    """The program line that makes the call, and the number of inputs. Empty if not all are positional."""
     lines, places = case.call_locations, [each.path or "" for each in case.compiled_inputs]
     plain = lines and all(path == f"args[{n}]" for n, path in enumerate(places))
     return (lines[0].code, len(places)) if plain else ("", 0)
@@ -552,7 +552,7 @@ def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:
     )
 
 
-TWICE = 2  # number of unchanged calls, if each failed
+TWICE = 2  # unchanged calls of a trial, if both failed
 
 
 def _as_it_is(trial: Trial, call: Seen) -> str:
@@ -635,7 +635,7 @@ def _without_fault(
     outcome: Outcome, suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 ) -> Verdict:
     healthy = outcome == "no_fault"
-    # A program that succeeded accepted its numbers. Nothing says whether those of a package alone are right.
+    # A program that succeeded accepted its numbers. If only a package was called, nothing judged its numbers.
     judged = compared(case) or not isinstance(case.workload, PackageWorkload)
     unknown = ""
     if case.workload is None and case.log is not None and case.log.root is None:
@@ -706,7 +706,7 @@ def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
 
 
 def _around(case: DiagnosisState) -> Iterator[Evidence]:
-    """Return the examined call, the source of its operators, and a launcher's failed process."""
+    """Yield which call was examined, where its operators were registered, and which rank failed."""
     yield from checked_call(case)
     yield from operators_from(case)
     if case.failed_rank:
@@ -715,7 +715,7 @@ def _around(case: DiagnosisState) -> Iterator[Evidence]:
 
 
 def checked_call(case: DiagnosisState) -> list[Evidence]:
-    """The number of the suspect call in its process, if it is the call that a check named."""
+    """Evidence of which call was examined, if a check rejected the output of one of several calls."""
     call = case.captured.refused
     calls = [each for each in case.calls if call is not None and each.pid == call.pid]
     if call is None or call is not case.suspect_call or len(calls) == 1:

@@ -16,7 +16,7 @@ from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
 
-# The usual name of a failure, and its name as one of several possible causes if that is another one.
+# The name of a failure in a headline. The second entry is its name in a list of possible causes, if different.
 # `headline_of` adds facts of outputs and inputs.
 HEADLINES: dict[Category, tuple[str, ...]] = {
     "device_mismatch": ("wrong device", "an input on the wrong device"),
@@ -118,11 +118,11 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
     if plain in ("exception", "signal"):
         refused = bool(case.eager_events(events.NodeRaised))
         return "same" if refused else "differs" if ends is not None else "not_known"
-    if drawing_launches(case):  # each run draws other random numbers
+    if drawing_launches(case):  # each run draws new random numbers
         return "not_known"
     if case.program_varies:
         return "varies"
-    # The call need not be repeated if the program itself saw that its numbers are wrong.
+    # None: the call was not repeated, because the program itself saw wrong numbers.
     if plain in ("differs", None) and case.equals_eager is not None and not case.differs_in("second"):
         return "same" if case.equals_eager else "differs"
     return "not_known"
@@ -152,7 +152,7 @@ MOST_LINES = 12
 
 
 def lines_of(party: Component | None, case: DiagnosisState) -> list[str]:
-    """The lines of a component's launch, if they are known and short; empty otherwise."""
+    """The launch of a component as lines of PyTorch. Empty if it is unknown, was not read, or is long."""
     number = party.launch_index if party is not None else None
     if number is None or case.view is None:
         return []
@@ -191,7 +191,7 @@ _ONLY_PYTHON = re.compile(r"torch\.|~|\b(?:and|or|in|not)\b")
 
 
 def in_language_of(lines: Sequence[ModelLocation], code: str | None) -> str | None:
-    """Return the code in the language of these lines. None if they are C++, which has no short form of it."""
+    """Return the code in the language of these lines. None if it has no short form in C++."""
     if not code or not lines or not _CPP_SOURCE.search(lines[0].file):
         return code
     check = _REJECTING.fullmatch(code)
@@ -208,7 +208,7 @@ def callers_names(line: str, arguments: int) -> dict[str, str]:
     return {leaf: each.id for leaf, each in given.items() if isinstance(each, ast.Name)}
 
 
-# Fields of verdicts, and of their parts, that have sentences or code for the user's program.
+# Fields of verdicts and of their parts that have sentences, or code for the user's program.
 SPOKEN = (
     *("summary", "evidence", "fact", "remarks", "causes", "fix", "text", "before", "after"),
     *("confirmed", "what", "not_for_shipping"),
@@ -230,7 +230,7 @@ def in_callers_words(verdict: Verdict, names: Mapping[str, str]) -> Verdict:
 
 
 def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
-    """Return the line with `method` called on its argument. Empty unless exactly one call has it."""
+    """Return the line with `method` called on argument number `place`. Empty unless one call matches."""
     given = _given(line, place, arguments)
     if given is None:
         return ""

@@ -63,10 +63,10 @@ def update_from(file: Path) -> Step:
 class Options:
     """Changes of the request other than to the inputs. The package is loaded again for the call.
 
-    `cast`, `copied` and `omitted` act on the updates of constants before a captured call. `updates` are
-    updates of constants after the load. Of the `alternatives`, further options, the first that makes the call
-    right is used. `eager`: launches in eager mode. `edit`: work of an edited program. `env` needs a separate
-    process.
+    `cast`, `copied` and `omitted` change the updates of constants before a captured call. `updates` are made
+    after the load. `alternatives` are further options: the first that makes the call right is used. `eager`
+    are launches that run in eager mode. `edit` is an edited program that replaces launches or the package.
+    `env` needs a separate process.
     """
 
     package: Path | None = None
@@ -91,13 +91,13 @@ class Intervention:
     """Exactly one thing to change about a failing call.
 
     `key` identifies it; `what` describes it ("the call with ..."); `before_code` and `after_code` are what a
-    user would write. `minimal` are two ways to change only what is at fault; `smallest` asks for the fewest
-    elements whose change suffices. If the unchanged call does not return, comparing outputs with such changes
-    shows which elements depend on the fault. `parts` are the keys of the changes that it makes at once.
-    `action` is the fix in words, if the change is one of the model. `spelling` are the arguments of the
-    command that repeats it; `unavailable` says why it cannot be made. `hides` marks a change that may hide
-    the failure without removing its cause: it proves nothing. `not_for_shipping` says what would go wrong if
-    a user shipped a change that only confirms.
+    user would write. `minimal` are two ways to change only what is at fault, if the unchanged call does not
+    return: output elements that differ between the two depend on the fault. `smallest` asks for the fewest
+    elements whose change suffices. `parts` are the keys of changes made at once. `action` is the fix in
+    words, if it changes the model. `spelling` are the arguments of the command that repeats the change;
+    `unavailable` says why it cannot be made. `hides` marks a change that may hide the failure without
+    removing its cause: it proves nothing. `not_for_shipping` says what would go wrong if a user shipped a
+    change that only confirms.
     """
 
     key: str
@@ -125,7 +125,7 @@ class Intervention:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether the change omits parts of the call, which may have the fault."""
+        """Whether the change omits parts of the call, where the fault may be."""
         return any(change.change in LEAVING_OUT for change in self.changes)
 
     @property
@@ -138,8 +138,8 @@ class Intervention:
 class Seen:
     """How one call of a trial ended. `facts` is None if the call ended the process, or was never made.
 
-    `essence` is the failure without details that vary by run; `family` is the error's text family. `differs`
-    says how the outputs differ from those of eager mode, if these are the reference.
+    `essence` is the error text without details that vary by run; `family` is its error family. `differs` says
+    how the outputs differ from those of eager mode, if eager mode is the reference.
     """
 
     ended: Literal["ok", "raised", "died", "timeout", "out_of_memory", "refused", "not_made"]
@@ -192,7 +192,7 @@ class Seen:
 
     @property
     def non_finite(self) -> str:
-        """Describe NaN and infinities in each output, even if they are no failure. Empty without any."""
+        """Describe NaN and infinities in each output, even where they are no failure. Empty if none."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
             counts = ((output.nan, "NaN value"), (output.inf, "infinite value"))
@@ -206,7 +206,7 @@ ENDINGS = {
     "out_of_memory": "ran out of memory",
     "not_made": "was not made",
 }
-COUNTED = 2  # unchanged calls of a trial that repeats nothing
+COUNTED = 2  # unchanged calls of a trial in which nothing had to be repeated
 UNSEEN = "the call fails, so outputs that depend on the changed elements cannot be compared with anything"
 
 
@@ -214,9 +214,9 @@ UNSEEN = "the call fails, so outputs that depend on the changed elements cannot 
 class SideEffects:
     """Output elements that were not at fault but changed.
 
-    `rows` are indices of dimension 0 in which nothing was at fault. `layout` says how an output's shape or
-    dtype changed. `unseen`: the unchanged call returned nothing, so elements that depend on the changed
-    values could not be compared; only the others were.
+    `rows` are their indices in dimension 0. `layout` says how an output's shape or dtype changed. `unseen`:
+    the unchanged call returned nothing, so only elements that do not depend on the changed values could be
+    compared.
     """
 
     elements: int = 0
@@ -234,10 +234,10 @@ class SideEffects:
 class Trial:
     """The result of one intervention: the call before, with it, and again without it.
 
-    `effect` refers to the failure of `before`, or of `again` if `before` passed. `chance` is the probability
-    that an intermittent failure stayed away by chance. 0 if it came each time. `calls` and `failed` count the
-    unchanged calls. `side_effects` is true if elements changed that were not at fault; the fix is then not
-    offered. `reason` explains an inconclusive effect, and a flaky failure.
+    `effect` is what the change did to the failure of `before`. `chance` is the probability that an
+    intermittent failure stayed away by chance; 0 if it occurred in each unchanged call. `calls` and `failed`
+    count the unchanged calls. If `side_effects` is true, the change is not offered as a fix. `reason`
+    explains an inconclusive effect or an intermittent failure.
     """
 
     intervention: Intervention
@@ -267,7 +267,7 @@ class Trial:
 
 
 def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) -> Trial:
-    """Return the trial of a change that was tried and judged by other means than calls."""
+    """Return the trial of a change that was judged by another test than calls of the package."""
     after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
     return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
 
@@ -313,5 +313,5 @@ def unchanged_in_words(trial: Trial) -> str:
 
 
 def _is_flaky(trial: Trial) -> bool:
-    """Whether the verdict rests on counted repetitions. A failure that comes every time needs no count."""
+    """Whether the result rests on counted repetitions, because the failure does not occur every time."""
     return bool(trial.reason) and trial.effect in (Effect.GONE, Effect.SAME)

@@ -11,8 +11,8 @@
 SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET [to END]`, and
 `where CONDITION [or CONDITION]` with the conditions `< X`, `> X`, `== X`, `nan`, `non-finite`.
 
-`AOTICompiledModel.__call__` passes only tensors (torch/export/pt2_archive/_package.py, 2.8-2.15): another
-value for a Python number changes nothing. Only the literal that replaced it in the code can be changed.
+Python numbers among the inputs cannot be changed: `AOTICompiledModel.__call__` passes only tensors
+(torch/export/pt2_archive/_package.py, 2.8-2.15), and the generated code has the numbers as literals.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def replace_element(leaf: Leaf, index: tuple[int, ...], value: Number) -> Interv
 
 
 def whole(leaf: Leaf, verb: str, *values: Any) -> Intervention:
-    """Change a whole input: a row of the table of verbs, with values for its fields."""
+    """Change a whole input. `verb` is a row of `_VERBS`, `values` are the values of its fields."""
     row, fields = _VERBS[verb], dict(zip(_VERBS[verb].fields, values, strict=True))
     shown = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     change = replace(Change(row.change, leaf.input), **fields)
@@ -87,7 +87,7 @@ def whole(leaf: Leaf, verb: str, *values: Any) -> Intervention:
 
 
 def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
-    """Pass the inputs in another order. `order[i]` is the current place of the new input i."""
+    """Pass the inputs in another order: new input i is current input `order[i]`."""
     swapped = [name for place, name in enumerate(names) if order[place] != place]
     change = Change("permute", order=order)
     return Intervention(
@@ -102,13 +102,13 @@ def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
 
 
 def as_before(leaf: Leaf, what: str, of: tuple[Path, int]) -> Intervention:
-    """Give an input the values of another call's input: that call's file, and the place in it."""
+    """Give an input the values that `of` names: the file of another call, and the number of its input."""
     change = Change("take", leaf.input, size=of[1], file=str(of[0]))
     return _one(leaf, change, f"{leaf.name} as it was before {what}")
 
 
 def changed(leaf: Leaf, change: Change) -> Intervention:
-    """Return one change of an input, as a caller wrote it."""
+    """Return the intervention for a change that a caller of `try_fix` wrote."""
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
@@ -126,7 +126,7 @@ def compiled_values(names: Sequence[str]) -> Intervention:
 
 
 def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """Update with copies of these constants, which later writes do not reach."""
+    """Update the package with copies of these constants, so that later writes do not change them."""
     return Intervention(
         key=f"constant:own-memory:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
@@ -136,7 +136,7 @@ def constant_own_memory(names: Sequence[str]) -> Intervention:
 
 
 def together(key: str, what: str, parts: Sequence[Intervention]) -> Intervention:
-    """Combine changes: all inputs on one device, for example, or everything a caller asks for at once."""
+    """Combine changes, for example to move all inputs to one device."""
     return Intervention(
         key=key,
         kind=parts[0].kind if parts else Kind.INPUT,
@@ -199,7 +199,7 @@ def _number_code(value: Number) -> str:
     return f"float('{value}')" if isinstance(value, str) else str(value)
 
 
-# Words of a selection and their fields of `Change`; words of its conditions and their fields of `Where`.
+# Words of a selection with their fields of `Change`, then words of conditions with their fields of `Where`.
 _PLACES = {"at": "index", "flat": "flat", "rows": "rows", "dim": "dim"}
 _SYMBOLS = {"<": "below", ">": "above", "==": "equals"}
 _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
@@ -207,9 +207,9 @@ _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
 
 @dataclass(frozen=True)
 class _Verb:
-    """A change of a whole input: its name in the worker, its fields, its Python code, and the changed input.
+    """A change of a whole input: its name in the worker, its fields of `Change`, and its Python code.
 
-    `what` completes "the call with". Only the changes that a diagnosis makes have it.
+    `what` completes "the call with". Empty for changes that only users ask for.
     """
 
     change: str
@@ -291,7 +291,7 @@ def _written(value: object, between: str = ",") -> str:
 
 
 def read_change(text: str, resolve: Callable[[str], int]) -> Change:
-    """Parse `text` to a change; `resolve` gives the place of a leaf.
+    """Parse `text` to a change. `resolve` returns the number of an input from its name.
 
     For other text, raise a `ProblemError` that lists the valid forms.
     """

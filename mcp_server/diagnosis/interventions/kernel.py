@@ -40,7 +40,7 @@ from mcp_server.worker.protocol import EagerLaunches
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to run a launch: the change of its kernel, a description, and the model code."""
+    """A way to run a launch: the change of its kernel, a description, and the model code before and after."""
 
     change: Callable[[Kernel], str]
     what: str
@@ -51,7 +51,7 @@ class _Way:
 
 
 def _guard(family: str) -> _Way:
-    """Keep operands of operations in their domain; `family` is a row of the table of domains."""
+    """Keep the operands of operations in their domain. `family` is one of those in `HOWS`."""
     before, after, action = guarded_code(family)
     what = f"each {family} of {{kernel}} kept in its domain"
     change = partial(with_domain_guarded, family=family)
@@ -86,8 +86,8 @@ REPAIRS = {
 async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, new: str) -> Intervention:
     """Build the package with one replacement in a kernel's text, and return the intervention.
 
-    Raise `ProblemError` for an unknown kernel, a text that does not occur exactly once, a replacement with
-    side effects, or one that does not compile.
+    Raise `ProblemError` for an unknown kernel, if `old` does not occur exactly once, or if `new` has side
+    effects or does not compile.
     """
     what = f"`{new}` in place of `{old}` in {name}"
     made = await _changed(context, call, name, partial(replaced_once, old=old, new=new), f"{old}:{new}", what)
@@ -98,7 +98,7 @@ ANEW = "{} compiled again from its source in the package"
 
 
 def anew(kernel: str) -> Intervention:
-    """Return the call with the kernel compiled again, as in `compile_anew`."""
+    """Return the intervention of `compile_anew` without building the package."""
     return Intervention(f"kernel:{kernel}:anew", Kind.KERNEL, f"the call with {ANEW.format(kernel)}")
 
 
@@ -108,7 +108,7 @@ async def with_text(context: Context, call: TriedCall, name: str, text: str) -> 
 
 
 async def compile_anew(context: Context, call: TriedCall, name: str) -> Intervention:
-    """Like `anew`, with the package built. Raise `ProblemError` if the kernel cannot be compiled."""
+    """Compile the kernel again from its source. Raise `ProblemError` if it cannot be compiled."""
     return await _changed(context, call, name, lambda kernel: kernel.source, "anew", ANEW.format(name))
 
 
@@ -158,7 +158,7 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
 
 
 async def guard_operation(context: Context, call: TriedCall, found: Operation) -> Intervention:
-    """Guard the operation of a launch that left its domain, and all others of its kind in the kernel.
+    """Guard the operation whose operand left its domain, and all others of its kind in the kernel.
 
     `what` describes the change that ran; the line to ship may add an epsilon instead. Raises `ProblemError`
     as `replace_launch` does.
@@ -174,10 +174,10 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     )
 
 
-# In the explanation of an origin.
+# The overflow in the explanation of an origin.
 EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is (?:inf|\S+, too large for (?P<dtype>\w+))")
-# The largest argument after the shift. exp(88.7) is the largest of float32, exp(11.1) that of float16, in
-# which sums must also fit.
+# The largest argument after the shift. The limit is 88.7 in float32 and 11.1 in float16, and sums of the
+# results must also fit.
 LARGEST, OF_HALF = 80, 4
 
 
@@ -202,7 +202,7 @@ async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> 
 
 
 async def correct_expression(context: Context, call: TriedCall, origin: Origin) -> Intervention:
-    """Make an origin's correction in its kernel, and so in all launches of that kernel.
+    """Correct the expression at an origin in its kernel, and so in all launches of that kernel.
 
     Raises `ProblemError` if the kernel cannot be edited or does not compile.
     """
@@ -216,7 +216,7 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
 
 
 async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
-    """Return the call without a defect of the kinds in `REPAIRS`. May raise `ProblemError`."""
+    """Remove a defect of a kind in `REPAIRS` from its kernel. May raise `ProblemError`."""
     repair = with_wide_integers if found.kind == "narrow" else with_wide_indices
     what = f"{REPAIRS[found.kind]} in {found.kernel}"
     return await _changed(context, call, found.kernel, repair, found.kind, what)
@@ -225,9 +225,9 @@ async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> In
 async def _changed(
     context: Context, call: TriedCall, name: str, change: Callable[[Kernel], str], slug: str, what: str
 ) -> Intervention:
-    """Return the call with that kernel changed in a copy of the package, and the arguments of `try-fix`.
+    """Change a kernel in a copy of the package.
 
-    The arguments are empty unless exactly one line changed and its old text occurs once in the kernel.
+    The intervention has no `spelling` unless exactly one line changed and its old text occurs once.
     """
     package = await _package(call)
     kernel = kernel_named(package, name)
@@ -253,9 +253,9 @@ async def _package(call: TriedCall) -> Package:
     return (await anyio.to_thread.run_sync(view_package, Path(str(path)), model)).package
 
 
-# Runs launch N in eager mode, for every launch that was wrong on correct inputs. The package has probes. If
-# several launches are wrong, the others run in eager mode in all three calls, because a call that fails for
-# two reasons still fails without one of them.
+# Each launch that was wrong on correct inputs is tried in eager mode, in a package with probes. If several
+# are wrong, the others run in eager mode in all three calls: a call that fails for two reasons still fails
+# without one of them.
 MOST_TRIED = 3  # wrong launches that are tried
 
 
@@ -276,7 +276,7 @@ def eager_key(launch: int) -> str:
 
 
 def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> TriedCall:
-    """Return the call of the package with probes, and these launches in eager mode."""
+    """Return the call of the package with probes, with these launches in eager mode."""
     package = json.loads(plan.read_text())["package"]
     asked = EagerLaunches(plan=str(plan), launches=list(launches))
     return replace(call, request={**call.request, "package": package, "eager": asked})
@@ -285,10 +285,10 @@ def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> Trie
 async def try_in_eager(
     context: Context, call: TriedCall, found: EveryLaunch, exported: Path | None = None
 ) -> dict[str, Trial]:
-    """Return trials of the wrong launches, by key, without those that may only have had wrong inputs.
+    """Try the wrong launches, and return the trials by key. Launches that may be right are not tried.
 
-    A launch that does not make the call fail by itself stays compiled in later trials. `exported` is the
-    program for the command that repeats a trial.
+    A launch that alone does not make the call fail stays compiled in later trials. `exported` is the program
+    for the command that repeats a trial.
     """
     assert found.plan is not None, "only launches of a call that came back are wrong"
     plan = found.plan.path
@@ -311,7 +311,7 @@ async def try_in_eager(
 async def launch_in_eager(
     context: Context, call: TriedCall, workload: PackageWorkload, exported: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """Return a call that should give eager mode's values, and its change: one launch in eager mode."""
+    """Return the call with probes, which should give eager mode's values, and the change of the launch."""
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     known = model.launch(launch)
     if known is None:

@@ -1,8 +1,8 @@
 """Tries interventions on a failing call, and judges whether each removed the failure.
 
 The call is made unchanged, with the change, and unchanged again. If the failure is intermittent, calls are
-repeated until the result is clear. A plan of calls runs in one process. If a call ends it, another process
-continues the plan.
+repeated until the result is clear. A plan of calls runs in one process. If a call ends the process, another
+one continues the plan.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mcp_server.worker import events
 from mcp_server.worker.events import CallFacts
 from mcp_server.worker.protocol import Change
 
-START_S = 120.0  # to start the interpreter, import torch and load, besides the limits of calls
+START_S = 120.0  # to start the interpreter, import torch and load the package
 MOST_LIMITS = 4  # time limits of calls that one process may use up
 _NUMBER = re.compile(r"-?\d+")
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
@@ -89,7 +89,7 @@ class Planned:
 
 
 def call_of_package(workload: PackageWorkload, symptom: Symptom | None = None) -> TriedCall:
-    """Return the call of a package with its inputs. Raise `ProblemError` without inputs."""
+    """Return the call of a package with its inputs. Raise `ProblemError` if there are none."""
     package = view_package(workload.package, workload.model_name).package
     return TriedCall(
         request=run_request(workload),
@@ -184,7 +184,7 @@ def _ended_process(done: WorkerRun) -> Seen:
     text = root.text if root else finished.note
     # Threads that throw at once may end the process before any of their messages is printed.
     family = root.family.id if root and "ending" not in root.family.tags else ""
-    # The worker itself ends a process whose call takes too long (`call_limit_s`).
+    # The worker ends itself, with this text, if a call takes longer than `call_limit_s`.
     printed = finished.stderr.read_text(errors="replace") if finished.stderr.exists() else ""
     if finished.ending == "timeout" or (finished.returncode == 1 and "Timeout (" in printed):
         return Seen("timeout", text=text)
@@ -202,7 +202,7 @@ def _essence(text: str) -> str:
 
 
 NOT_MADE = Seen("not_made")
-MOST_PLACES = 8  # places that are named, of changed elements not at fault
+MOST_PLACES = 8  # changed elements not at fault that are listed
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Three:
 
     @property
     def steady(self) -> bool:
-        """Whether both unchanged calls ended alike, though racing threads may name other elements."""
+        """Whether both unchanged calls ended alike. Numbers in error texts may differ."""
         return not self.fails or of_one_kind(self.before, self.again)
 
 
@@ -234,9 +234,9 @@ async def try_interventions(
 ) -> list[Trial]:
     """Try each intervention between two unchanged calls, in one process if no call ends it.
 
-    If not both unchanged calls fail, repeat the calls, each with a fresh load, then each in a separate
-    process. If it is still intermittent, repeat until the probability of a coincidence is below 1 %. Raises
-    `ProblemError` if no call can be made, and for an expectation that does not fit this call.
+    If only one of the unchanged calls fails, repeat the calls, each with a fresh load, then each in its own
+    process. If the failure is still intermittent, repeat them until the probability of chance is below 1 %.
+    Raises `ProblemError` if no call can be made, or if the expectation does not fit the outputs.
     """
     shared = [each for each in interventions if not (each.unavailable or each.options.env)]
     seen = await _in_one_process(context, call, shared) if shared else {}
@@ -292,7 +292,7 @@ async def _in_one_process(
     found: dict[str, Three] = {}
     before = seen["before"]
     if not any(change.change in ("reshape", "reorder") for each in interventions for change in each.changes):
-        _check_expectation(before)  # another rank of the inputs gives outputs another layout
+        _check_expectation(before)  # with inputs of another rank, outputs may have another layout
     for place, each in enumerate(interventions):
         after, again = (seen.get(f"{name}-{place}", NOT_MADE) for name in ("with", "again"))
         _check_expectation(after, before)
@@ -315,7 +315,7 @@ async def _in_own_processes(context: Context, call: TriedCall, intervention: Int
 
 
 def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
-    """Raise ProblemError for an expectation with another layout, unless the shapes of inputs changed."""
+    """Raise ProblemError if the expected outputs have another layout, unless the change may explain it."""
     facts = seen.facts
     if facts is None or facts.expected is None or not facts.expected.layout:
         return
@@ -333,7 +333,7 @@ def fails(seen: Seen) -> bool:
 def alike(first: Seen, second: Seen) -> bool:
     """Whether two calls failed in the same way: the same kind and, for an error, the same text.
 
-    Errors of a known family are the same whether raised or ending the process.
+    An error of a known family may be raised once and end the process once.
     """
     if not (fails(first) and fails(second)):
         return False
@@ -348,7 +348,7 @@ def alike(first: Seen, second: Seen) -> bool:
 
 
 def of_one_kind(first: Seen, second: Seen) -> bool:
-    """Whether two calls failed alike, apart from numbers in the text: other elements may be met first."""
+    """Whether two calls failed alike, apart from numbers in the text: the first bad element may vary."""
     if alike(first, second):
         return True
     texts = [_NUMBER.sub("", each.essence) for each in (first, second)]
@@ -356,9 +356,9 @@ def of_one_kind(first: Seen, second: Seen) -> bool:
 
 
 def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Effect, str]:
-    """Return what the change did to the failure of `before`, and the reason if that is inconclusive.
+    """Return what the change did to the failure of `before`, and the reason unless it is GONE or SAME.
 
-    If the call made `again` fails with other numbers, numbers are not compared.
+    If the error text of the call `again` differs in numbers, numbers are not compared.
     """
     if not fails(before):
         return Effect.NOT_APPLICABLE, "the unchanged call does not fail"
@@ -388,7 +388,7 @@ def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Eff
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
     """Return output elements that were not at fault but changed.
 
-    Unknown without steady outputs, or if a check command judges them, as it names no elements.
+    They are unknown if repeated outputs vary, or if a check command judges them, which names no elements.
     """
     if after.facts is None or after.facts.compared is None:
         return SideEffects(known=False)

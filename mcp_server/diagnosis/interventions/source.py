@@ -1,4 +1,4 @@
-"""Changes of source: of a program, tried in its process at its end, or of a package read as PyTorch."""
+"""Changes of source: of the user's program, tried in its process at its end, or of a decompiled package."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from mcp_server.tools.decompile import WEIGHTS, Written, asked, write
 from mcp_server.worker.protocol import EditedProgram, LaunchAlone
 from mcp_server.worker.report import Attempt
 
-WRONG = ("sizes", "state")  # stages without exceptions, where outputs are wrong
+WRONG = ("sizes", "state")  # stages that raise nothing, but whose outputs are wrong
 IN_TURN = ("state", "parameter")
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
-    """Return the trial of a change with which the export (or compile) passes as in eager mode."""
+    """Return the trial of a change with which export or compile pass, with the outputs of eager mode."""
     again = [each for each in tried.attempts if each.again]
     found = next((each for each in again if each.outcome == "passes"), None)
     if found is None:
@@ -66,7 +66,7 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
 
 
 def _of_state(found: Attempt) -> Trial:
-    """Return the trial that shows lost state: the model with and without it, compared with its program."""
+    """Return the trial of the model that loses its state before each call, as its exported program does."""
     change = Intervention(
         key=f"source:{found.name}",
         kind=Kind.OPERATOR,
@@ -79,17 +79,17 @@ def _of_state(found: Attempt) -> Trial:
 
 
 def action_of(found: Attempt) -> str:
-    """What the user should do, with a note if there is one."""
+    """What the user should do, with the note if there is one."""
     return f"{found.action} ({found.note})" if found.note else found.action
 
 
 async def edited(
     context: Context, call: TriedCall, workload: PackageWorkload, edit: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """Return the call of an edited program of the package, or of one edited launch (-1: the whole).
+    """Return the call with an edited program in place of the package, or of one launch (-1: the package).
 
-    Raise `ProblemError` if nothing is edited, if the program without the edit does not fail, or if the launch
-    is not a function of the program.
+    Raise `ProblemError` if nothing is edited, if the call also passes with the program before the edit, or if
+    the program has no function for the launch.
     """
     written = await write(context, workload, context.fresh("as-pytorch"))
     return await _edited(context, call, workload, written, edit, launch)
@@ -143,7 +143,7 @@ async def _edited(
 async def as_usual(
     context: Context, call: TriedCall, workload: PackageWorkload, written: Written, odd: OddLaunch
 ) -> tuple[TriedCall, Intervention]:
-    """Return the call in which an odd launch computes like the others of its kind; see `edited`."""
+    """Return the call in which an odd launch computes like others of its kind; see `edited`."""
     edit = context.fresh("usual") / f"launch_{odd.launch}.py"
     await anyio.to_thread.run_sync(edit.write_text, odd.text)
     call, made = await _edited(context, call, workload, written, edit, odd.launch)
