@@ -102,7 +102,7 @@ def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[Model
 
 
 def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: DiagnosisState) -> Component:
-    """The kernel, with `lines` of the script, then the model's lines of the launch."""
+    """The kernel, with `lines` of the script and the model's lines of the launch."""
     places = [*lines, *launch_lines(launch.index, case)]
     distinct = {(place.file, place.line): place for place in places}.values()
     return component("kernel", symbol, list(distinct), launch=launch.index)
@@ -123,9 +123,9 @@ MOST_LINES = 6
 
 
 def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
-    """Return why the call cannot be made outside its program, if an operator is missing in `run`.
+    """Return why the call cannot be made outside its program: an operator is missing in `run`.
 
-    Empty if none is missing, or if it is also missing in the program.
+    Empty if none is, or if the program lacks it as well.
     """
     root, phase = run.root, case.failing_phase
     if root is None or root.family.id != MISSING or case.capture is None:

@@ -16,7 +16,7 @@ from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
 
-# The name of a failure in a headline. The second entry is its name in a list of possible causes, if different.
+# The name of a failure in a headline. A second entry is its name in a list of possible causes.
 # `headline_of` adds facts of outputs and inputs.
 HEADLINES: dict[Category, tuple[str, ...]] = {
     "device_mismatch": ("wrong device", "an input on the wrong device"),

@@ -88,8 +88,8 @@ async def edited(
 ) -> tuple[TriedCall, Intervention]:
     """Return the call with an edited program in place of the package, or of one launch (-1: the package).
 
-    Raise `ProblemError` if nothing is edited, if the call also passes with the program before the edit, or if
-    the program has no function for the launch.
+    Raise `ProblemError` if nothing is edited, if the call passes with the unedited program, or if the program
+    has no function for the launch.
     """
     written = await write(context, workload, context.fresh("as-pytorch"))
     return await _edited(context, call, workload, written, edit, launch)

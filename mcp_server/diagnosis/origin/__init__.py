@@ -22,9 +22,9 @@ class Operand(Record):
 
 
 class OffendingElement(Record):
-    """An element of an input or of a constant behind the bad value. `index` is empty for a scalar.
+    """An element from which the bad value was computed. `index` is empty for a scalar.
 
-    A `selector` is an element of an input that chooses the element of a constant.
+    A `selector` is an input element that chooses the element of a constant.
     """
 
     kind: Literal["input", "constant", "selector"]
@@ -77,7 +77,7 @@ class Operation(Record):
 class Overflow(Record):
     """A number that is too large for its type, in words.
 
-    Elements of input `input_index` within `bound` cannot overflow; its `rows` are at fault.
+    If no element of input `input_index` exceeds `bound`, nothing overflows. Its `rows` are at fault.
     """
 
     text: str
@@ -105,7 +105,7 @@ class Origin(Record):
     """Where a bad value was computed.
 
     `launch_index` is None and `kernel` "" if an input had the value. `bad_value` is the expression's value at
-    the offending element. `carriers` are the launches between it and the fault, the last one first.
+    the offending element. `carriers` are the launches between origin and fault, the last one first.
     `elements` are at most 16 of `element_count`. `of_model` says why the expression, not the elements, is at
     fault; `correction` would correct it, if the kernel's source shows how. `operator` computed a non-finite
     value from finite ones, or a result that does not fit in the type `narrow`. `advice` says what to write

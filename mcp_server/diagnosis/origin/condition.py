@@ -1,7 +1,7 @@
 """Finds what is wrong with a value, and for which values of one input element its expression goes wrong.
 
-The domain of the element is split until the expression rises or falls on each piece, where bisection finds
-the ends of the good values. A condition is verified by evaluation on both sides. Integers are examined up to
+The domain of the element is split until the expression is monotone on each piece. Bisection then finds the
+ends of the good values. A condition is verified by evaluation on both sides. Integers are examined up to
 2^48: beyond, nearly every sum overflows.
 """
 
@@ -157,7 +157,7 @@ class _Points:
         return min(values) if min(values) < self.questions[0].allowed.low else max(values)
 
     def ranges(self) -> list[tuple[int, int]] | None:
-        """Return the ranks that are good at the first, second and last point. Others are verified later."""
+        """Return the ranks that are good at the first, second and last point. None if unknown."""
         found: list[tuple[int, int]] | None = None
         for question in dict.fromkeys((*self.questions[:2], self.questions[-1])):
             good = good_ranges(question)
@@ -171,7 +171,7 @@ class _Points:
 
 
 def condition(questions: Sequence[Question], name: str, bad: Scalar) -> Condition | None:
-    """Return when the expression is bad near the offending value. None if that fails its verification.
+    """Return for which values near the offending one the expression is bad. None if verification fails.
 
     `questions` has one for each loop point that reads the element, the faulty point first.
     """
@@ -243,13 +243,13 @@ def condition_of(
 ) -> Condition | None:
     """Return when the first expression is bad, as one element of an input varies and the others stay.
 
-    This includes the elements at other loop points. `blamed` counts the failing points by element.
+    The other expressions are those of other loop points. `blamed` counts the failing points by element.
     """
     main = expressions[0]
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
         return None
     evaluator = main.evaluator()
-    culprit = culprit_at(main.term, evaluator)  # comes with another evaluator if inside a reduction
+    culprit = culprit_at(main.term, evaluator)  # inside a reduction, it has another evaluator
     term = culprit[0] if culprit is not None and culprit[1] is evaluator else main.term
     if term is not main.term:
         expressions, allowed = [main], between(None, None, term.dtype)
@@ -279,7 +279,7 @@ def condition_at(
     name: str,
     bad: Scalar | None,
 ) -> Condition | None:
-    """Return the condition on an element from the expressions at all points that read it, first `term`."""
+    """Return the condition on an element, from all points that read it: `term` at the first one."""
     questions = []
     for number, expression in enumerate(expressions):
         own = next((name for name, other in expression.leaves.items() if other.key == leaf.key), None)
@@ -322,7 +322,7 @@ def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | No
     """Return the innermost operation that turned finite values into NaN or infinity, or infinities into NaN.
 
     NaN is preferred, because an infinity may be a mask. In a reduction, the first point with a bad value
-    counts, and the result has its evaluator.
+    counts, and the evaluator of this point is returned.
     """
     found: tuple[Apply, Evaluator] | None = None
     for each in parts(_chosen(term, evaluator)):
@@ -343,7 +343,7 @@ def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | No
 
 
 def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
-    """Return the first point of a reduction at which its body is NaN, or the first where it is infinite."""
+    """Return the first point of a reduction at which its body is NaN, otherwise one where it is infinite."""
     infinite: Evaluator | None = None
     result = value_of(fold, evaluator)
     try:

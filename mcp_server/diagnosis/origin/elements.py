@@ -1,8 +1,8 @@
-"""The elements of inputs and constants behind a value, even if an operator computed it from them.
+"""Finds the elements of inputs and constants from which a value was computed, also by an operator.
 
-Operators outside the generated code have no expression. For some operators, the elements behind a result are
-known, and saved by launch probes. From these, a sum that overflowed its type is computed again in double
-precision, which gives its size and the allowed size of the elements.
+Operators outside the generated code have no expression. For some of them it is known which elements a result
+depends on, and launch probes saved these. A sum that overflowed its type is computed again in double
+precision, which gives its size, and the largest elements with which it would not overflow.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import elements, parts, uncast
 from mcp_server.package.terms.term import Apply, Element, Fold
 
-# Operators that look up the element at the same place, with the places of values and boundaries among their
-# tensors; those whose result depends on all elements up to its place; products of a row and a column.
+# POINTWISE look up each element; the numbers are the positions of values and boundaries among their tensors.
+# A result of RUNNING depends on all elements up to its place, one of PRODUCTS on a row and a column.
 POINTWISE = {"bucketize": (0, 1), "searchsorted": (1, 0)}
 RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -46,7 +46,7 @@ _MOST_WEIGHTS = 1 << 18
 
 
 def offending(expression: Expression) -> Iterator[OffendingElement]:
-    """Return the elements of inputs that an expression reads, or of constants if it reads nothing else."""
+    """Yield the elements of inputs that an expression reads, and of constants if nothing else is read."""
     inputs = {compiled.name: compiled.index for compiled in expression.walker.view.package.inputs}
     leaves = [each for leaf in expression.leaves.values() for each in _given(leaf, expression.walker)]
     inside = any(":" in each.parameter for each in elements(expression.term))  # inside a reduction
@@ -65,7 +65,7 @@ def offending(expression: Expression) -> Iterator[OffendingElement]:
 
 
 def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
-    """Return the leaf or, if known, the elements from which an operator computed it.
+    """Yield the leaf. If an operator made it, yield the elements that it depends on, if they are known.
 
     The largest elements of a sum come first.
     """
@@ -94,7 +94,7 @@ def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
 
 
 def selecting(walker: Walker, at: Computed) -> list[OffendingElement]:
-    """Return the elements of inputs that choose which element of a table a term reads."""
+    """Return the input elements that choose which element of a table a term reads."""
     chosen = enumerate(each for table in elements(at.term) for each in elements(table.index))
     sources = {str(n): (walker.back(replace(at, term=each)).source, each) for n, each in chosen}
     leaves = {n: Leaf(source, value_of(each, at.evaluator)) for n, (source, each) in sources.items()}
@@ -169,7 +169,7 @@ def product_at(walker: Walker, made: Produced) -> Product | None:
 
 
 def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
-    """Return the elements of the factors of a product's element, those of the largest addends first."""
+    """Yield the elements multiplied for one element of a matrix product, the largest products first."""
     product = product_at(walker, made)
     if product is None:
         return
@@ -223,7 +223,7 @@ def _of_product(walker: Walker, made: Produced) -> Overflow | None:
 
 
 def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
-    """Return a conversion of a finite number, perhaps a sum, to a type too narrow for it."""
+    """Return the conversion of a finite number or sum to a type that is too narrow. None if there is none."""
     for each in parts(computed.term):
         if not isinstance(each, Apply) or each.op != "cast" or each.dtype not in _SHORT:
             continue

@@ -1,4 +1,4 @@
-"""The expression of a value over the model's tensors, across launches that compute element by element."""
+"""Writes a value as an expression of the model's tensors, across launches that compute elementwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mcp_server.plurals import listed
 _DEEPEST = 12
 _LARGEST = 400
 _INLINED = 2000
-MOST_INPUTS = 3  # number of model inputs behind an operand
+MOST_INPUTS = 3  # inputs that are named for an operand
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Leaf:
 
 @dataclass
 class Expression:
-    """A term whose elements are leaves. `leaves` maps parameter names to leaves."""
+    """A term over `leaves`, by parameter name. Elements inside a reduction are named `LAUNCH:PARAMETER`."""
 
     term: Term
     leaves: dict[str, Leaf]
@@ -231,7 +231,7 @@ def operands(expression: Expression) -> list[Operand]:
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
         made_by = _made_by(launch, expression.walker.view) if launch is not None else ""
         called = expression.names[name].partition("[")[0]
-        if called.isidentifier():  # the call of an operator names its arguments
+        if called.isidentifier():  # the text of an operator call has its arguments
             found.append(Operand(name=called, label=label, made_by=made_by))
     return found
 

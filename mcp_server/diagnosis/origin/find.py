@@ -71,13 +71,12 @@ ONE_ELEMENT = "use correction=0 where a deviation (std, var) is taken of one ele
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong in a call.
+    """What went wrong in a launch, by `kind`.
 
-    `check`: the index check on line `line` (1-based in the kernel's source) of launch `launch` failed.
-    `access`: the launch accessed memory outside the tensor `parameter` (`shape` and `stride` in elements),
-    and no check caught it. `value`: launch `launch` has a bad value in `buffer` at `element`, before or
-    after it ran. `low` and `high` are the ends of the allowed values, `high` exclusive (None: the value is
-    bad because it is not finite).
+    `check`: the index check on line `line` (1-based in the kernel's source) failed. `access`: the launch
+    accessed memory outside the tensor `parameter` (`shape` and `stride` in elements), and no check caught it.
+    `value`: there is a bad value in `buffer` at `element`, before or after the launch ran. `low` and `high`
+    are the ends of the allowed values, `high` exclusive (None: the value is bad because it is not finite).
     """
 
     launch: int
@@ -107,7 +106,7 @@ class Fault:
         return Fault(found.launch, "value", buffer=found.argument, element=element, when=when)
 
     def checks(self, program: Program) -> tuple[Check, ...]:
-        """Return the checks of the kernel at the fault; for an access, those that the kernel lacks."""
+        """Return the check that failed or, for an access, checks that would have caught it."""
         if self.kind == "access":
             return index_checks(program, self.parameter, self.shape, self.stride)
         found = program.check_at(self.line) if self.kind == "check" else None
@@ -117,8 +116,8 @@ class Fault:
 def behind(view: PackageView, fault: Fault) -> list[int]:
     """Return the launch with the fault, and the launches that the walk back may go through.
 
-    The walk ends at an operator that computes (a matrix product), unless it follows a NaN, or the operator's
-    elements are known (`POINTWISE`, `RUNNING`).
+    The walk ends at an operator that computes (a matrix product), unless the launch read the bad value, or
+    the elements behind the operator's results are known (`POINTWISE`, `RUNNING`).
     """
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
@@ -147,8 +146,8 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
 def find_origin(view: PackageView, fault: Fault, values: ProbedValues) -> Origin | None:
     """Find where the bad value of a fault was computed. None if unknown.
 
-    `values` are those that launch probes saved of the failing call: `ProbedValues(launches)` with the
-    launches of `dump_kernel_io(..., save=True)`. Nothing runs.
+    `values` were saved in the failing call: `ProbedValues(launches)` with the launches of
+    `dump_kernel_io(..., save=True)`. Nothing runs.
     """
     if not 0 <= fault.launch < len(view.wrapper.launches):
         return None
@@ -189,7 +188,7 @@ class _Finder:
     def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):
             return None
-        # The loop points at which the check fails. Without values, the first point.
+        # The loop points at which the check fails.
         every, _ = places(_relevant(check), self.walker.scalars(self.launch), _SCANNED)
         points = [self.walker.evaluator(self.launch, place) for place in every]
         failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
@@ -231,7 +230,7 @@ class _Finder:
         return self.walker.stored(self.launch, argument.name, offset, None)
 
     def _masks(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
-        """Return the mask elements behind each further non-finite value."""
+        """Return the False elements (of masks) that each further non-finite value depends on."""
         if self.fault.high is not None or tensor.count > _SCANNED:
             return []
         bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))
@@ -246,7 +245,7 @@ class _Finder:
         return self._behind(expressions[0], walked)
 
     def _behind(self, expression: Expression, walked: Walked) -> list[OffendingElement]:
-        """Return the elements behind a value. If there are none, return those that choose among constants."""
+        """Return the elements behind a value. If no input is among them, add those that select constants."""
         found = list(offending(expression))
         if walked.chosen is not None and not any(each.kind == "input" for each in found):
             found += selecting(self.walker, walked.chosen)
@@ -314,7 +313,7 @@ class _Finder:
         advice, table = "", label_of(bound.tables[0], self.walker) if bound.tables else ""
         produced = source if isinstance(source, Produced) and is_index else None
         looked = looked_up(self.walker, produced, allowed) if produced is not None else None
-        if looked is not None and looked[0] not in bound.tables:  # otherwise, added rows raise the index
+        if looked is not None and looked[0] not in bound.tables:  # else, more rows would raise the index
             advice = too_short(0, looked[1], allowed, table)
         elif of_model and not narrow and not self._made_here(bound):
             lowest, highest = (own_end(expression.term, above=above) for above in (False, True))
@@ -326,10 +325,10 @@ class _Finder:
             if by_rounding is not None:
                 left, explanation, advice = by_rounding
         if left is not None and left.domain.nonzero and not elements(left.operand):
-            left, advice = None, ONE_ELEMENT  # a division by a number of elements, less 1
+            left, advice = None, ONE_ELEMENT  # the divisor is the number of elements minus 1
         if left is not None and left.domain.nonzero and sums_nothing(self.walker, left):
             explanation += ": the divisor is a sum of no elements"
-        if left is not None:  # look behind the operand that left its domain
+        if left is not None:  # name the elements behind the operand that left its domain
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
             found, read = list(offending(behind)) or found, read or operands(behind)
         if too_large is not None and not found and isinstance(source, Computed):
@@ -400,7 +399,7 @@ def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | N
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
-    """Return other points that read the same elements, varying only loops that these do not use."""
+    """Return the other points that read the same elements: only loops vary that no index uses."""
     indices = [each.index for each in parts(check.value) if isinstance(each, Element)]
     fixed = {each.name for index in indices for each in used(index, check.ranges)}
     free = [each for each in _relevant(check) if each.name not in fixed]
@@ -420,7 +419,7 @@ def _element_key(element: OffendingElement) -> ElementKey:
 
 
 def _with_elements(origin: Origin, more: list[list[OffendingElement]], blamed: Counter[ElementKey]) -> Origin:
-    """Add the input elements behind all failing points to the origin, those behind most points first."""
+    """Add the elements of all failing points to the origin: inputs first, then by the number of points."""
     found = {_element_key(each): each for elements in (origin.elements, *more) for each in elements}
     count = max(len(found), origin.element_count)
     ordered = sorted(

@@ -1,4 +1,4 @@
-"""Writes a model line as a careful engineer would, after an operation in it left its domain.
+"""Rewrites a model line in which an operation left its domain, as a careful engineer would.
 
 `guarded_line` keeps any operand in its domain. Some lines have a clearer idiom: `torch.xlogy(p, p)` for `p *
 p.log()`, `torch.log_softmax` for the logarithm of a softmax, a separate name for a divisor.
@@ -114,9 +114,9 @@ _TO_DEVIATION = f"add a small number ({_EPSILON}) to the deviation"
 
 
 def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
-    """Return a divisor that is a root or a deviation with a small number added, and the change in words.
+    """Return a divisor with a small number added, and the change in words.
 
-    Both are empty for another divisor. A root of 0 comes from equal elements, like a variance of 0.
+    Both are empty unless the divisor is a root or a standard deviation.
     """
     match divisor:
         case ast.Call(func=ast.Attribute(attr="sqrt", value=ast.Name(id="torch")), args=[inner]):

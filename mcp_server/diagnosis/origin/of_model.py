@@ -56,7 +56,7 @@ _NEAR = 3
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """Return the launch's layer: from the weights in `tables`, those that it reads, or its neighbours."""
+    """Return the layer that owns the weights in `tables`, those that the launch reads, or nearby ones."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
     if own:
@@ -166,10 +166,10 @@ def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operat
 
 
 _BOUNDING = frozenset({"minimum", "mod", "remainder", "bitand", "sigmoid", "tanh", "sin", "cos", "erf"})
-_LARGEST = 1 << 31  # a larger limit is that of the type, not of the expression
+_LARGEST = 1 << 31  # a larger limit comes from the type, not from the expression
 
 
-OPEN_END = "it is one past the end, and nothing limits it"  # end of a float range, as an integer
+OPEN_END = "it is one past the end, and nothing limits it"  # a float at the end of its range, cast
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
@@ -266,7 +266,7 @@ def wrapped(expression: Expression) -> tuple[Apply, str] | None:
 def correction_of(
     view: PackageView, source: Computed, expression: Expression, value: Scalar, allowed: Interval
 ) -> Correction | None:
-    """Return the edit of a C++ kernel that keeps the value at the end of the range it missed."""
+    """Return the edit of a C++ kernel that limits the value to the range. None for other kernels."""
     kernel = view.wrapper.kernels.get(source.launch.kernel)
     if kernel is None or kernel.kind != "cpp":
         return None
@@ -282,8 +282,8 @@ def correction_of(
     return Correction(text=f"({expression.text()}).clamp(min={low})", lines=lines, low=low)
 
 
-# Finds the one element that makes a value infinite: replaces the largest elements by usual values, and
-# computes again all that launches made from them.
+# To find the one element that makes a value infinite, the largest element of each input is replaced by a
+# usual one, and everything that launches compute from it is computed again.
 _ELEMENTS = 4096  # most elements of a searched tensor
 _FEWEST = 3  # no element of a smaller tensor stands out
 _READS = 1 << 17  # most elements read by all computations

@@ -1,7 +1,7 @@
-"""Values of tensors as launch probes saved them, one element at a time.
+"""Reads single elements of the tensors that launch probes saved.
 
-A file holds the elements of a launch argument's tensor in row-major order. A kernel counts elements from its
-pointer, by strides.
+A file has the elements of one argument in row-major order (a `place`). A kernel counts elements from the
+pointer of the argument, by strides (an `offset`).
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class ProbedValues:
         return found
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
-        """Return the argument of a launch just before or after it. None if no probe saved it."""
-        names = filter(None, (argument.name, argument.target))  # operators' arguments have no name
+        """Return the tensor of an argument just before or after the launch. None if no probe saved it."""
+        names = filter(None, (argument.name, argument.target))  # arguments of operators have no name
         seen = next(filter(None, (self._seen.get((launch, name, when)) for name in names)), None)
         if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
             return None

@@ -2,8 +2,8 @@
 
 A kernel carries a value if its term chooses one of the loaded elements: a copy, a cast that keeps the value,
 `where`, a minimum, a gather. A NaN is also followed through arithmetic, and an infinity through sums and
-products, until no operand has it. In an operator outside the generated code, the exact value identifies the
-element.
+products, until no operand has it. An operator outside the generated code is assumed to carry the element
+that has exactly the same value.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term
 from mcp_server.package.view import PackageView
 
 _HOPS = 40
-_SEARCHED = 1 << 18  # elements of a tensor, at most, that are searched
-_FOLDED = 4096  # points of a reduction, at most, that are evaluated
+_SEARCHED = 1 << 18  # most elements of a tensor that is searched
+_FOLDED = 4096  # most points of a reduction that is evaluated
 
 # Operators whose first result holds values of an input, by their names in the wrapper's shims
 # (`aoti_torch_cpu_sort_stable`), torch 2.8 to 2.15. Their other results (positions) are computed.
@@ -103,7 +103,7 @@ Source = Computed | Produced | Given
 class Walked:
     """Where a value comes from, and the launches that carried it, the last one first.
 
-    `chosen` is the last term on the way that chose its element by an element of another tensor.
+    `chosen` is the last term on the way that reads an element at an index from another tensor.
     """
 
     source: Source
@@ -134,7 +134,7 @@ class Walker:
         return self._scalars[launch.index]
 
     def element(self, launch: Launch, element: Element, offset: int) -> Scalar | None:
-        """Return the element that a launch loads, from memory or from its own store. None if unknown."""
+        """Return the element that a launch loads, perhaps from its own store. None if unknown."""
         key = (launch.index, element.parameter, offset, element.line)
         if key not in self._elements:
             self._elements[key] = None  # stays unknown for a store that depends on itself
@@ -154,7 +154,7 @@ class Walker:
         return self.value_at(Produced(place.launch, place.argument, place.offset))
 
     def value_at(self, place: Place | Produced | Computed) -> Scalar | None:
-        """Return the element that a launch reads at a place, computes, or left there."""
+        """Return the value that a launch reads at a `Place`, computes, or left there (`Produced`)."""
         if isinstance(place, Computed):
             return value_of(place.term, place.evaluator)
         when: Phase = "after" if isinstance(place, Produced) else "before"
@@ -162,7 +162,10 @@ class Walker:
         return tensor.value_at(place.offset) if tensor else None
 
     def stored(self, launch: Launch, parameter: str, offset: int, before: int | None) -> Computed | None:
-        """Return the value stored at an offset, above a line if given. May raise `UnknownValue`."""
+        """Return what a launch stores at an offset, only above line `before` if given.
+
+        None if it stores nothing. May raise `UnknownValue`.
+        """
         program = self.program(launch)
         read, scalars = partial(self.element, launch), self.scalars(launch)
         for store in program.stores_to(parameter, before) if program else ():
@@ -228,7 +231,7 @@ class Walker:
         """Return the element that an operator read and that may have become its result.
 
         For an operator that computes, only NaN and infinities are followed, NaN first. Of equal elements, the
-        one whose index has most in common with the result's is taken.
+        one whose index has most in common with the index of the result is taken.
         """
         launch, value = produced.launch, self.value_at(produced)
         carrier = is_carrier(launch) and produced.argument.name not in ("ret1", "indices")
@@ -245,7 +248,7 @@ class Walker:
             if places:
                 best = min(places, key=lambda place: _distance(read, place, value, index))
                 if not carrier and math.isinf(value) and not _distance(read, best, value, index)[1]:
-                    continue  # in another row and column, it may only have overflowed
+                    continue  # in another row and column: the result may have overflowed
                 return Place(launch, argument, read.offset(read.unraveled(best)))
         return None
 
@@ -267,8 +270,8 @@ class Walker:
                 offset = value_of(element.index, place)
                 if offset is None or not wanted(value_of(element, place)):
                     continue
-                # An infinity that the model made is explained where it is used: `0 * log(0)`. If infinities
-                # of both signs are added, the positive one is followed.
+                # If the model computed an infinity that made a NaN, the NaN is explained here: `0 * log(0)`.
+                # In a sum of infinities of both signs, the positive one is followed.
                 added = adds and value_of(element, place) == math.inf
                 followed = wanted is _is_nan or not _is_nan(value) or added
                 if followed or self._as_given(at.launch, element, int(offset)):
@@ -276,7 +279,7 @@ class Walker:
         return None
 
     def _as_given(self, launch: Launch, element: Element, offset: int) -> bool:
-        """Whether a launch reads an element that the call gave."""
+        """Whether a launch reads an element of an input as the caller gave it."""
         if self.stored(launch, element.parameter, offset, element.line) is not None:
             return False
         source = self.source(Place(launch, argument_of(launch, element.parameter), offset))
@@ -405,7 +408,7 @@ def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] 
 
 
 def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None:
-    """Return the part of a term that it passes on. None if it computes a value. May raise `UnknownValue`."""
+    """Return the part whose value a term passes on. None if it computes one. May raise `UnknownValue`."""
     match term:
         case Apply(op="cast", args=(inner,)):
             kept = _same_value(evaluator.value(inner), evaluator.value(term))
@@ -427,7 +430,7 @@ def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None
 
 
 def leaves(term: Term, evaluator: Evaluator) -> Iterator[tuple[Element, Evaluator]]:
-    """Return the elements behind a term. Those of a reduction come from every point of its loops."""
+    """Yield the elements that a term reads; for a reduction, those of every point of its loops."""
 
     def visit(each: Term, at: Evaluator, seen: set[int]) -> Iterator[tuple[Element, Evaluator]]:
         if id(each) in seen:
