@@ -1,7 +1,7 @@
 """What a capture recorded: the compiles, loads, constant updates and calls of every process in a run.
 
 `read_capture` reads them from the journals that the hook writes (`worker/capture/journal.py`). If a process
-dies, its last phase has no end, which tells a crash or hang inside AOTInductor from one elsewhere.
+dies, the phase in which it died has no end. This shows whether it crashed or hung inside AOTInductor.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CapturedError(JournalRecord):
 class Leaf(TensorFacts):
     """One tensor. `unreadable` says why its values could not be read.
 
-    `sum` is that of a floating-point output whose values are all finite.
+    `sum` adds up the elements. It is set only for a floating-point output whose values are all finite.
     """
 
     sum: float | None = None
@@ -73,9 +73,10 @@ class Leaf(TensorFacts):
 
 
 class Phase(JournalRecord):
-    """The fields of every record. `n` orders the events of a process; `notice` says what was not kept.
+    """The fields that all phases and events of a process share.
 
-    `t` is the wall-clock time of its start in seconds.
+    `n` orders the events of a process. `t` is the wall-clock time of the start in seconds. `notice` says what
+    was not kept.
     """
 
     pid: int
@@ -115,7 +116,7 @@ class CapturedCompile(Phase):
 
 
 class CapturedOverwriting(JournalRecord):
-    """A package file that was about to be overwritten. `kept` is a copy; without one, `notice` says why."""
+    """A package file that was about to be overwritten. `kept` is a copy. If it is None, `notice` says why."""
 
     path: Path
     kept: Path | None = None
@@ -157,9 +158,9 @@ class CapturedHost(Phase):
 
 
 class CapturedUpdate(Phase):
-    """One update of constants. `constants` were passed; `compiled` are the names in the model.
+    """One update of constants. `constants` are the ones passed; `compiled` names all constants of the model.
 
-    `views` are the passed constants that are part of a larger block of memory.
+    `views` names the passed constants that are part of a larger block of memory.
     """
 
     number: int
@@ -173,7 +174,7 @@ class CapturedUpdate(Phase):
 
     @property
     def user_managed(self) -> bool:
-        """Whether the package reads the caller's memory after the update: the third argument, 2.8-2.15."""
+        """Whether the package then uses the caller's memory: the third argument is True (torch 2.8-2.15)."""
         return self.how != "update_constant_buffer_from_cpu" and self.arguments[2:3] == [True]
 
     @property
@@ -201,9 +202,9 @@ class CapturedCall(HoldsOutputs):
     - `headroom`: bytes that the process could still map under the limit `headroom_of`. None if unlimited.
     - `stack_bytes`: the thread's stack size, if limited. `current_device`: the thread's CUDA device.
     - `after`: the number of earlier calls, if the `loaders` in use were counted. 0 if they were not.
-    - `shared`: the inputs that an earlier call of another load also had, with that call and its input.
-    - `began_cpu` and `ended_cpu`: processor seconds of the calling thread when the hook began to look at the
-      call, and when it had finished.
+    - `shared`: (input, earlier call, its input) for each input that a call of another load also had.
+    - `began_cpu` and `ended_cpu`: processor seconds of the calling thread when the hook began and finished
+      its work on the call.
     """
 
     number: int
@@ -232,7 +233,7 @@ class CapturedCall(HoldsOutputs):
 
     @property
     def unreadable(self) -> str:
-        """The device error on reading the outputs, caused by this or an earlier call. Empty if none."""
+        """The device error raised when the outputs were read. This or an earlier call caused it."""
         return next((leaf.unreadable for leaf in self.outputs if leaf.unreadable), "")
 
     @property
@@ -248,13 +249,17 @@ class CapturedCall(HoldsOutputs):
 class MemoryEvent(Phase):
     """One event in the log of memory: something happened to storage that a call reads or an output shares.
 
-    `interval` says when it happened. For a constant that the program manages: between its `update` and the
-    call. For an input: between the start of the `call` and its end, or the end of every `stream`; between the
-    call that a `graph` recorded and its replay; or between two `calls` with that input, the first of which is
-    `earlier`, also of two `packages`. For an `output`: after its return. An input freed for a `stream` was
-    freed, and memory allocated, before its owner waited for the stream that reads it. `call` is None if the
-    event was seen at a failure after the call. `counted` is True if the only sign is a count of writes, which
-    all views of a block of memory share.
+    `interval` says when it happened:
+
+    - `update`: between the update of a constant that the program manages, and the call.
+    - `call`: during the call. `stream`: before the streams that write or read the input had finished.
+    - `graph`: between the capture of the call in a CUDA graph, and a replay.
+    - `calls`: between two calls with the same input; `earlier` is the first. `packages`: the same for calls
+      of two packages.
+    - `output`: after the call returned the output.
+
+    `call` is None if the event was seen at a failure after the call. `counted` is True if the only sign is a
+    count of writes, which all views of a block of memory share.
     """
 
     storage: Literal["input", "constant", "output"]
@@ -272,9 +277,9 @@ class MemoryEvent(Phase):
 class CapturedAttempts(Phase):
     """What was tried on the export or compile at which the program ended.
 
-    `stage` is "range" for exports with a wider range, and "narrowed" for changes of the lines that narrowed
-    one; "loop" for a loop that the export unrolled, with the program without it in `file`. `advice` is for
-    the layer at which the attempts stopped.
+    `stage` is "range" for exports with a wider range, "narrowed" for changes of the lines that narrowed a
+    range, and "loop" for a loop that the export unrolled; `file` then has the program without the loop.
+    `advice` is for the layer at which the attempts stopped.
     """
 
     stage: str = ""
@@ -288,16 +293,16 @@ class FailedCheck(HoldsOutputs):
 
 
 class CapturedDrift(Phase):
-    """The exported model's weights that the program changed after the export, by name; saved in `file`."""
+    """Weights of an exported model that the program changed after the export. `file` has their values."""
 
     names: list[str] = Field(default_factory=list)
     file: Path | None = None
 
 
 class CapturedPartialLoad(Phase):
-    """A `load_state_dict` that left `missing` of the model's `of` weights as they were.
+    """A `load_state_dict` that left `missing` of the model's `of` weights unchanged.
 
-    `names` lists the first of these, `unexpected` the first names in the file that the model lacks.
+    `names` lists the first of them, `unexpected` the first names in the file that the model lacks.
     """
 
     missing: int = 0
@@ -370,7 +375,7 @@ class Captured(Record):
 
     @property
     def suspect(self) -> CapturedCall | None:
-        """The failing call, the one that a check rejected, the first with NaN or inf, or the last kept."""
+        """The first found of: failing call, call that a check rejected, first with NaN or inf, last kept."""
         odd = next((call for call in self.calls if call.nonfinite and call.file), None)
         kept = [call for call in self.calls if call.file]
         return self.failing or self.refused or odd or (kept[-1] if kept else None)
@@ -384,9 +389,9 @@ class Captured(Record):
 
     @property
     def host(self) -> CapturedHost | None:
-        """The last non-Python process that was started with a package that no Python process loaded later.
+        """The last non-Python process that was started with a package. None if it cannot be the suspect:
 
-        None if a call from Python failed, or if a later check rejected one.
+        a Python process loaded a package later, a call from Python failed, or a later check rejected a call.
         """
         last = next(reversed(self.hosts), None)
         if last is None or self.failing is not None:
@@ -497,7 +502,7 @@ def _processes(lines: list[Line]) -> list[CapturedProcess]:
 
 
 def _phases(lines: list[Line], phase: tuple[str, str, str, str], kind: type[R]) -> list[R]:
-    """Join each start of a phase with its end, if there is one."""
+    """Read the records of one kind of phase, each from the event that begins it and the one that ends it."""
     begin, number, well, badly = phase
     ended = (line for line in lines if line.event in (well, badly))
     ends = {(line.pid, str(line.facts.get(number))): line for line in ended}
@@ -553,11 +558,11 @@ LARGER = 8.0  # how many times more elements than the largest earlier call still
 
 
 def stalled_call(seen: Captured, now: float, least_s: float) -> CapturedCall | None:
-    """The call that is stalled: the only one in progress, taking far longer than other calls of its load.
+    """Return the call in progress if it takes far longer than other calls of its load; else None.
 
     `now` is wall-clock time in seconds. A call younger than `least_s` is not stalled. Return None if no call
-    of that load has succeeded, if the successful calls were much smaller, or if more than one call is in
-    progress, because threads may wait for each other.
+    of that load has succeeded, if the successful calls were much smaller, or if several calls are in
+    progress, because their threads may wait for each other.
     """
     under_way = [call for call in seen.calls if call.outcome == "unfinished" and not call.in_graph]
     if len(under_way) != 1:
@@ -575,7 +580,7 @@ def _elements(call: CapturedCall) -> int:
 
 
 LAST_BYTES = 1 << 16
-# What a process does after an event of the hook or of the worker.
+# What a process is doing if this event of the hook or worker is the last in its journal.
 DOING = {
     "attempting": "{step}",
     "calling": "a call is running",
@@ -590,7 +595,7 @@ DOING = {
 
 
 def doing(journal: Path) -> str:
-    """Say what the process that writes this journal does, by its last event. Empty if that is unknown."""
+    """Say what the process that writes this journal is doing, from its last event. Empty if unknown."""
     event = _last_event(journal)
     try:
         return DOING.get(str(event["event"]), "").format_map(event)
@@ -598,12 +603,12 @@ def doing(journal: Path) -> str:
         return ""
 
 
-# A build that an event begins, and that lasts until the next one.
+# The build that an event begins. It lasts until the next event.
 BUILDS = {"exporting": "exporting", **dict.fromkeys(("compiling", "attempting"), "compiling")}
 
 
 def building(directory: Path) -> str:
-    """Say what a process with files in `directory` builds: `exporting`, `compiling` or `importing torch`."""
+    """Return what a process does in `directory`: `exporting`, `compiling` or `importing torch`; else ""."""
     if any(directory.glob("importing-*")):
         return "importing torch"
     events = (_last_event(journal).get("event") for journal in directory.glob("*.jsonl"))
@@ -611,7 +616,7 @@ def building(directory: Path) -> str:
 
 
 def _last_event(journal: Path) -> Facts:
-    """The last event of a journal. Empty if its line is cut, or is no event."""
+    """Return the last event of a journal. Empty if the last line is cut or is not an event."""
     with journal.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
         last = file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]

@@ -35,7 +35,7 @@ _FRAMES = (
         r"^\s*frame #\d+: (?P<function>.+?) \+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in (?P<module>\S+)\)"  # c10
     ),
 )
-# The suffix that the compiler appends when it makes several functions from one.
+# What follows the name of a function: its parameters, or a suffix of a part that the compiler split off.
 _OUTLINED = re.compile(r"\s*(?:\(.*|\[clone .*\]|\._omp_fn\.\d+.*)$")
 # Functions in a package's library that are not kernels: C++ runtime code, the model class, our probes.
 _NO_KERNEL = ("std::", "__gnu_cxx::", "torch::aot_inductor::", "aoti_debug::")
@@ -60,7 +60,7 @@ class NativeFrame:
 
 
 class Nearest(NamedTuple):
-    """The allocation nearest to a bad address, `distance` bytes away. It may not be the one meant."""
+    """The allocation nearest to a bad address, `distance` bytes away. The access may have meant another."""
 
     address: int
     size: int
@@ -73,8 +73,8 @@ class Access:
     """A fault as reported by a tool. Fields that the tool did not report are empty.
 
     `kernel` is the device symbol or the C++ function. `line` is 1-based in the generated file. `size` is in
-    bytes. `problem` is what is wrong with the address. `launch_offset` locates the launching call in the
-    package's library. `condition` is that of an index assertion. `frames` is the native stack.
+    bytes. `problem` says what is wrong with the address. `launch_offset` locates the launch in the library of
+    the package. `condition` is what a failed index assertion required. `frames` is the native stack.
     """
 
     tool: Tool
@@ -100,7 +100,7 @@ class Access:
 class NativeReport:
     """All reports of AddressSanitizer and UndefinedBehaviorSanitizer, with equal reports merged and counted.
 
-    `backtrace` is a stack that belongs to none of these reports (gdb, c10).
+    `backtrace` is a stack outside these reports, as gdb or c10 print it.
     """
 
     errors: tuple[Access, ...] = ()
@@ -109,7 +109,7 @@ class NativeReport:
 
     @property
     def crash(self) -> Access | None:
-        """The crash that the backtrace shows. None if no frame belongs to a package."""
+        """The crash that `backtrace` shows. None if no frame belongs to a package."""
         frame = _generated_frame(self.backtrace)
         if frame is None:
             return None
@@ -157,7 +157,7 @@ class _NativeReader:
     def feed(self, line: str) -> None:
         frame = _read_frame(line)
         if frame is not None and self._open is not None:
-            if not self._in_allocation:  # otherwise it belongs to the stack that allocated the block
+            if not self._in_allocation:  # otherwise the frame is of the stack that allocated the block
                 frames = self._open.frames
                 if len(frames) == 1 and not frames[0].function:  # the location of a `runtime error` line
                     frames = (replace(frames[0], function=frame.function),)
@@ -173,8 +173,8 @@ class _NativeReader:
             self.end()
             reported = _ADDRESS.search(error["rest"])
             address = int(reported["address"], 16) if reported else None
-            # Addresses beyond the end of the address space have no shadow: the shadow lookup itself causes a
-            # SEGV, and the shadow's address is reported. No process memory lies where those shadows would be.
+            # An address beyond the end of the address space has no shadow. Looking up the shadow then causes
+            # a SEGV, and its address is reported. No memory of a process lies there, so it can be converted.
             if address is not None and _TOP <= (beyond := (address - _SHADOW) << 3) < 2 * _TOP:
                 address = beyond
             text = error["kind"].strip()
@@ -252,8 +252,8 @@ def read_cuda_gdb(lines: Iterable[str]) -> Access | None:
     *$errorpc`.
 
     A core dump has no address; `block` and `thread` are those of the fault. The line is that of `$errorpc`,
-    because frame #0 has usually moved on. After a device assert there is no `$errorpc`, and so no line. None
-    if cuda-gdb names neither an exception nor a kernel.
+    because frame #0 is usually past the faulty instruction. After a device assert there is no `$errorpc`, and
+    so no line. None if cuda-gdb names neither an exception nor a kernel.
     """
     exception = kernel = file = ""
     number: int | None = None
@@ -274,7 +274,7 @@ def read_cuda_gdb(lines: Iterable[str]) -> Access | None:
             file, number = at["file"], int(at["line"][:9])
         elif frame := _CUDA_GDB_FRAME.match(line):
             kernel = kernel or frame["kernel"]
-            # If the exact line is known, the frame contributes only the file's full path.
+            # The frame has the full path of the file, but not the exact line.
             if frame["file"] and (number is None or frame["file"].endswith(file)):
                 file = frame["file"]
     if not exception and not kernel:
@@ -291,7 +291,7 @@ def _triple(text: str) -> Triple | None:
 
 
 def _device_kind(exception: str) -> str:
-    """Return the kind of `Warp Misaligned Address` or `CUDBG_EXCEPTION_WARP_MISALIGNED_ADDRESS`."""
+    """Return the kind of an exception such as `Warp Misaligned Address` or `CUDBG_EXCEPTION_WARP_ASSERT`."""
     name = exception.lower()
     return "assert" if "assert" in name else "misaligned" if "misaligned" in name else "invalid_access"
 
@@ -305,9 +305,9 @@ _PROGRESS_FRAME = re.compile(r"coredump:\s+#\d+\s+0x[0-9a-fA-F]+\s+(?P<kernel>\S
 def read_progress_log(lines: Iterable[str]) -> Access | None:
     """Read the first exception that the CUDA driver logged with `CUDA_COREDUMP_SHOW_PROGRESS=1`; else None.
 
-    No debugger is needed, but the log names only the exception and the kernel: the symbol of the outermost
-    frame, mangled for C++ and plain for Triton. The layout is the one published for driver 570-580. The log
-    may be mixed with the program's output.
+    The log names only the exception and the kernel: the symbol of the outermost frame, mangled for C++ and
+    plain for Triton. The layout is the one published for driver 570-580. The log may be mixed with the
+    program's output.
     """
     name = kernel = ""
     for line in lines:

@@ -25,19 +25,19 @@ else:
 
 MAX_LOCATIONS = 20
 _DIGITS = frozenset(b"0123456789")  # templates have no digits
-MAX_ALTERNATIVES = 4  # alternatives of one text, such as "Error" and "error"
+MAX_ALTERNATIVES = 4  # texts for one part of a pattern, such as "Error" and "error" for "[Ee]rror"
 
 # Frames through which torch calls a Python operator (torch 2.8-2.15).
 OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
 
 
 def literals(pattern: str) -> frozenset[str]:
-    """Return digit-free texts, at least one of which occurs in every match. Empty if the pattern has none."""
+    """Return texts without digits: every match of the pattern contains one of them. Empty if there are none."""
     return frozenset(_required(sre_parse.parse(pattern)))
 
 
 def _required(parsed: Any) -> set[str]:
-    """Return the most selective of the sets of alternative texts that a parsed pattern requires."""
+    """Return a set of texts, at least one of which a match must contain: of several sets the best filter."""
     found: list[set[str]] = []
     run = {""}  # the alternatives for the text read so far
 
@@ -65,7 +65,7 @@ def _required(parsed: Any) -> set[str]:
     return max(texts, key=lambda one: (min(map(len, one)), -len(one)), default=set())
 
 
-# By group name: what a line adds to the error before it.
+# Lines that add facts to the error before them. The groups name the fields.
 _ADDED_BY_LINES = (
     r"Exception raised from (?:(?P<kernel>cpp_\w+)|(?P<raised_in>.+?)) "
     r"at (?P<raised_file>\S+):(?P<raised_line>\d+)",
@@ -106,7 +106,7 @@ _VERSIONS = {
 _LOCATION = re.compile(
     r"(?<![^\s\"':,(])(?P<file>[^\s\"':,(]+(?:\.wrapper\.cpp|\.kernel\.cpp))(?::|, line )(?P<line>\d+)"
 )
-# Python frames, innermost first, that pybind11 adds to the text of an exception that crossed C++.
+# A frame of the Python stack, innermost first, that pybind11 adds to an exception that crossed C++.
 _PYTHON_FRAME = re.compile(r"^\s+(?P<file>\S+\.py)\((?P<line>\d+)\): (?P<function>\S+)$")
 DETAILS = (_LOCATION, *_VERSIONS, _PYTHON_FRAME, *map(re.compile, _ADDED_BY_LINES))
 
@@ -130,7 +130,7 @@ class Details:
             elif pattern in _VERSIONS:
                 self.versions.setdefault(_VERSIONS[pattern], found[1])
             elif pattern is _PYTHON_FRAME:
-                # Only the program's innermost frame counts, and the first frame that calls an operator.
+                # The first value of a field stays: so these are the user's innermost frame and operator call.
                 if OPERATOR_FILE.search(found["file"]):
                     return {"operator_call": str(line.number)}
                 if not is_user_file(found["file"]):
@@ -144,7 +144,7 @@ class Details:
 
 Mark = Literal["launches", "traceback", "suspicious", "cut"]
 
-_Target = Family | re.Pattern[str] | Mark  # what a hint text may announce
+_Target = Family | re.Pattern[str] | Mark  # what a line may contain if it has a hint text
 
 _MARKS: dict[_Target, tuple[str, ...]] = {
     "launches": ("_launch: ",),
@@ -158,7 +158,7 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class LineMatches(NamedTuple):
-    """What a line may contain: errors of these families, details matching these patterns, and other marks."""
+    """What a line may contain: errors of these families, details for these patterns, and other marks."""
 
     families: tuple[Family, ...] = ()
     details: tuple[re.Pattern[str], ...] = ()
@@ -170,9 +170,9 @@ NOTHING = LineMatches()
 
 @cache
 def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
-    """Map each hint text to the families and patterns it announces. A line that matches contains a hint.
+    """Map hint texts to families, patterns and marks. Every line that matches one of them has a hint of it.
 
-    Hints are grouped by four shared letters: a log without these letters contains no hint of the group.
+    Hints are grouped by four letters that they share: a text without these letters has no hint of the group.
     """
     texts: dict[_Target, Iterable[str]] = {
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
@@ -194,7 +194,7 @@ def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
 
 
 def look(batch: Sequence[Line]) -> list[LineMatches]:
-    """Say for each line of a batch what to look for."""
+    """Return for each line of a batch what it may contain."""
     templates = [line.text.translate(_NO_DIGITS) for line in batch]
     text = "\n".join(set(templates))
     groups = (members.items() for part, members in _hints() if part in text)

@@ -20,7 +20,7 @@ _FATAL = re.compile(
     r"ptxas\b.{0,200}?(?:fatal|error) *: |.*: block: \[[\d,]+\], thread: )"
 )
 
-# The shims print every error, even one that the program handles later.
+# The shims of generated code print every error, even one that the program handles later.
 _SHIM_ERROR = re.compile(r".*\bException in aoti_torch: ")
 # How the continuation lines of a shim error begin.
 _SHIM_MORE = re.compile(r"\s|frame #|Error: |Exception |\[|$")
@@ -43,8 +43,8 @@ class Frame:
 class PythonException:
     """One exception of a traceback; frames are outermost first.
 
-    `relation` to the previous exception in the log: raised `from` that one ("cause"), or while it was handled
-    ("during"). `logged`: a logger printed the traceback, so the program caught the exception.
+    `relation` says how the exception followed the previous one in the log: raised `from` it ("cause"), or
+    while it was handled ("during"). `logged`: a logger printed the traceback, so the program caught it.
     """
 
     type: str
@@ -102,7 +102,10 @@ class ErrorFact:
 
 @dataclass(frozen=True)
 class LastLaunch:
-    """A launch that the value printer announced and did not report as finished."""
+    """A launch that the value printer announced but did not report as finished.
+
+    `finished` counts the launches that finished before it.
+    """
 
     kernel: str
     line: int
@@ -114,9 +117,9 @@ class LastLaunch:
 class LogFacts:
     """The facts of one log, limited in size.
 
-    `root` is the error that explains the others. None if no family matched. `best_lines` are then for a
-    person to read. `locations` are lines of generated code, as `wrapper.cpp:12`. `truncated` is the sign that
-    the log is incomplete ("" if there is none).
+    `root` is the error that explains the others. None if no family matched: `best_lines` then show the user
+    where to look. `locations` are lines of generated code, such as `wrapper.cpp:12`. `truncated` says why the
+    log seems incomplete. Empty if it seems complete.
     """
 
     root: ErrorFact | None
@@ -137,7 +140,7 @@ class LogFacts:
 
     @property
     def fatal(self) -> bool:
-        """Whether the root ended a process or a compile, as opposed to an error that the program handled."""
+        """Whether the root error ended a process or a compile. False if the program handled the error."""
         if self.root is None:
             return False
         if any("ending" in error.family.tags for error in self.errors):
@@ -147,7 +150,7 @@ class LogFacts:
         if self.root.exception is not None:
             return not self.root.exception.logged
         if all(exception.logged for exception in self.exceptions) and _SHIM_ERROR.match(self.root.text):
-            # If other output follows an error that a shim printed, the program handled the error.
+            # Other output after an error that a shim printed means that the program handled the error.
             number, text = self.tail[-1] if self.tail else (0, "")
             if number > self.root.line and _SHIM_MORE.match(text) is None:
                 return False

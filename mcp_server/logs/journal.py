@@ -3,9 +3,9 @@
 The writer is `probes/native/runtime.cpp`; the dtype and device codes are those of c10::ScalarType and
 c10::DeviceType (torch 2.8-2.15).
 
-The end of the module reads what AOTInductor's own intermediate value printer writes (torch 2.8-2.15,
+The end of the module reads what AOTInductor's intermediate value printer writes (torch 2.8-2.15,
 debug_utils.py and aoti_torch/utils): at level 1 the names of saved files, at level 2 statistics and small
-tensors. An output is also printed before its launch has written it; those values are noise.
+tensors. The printer also prints an output before the launch that writes it. Those values are noise.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor as a launch received it. Shape, stride and offset are in elements."""
+    """A tensor as a launch received it. Stride and offset are in elements."""
 
     pointer: int
     dtype: str
@@ -71,8 +71,8 @@ class JournalArgument:
 class JournalLaunch:
     """One launch of one call. `launch` is its number in the package, `sequence` its place in the call.
 
-    `ended_ns` is None if nothing was written after the launch. `fault` is the device error found there. Times
-    are nanoseconds of the monotonic clock.
+    Times are nanoseconds of the monotonic clock. `ended_ns` is None if the journal has no event from after
+    the launch. `fault` is the device error that was found after the launch.
     """
 
     run: RunKey
@@ -92,7 +92,7 @@ class JournalLaunch:
 
 @dataclass(frozen=True)
 class JournalRun:
-    """One call of a model. `key` is unique within a journal."""
+    """One call of a model."""
 
     key: RunKey
     function: str
@@ -105,9 +105,9 @@ class JournalRun:
 class Ending:
     """How the journal ends, and the launch at its end.
 
-    returned: every call returned. fault: the device reported an error after the launch. threw: an exception
-    left the call during the launch. died: the process ended during the launch. between: the process ended
-    after the launch and before the next. not_started: no launch was written.
+    returned: every call returned. fault: the device reported an error after the launch. threw: the last call
+    threw an exception after this launch began. died: the process ended during the launch. between: the
+    process ended after the launch and before the next. not_started: the journal has no launch.
     """
 
     how: Literal["returned", "fault", "threw", "died", "between", "not_started"]
@@ -136,7 +136,7 @@ class Journal:
 
     @property
     def ending(self) -> Ending:
-        """A device fault, the latest unfinished call, or how the last call ended."""
+        """How the journal ends: a device fault, else the last unfinished call, else the last call."""
         calls = [run for run in self.runs if run.launches]
         fault = next((launch for launch in self.launches if launch.fault), None)
         if fault is not None:
@@ -184,7 +184,7 @@ class _Reader:
     forgotten: int = 0
 
     def take(self, event: Any) -> None:
-        """Add one line of JSON. The exceptions it raises mark the line as damaged for `read_journal`."""
+        """Add the event of one line. If the line is damaged, this raises, and `read_journal` counts it."""
         key = (int(event["pid"]), int(event["runner"]), int(event["run"]))
         if event["event"] == "run":
             run = self.runs.get(key) or JournalRun(key, str(event["function"]), int(event["thread"]))
@@ -269,7 +269,7 @@ class PrintedTensor:
 
 
 def read_printout(lines: Iterable[str]) -> str:
-    """Summarize in words what levels 1 and 2 wrote into a log. Empty if they wrote nothing."""
+    """Summarize what the value printer wrote into a log at level 1 or 2. Empty if it wrote nothing."""
     tensors, files, first_bad = 0, 0, ""
 
     def watched() -> Iterator[str]:
@@ -294,7 +294,7 @@ def read_printout(lines: Iterable[str]) -> str:
 
 
 def printed_tensors(lines: Iterable[str]) -> Iterator[PrintedTensor]:
-    """Yield the level 2 tensors in output order. A block that was cut off yields what it contained."""
+    """Yield the tensors printed at level 2, in order. If one was cut off, yield it with the values it has."""
     open_one: PrintedTensor | None = None
     written: set[str] = set()
     for line in chain(lines, (_END,)):
@@ -319,7 +319,7 @@ def printed_tensors(lines: Iterable[str]) -> Iterator[PrintedTensor]:
 
 
 def _number(text: str) -> float:
-    """The printed number, or 0 if the text is not a number."""
+    """Return the printed number, or 0 if the text is not a number."""
     try:
         return float(text)
     except ValueError:

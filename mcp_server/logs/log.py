@@ -1,8 +1,8 @@
 """Reads a log as a stream: its errors, which error is the cause, and where that error points.
 
-Memory use is bounded for a log of any size: repeated texts are counted, not kept. A workload's log begins
-with what was run and ends with its failure. In a log of gigabytes, the lines in the middle are read only
-around the words that occur in error messages.
+Memory use is bounded for a log of any size: repeated texts are counted, not kept. The log of a workload
+usually begins with what was run and ends with the failure. So in a log of gigabytes, the middle is read only
+around words that occur in error messages.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _LOGGED = re.compile(r".{0,60}?\b(?:ERROR|CRITICAL)\b")
 def read_log(lines: Iterable[str], process: str = "") -> LogFacts:
     """Read a log, one string per line (with or without its newline).
 
-    If `process` is given, lines that name another process count as empty.
+    If `process` is given, lines with the prefix of another process are treated as empty lines.
     """
     return read_parts([(1, lines)], process)
 
 
 def read_parts(parts: Iterable[tuple[int, Iterable[str]]], process: str = "") -> LogFacts:
-    """Read a log with gaps. Each part is given as the number of its first line, and its lines."""
+    """Read a log with gaps. Each part is a pair: the number of its first line, and its lines."""
     reader = _Reader()
     for first, lines in parts:
         numbered = enumerate(lines, start=first)
@@ -125,7 +125,7 @@ class _Reader:
         if in_frames:
             return
         if matches.details:
-            # A later line adds the kernel, the operator or the size of a difference to the error before it.
+            # The line may give the kernel, operator or difference of the error that was logged before it.
             fields = self._details.feed(line, matches.details)
             key, number = self._latest.get(line.process, (None, 0))
             if fields and key in self._errors and line.number - number <= MAX_BETWEEN:
@@ -152,7 +152,7 @@ class _Reader:
             if len(self._tracebacks) >= MAX_PROCESSES:
                 key = next(iter(self._tracebacks))
             reader = self._tracebacks.setdefault(key, TracebackReader(line.process))
-            # The program caught the exception if it logged it, or if Python ignored it.
+            # A traceback that a logger or `Exception ignored in` announces did not end the program.
             if before := self._before:
                 logged = "torch/" not in before.source and (before.level == "E" or _LOGGED.match(before.text))
                 reader.logged = before.text.startswith("Exception ignored in") or bool(logged)
@@ -181,7 +181,7 @@ class _Reader:
             if exception is not None and self._errors[key].exception is None:
                 self._errors[key] = replace(self._errors[key], exception=exception)
             return
-        if len(self._errors) >= MAX_ERRORS:  # drop the last error of the lowest rank
+        if len(self._errors) >= MAX_ERRORS:  # make room: drop the last error of the lowest rank
             self._dropped += 1
             lowest = min(reversed(self._errors), key=lambda key: self._errors[key].rank)
             if self._errors[lowest].rank >= family.rank:
@@ -236,7 +236,7 @@ TAIL_BYTES = 24 * MIB
 MIDDLE_BYTES = 8 * MIB  # bytes of lines around errors between head and tail
 LONGEST_LINE = 1 << 16
 CHUNK = 4 * MIB
-# Every error that ends a program contains one of these; a search for plain bytes runs at memory speed.
+# Every error that ends a program contains one of these. They are plain bytes, because that search is fast.
 ERROR_WORDS = (b"rror", b"xception", b"Traceback", b"ssert", b"ailed", b"abort", b"Abort", b"SIG", b"fault")
 BEFORE, AFTER = (
     4096,
@@ -244,7 +244,7 @@ BEFORE, AFTER = (
 )  # bytes kept before and after an error word, for the traceback and the lines that follow
 ALLOWED = "a text file that has an end, such as what a run printed"
 
-# File systems that create file contents on reading: size and end of file mean nothing there.
+# The kernel makes the contents of these files when they are read: their size and end mean nothing.
 _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 
 
@@ -252,8 +252,8 @@ def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) ->
     """Read a log file of any size; a line longer than 64 KiB counts as several.
 
     In a file larger than `head` and `tail` together, the first `head` and the last `tail` bytes are read
-    whole, and between them only the lines around error words. `truncated` says what was not read. Raise
-    ProblemError if the file is not regular, or is a file of the kernel, which may have no end.
+    completely, but between them only the lines around error words. `truncated` says what was not read. Raise
+    ProblemError if the file is not a regular file, or is in /proc or /sys, where it may have no end.
     """
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -288,7 +288,7 @@ def open_log(path: Path) -> io.BufferedReader:
 
 
 def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator[tuple[int, Iterator[str]]]:
-    """Yield the start, the middle near errors, and the end: each as its first line's number and its lines."""
+    """Yield the head, the parts of the middle near error words, and the tail, as `read_parts` takes them."""
     yield 1, _lines(file, 0, head)
     begin, end = _next_line(file, head), _next_line(file, size - tail)
     number = 1 + sum(map(_line_ends, _blocks(file, 0, begin)))
@@ -305,7 +305,7 @@ def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator
 
 
 def _next_line(file: io.BufferedReader, offset: int) -> int:
-    """Return the offset of the first line at or after `offset`, or `offset` inside a line over 64 KiB."""
+    """Return where the first line at or after `offset` begins, or `offset` if none begins within 64 KiB."""
     file.seek(offset - 1)
     return offset + max(0, file.read(LONGEST_LINE).find(b"\n"))
 
@@ -348,7 +348,7 @@ def _around_errors(block: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _places(block: bytes, word: bytes) -> Iterator[int]:
-    """Yield the positions of a word, skipping those already covered by the span around an earlier one."""
+    """Yield the positions of a word, but none within `AFTER` bytes of the one yielded before."""
     at = block.find(word)
     while at >= 0:
         yield at

@@ -1,6 +1,6 @@
-"""Chooses the root error of a log and uses the rest of the log to decide its family and categories.
+"""Chooses the root error of a log. Uses the rest of the log to determine the error's family and categories.
 
-If no family matched an exception, the file that raised it decides: package, compiler, model or script.
+An exception that no family matched is classified by the file that raised it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOAD = re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|
 _MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")  # frame of `os.environ.__getitem__` (Python 3.9-3.14)
 _OF_FILES = frozenset({"OSError", "FileNotFoundError", "BlockingIOError", "ChildProcessError"})
-# An exit status in a message that the program itself wrote. Larger numbers are HTTP statuses.
+# An exit status in a message of the program. Numbers outside `_EXIT_STATUSES` are HTTP statuses.
 _EXIT_STATUS = re.compile(
     r"\b(?:fail|exit|end|terminat|die|return|crash)\w*\b[^\n]{0,40}?"
     r"\b(?:status|code|rc)\b[ =:]*(?P<status>-?\d{1,3})\b"
@@ -79,14 +79,14 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
 def _changed(
     error: ErrorFact, family: str = "", candidates: tuple[Category, ...] = (), **fields: str
 ) -> ErrorFact:
-    """Copy the error with another family, other candidates, or more fields."""
+    """Return a copy of the error with another family, other candidates, or more fields."""
     row = BY_ID[family] if family else error.family
     candidates = candidates or (row.candidates if family else error.candidates)
     return replace(error, family=row, candidates=candidates, fields={**error.fields, **fields})
 
 
 def _first(category: Category | None, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
-    """Return `candidates` with `category` moved to the front, if a category is given."""
+    """Return `candidates` with `category` moved or added to the front. None changes nothing."""
     return (category, *(other for other in candidates if other != category)) if category else candidates
 
 
@@ -94,7 +94,7 @@ def _is_package_call(frame: Frame) -> bool:
     return PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
 
 
-# No C++ loader raises these: a statement of the program does, while it prepares the loader's arguments.
+# No C++ loader raises these. If a line that loads a package does, it failed to compute the arguments.
 _OF_PYTHON_ALONE = frozenset({"KeyError", "IndexError", "NameError", "UnboundLocalError"})
 _WRONG_ARGUMENTS = re.compile(r"\w\(\) (?:got an unexpected keyword|got multiple values|missing \d+|takes )")
 
@@ -122,7 +122,7 @@ def _exception_family(exception: PythonException) -> str:
 
 
 def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """Return the exception that ended the program if no family matched any text of its chain; else None."""
+    """Return the last exception of the log as an error. None if a family matched it or one that led to it."""
     chain = last_chain(exceptions)
     if not chain or any(error.exception in chain for error in errors):
         return None
@@ -134,10 +134,10 @@ def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonEx
 
 
 def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """Return the error of the highest rank; among equals one that ended the program, or the first.
+    """Return the error of the highest rank; of several, one that ended the program, or else the first.
 
     An error ended the program if it belongs to the chain of the last traceback: the program survived earlier
-    tracebacks. Noise is never a root, and neither is a known error that the program raised again.
+    tracebacks. Noise is never the root, nor is an exception with which the program reported a known error.
     """
     known = [error for error in errors if error.rank > Rank.NOISE]
     known = [error for error in known if not _raises_again(error, known, exceptions)]
@@ -153,7 +153,7 @@ def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonExceptio
 def _raises_again(
     error: ErrorFact, known: Sequence[ErrorFact], exceptions: Sequence[PythonException]
 ) -> bool:
-    """Whether the program re-raised another error, with `from` or in the function that caught it."""
+    """Whether this error only reports another: raised `from` it, or in the function that caught it."""
     raised = error.exception
     if error.family.id != "own_check" or raised is None or raised not in exceptions[1:]:
         return False
@@ -168,7 +168,7 @@ def _raises_again(
 
 _BY_SITE = {kind: family for family in FAMILIES for kind in family.sites}
 _NULL_PAGE = 1 << 16  # addresses below this are offsets from a null pointer
-_FAR = 1 << 40  # bytes from the nearest device allocation; an address farther away belongs to the host
+_FAR = 1 << 40  # bytes; an address farther from the nearest device allocation belongs to the host
 
 
 def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
@@ -198,7 +198,7 @@ _NATIVE: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"roxy"), "custom_op"),
     (re.compile(r"AOTI"), "toolchain"),
 )
-# The category of an error without a stage, by the innermost Python frame that reveals it.
+# The category of an error that occurs in several stages, by the innermost Python frame that shows the stage.
 _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (
         re.compile(r"\b(?:load_constants|update_constant_buffer|swap_constant_buffer|load_state_dict)\b"),
@@ -207,7 +207,7 @@ _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\b"), "toolchain"),
     (re.compile(r"\b(?:aoti_compile_and_package|aot_compile)\b"), "compile_failure"),
 )
-# Categories whose cause is in the arguments of a call. While a package loads, there is no call yet.
+# Categories whose cause is in the arguments of a call: impossible while a package loads.
 _IN_ARGUMENTS = frozenset({"input_mismatch", "shape_out_of_range", "index_out_of_bounds"})
 _COMPILING = re.compile(r"torch\._(?:inductor|dynamo)\.exc\.\w+: |\bInductorError: |\bLoweringException: ")
 # Names that AOTAutograd gives a graph's inputs and parameters.
@@ -233,7 +233,7 @@ _NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
 
 def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
     """Adjust the root's family and candidates to fit the log's other errors and stacks."""
-    if "bare_status" in root.family.tags:  # the status that CUDA prints at teardown names the fault
+    if "bare_status" in root.family.tags:  # the status that CUDA prints at teardown may name the fault
         statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
         for text, candidates in _DEVICE_STATUS:
             if text in statuses:
@@ -262,7 +262,7 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
         if not_finite or _NOT_FINITE.search(root.text):
             root = _changed(root, candidates=_first("nan_or_inf", root.candidates))
     if root.family.id == "size_stride_assert" and "op" in root.fields:
-        # `Error in op: input` blames the caller's tensor; any other name blames the operator.
+        # `Error in op: input` means that the caller's tensor is wrong; any other name is that of an operator.
         of_input = root.fields["op"].strip() == "input"
         blamed: tuple[Category, ...] = (
             ("input_mismatch", "shape_out_of_range") if of_input else ("custom_op",)
@@ -278,23 +278,23 @@ def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFa
     if limit is not None and root.family.id == "zip_open":
         root = replace(limit, exception=root.exception)
     precompiles = any("precompiled" in error.fields for error in known if error.line < root.line)
-    if precompiles and root.family.id in ("cpp_error", "cpp_undeclared"):  # the code is not the model's
+    if precompiles and root.family.id in ("cpp_error", "cpp_undeclared"):  # not in the code of the model
         root = _changed(root, "cpp_headers")
     tuned = by_id.get("autotune_device_fault")
-    if tuned is not None and root.family.stage == "call":  # the compiler made the tensors
+    if tuned is not None and root.family.stage == "call":  # autotuning called a kernel with its own tensors
         root = replace(tuned, fields={**root.fields, **tuned.fields})
     build = by_id.get("torch_without_arch")
     if build is not None and root.family.id == "no_kernel_image":
         root = _changed(root, build.family.id, build.candidates, **build.fields)
     if root.family.id == "size_stride_assert":
-        # `Error in op` is printed once, after the last of several equal errors.
+        # `Error in op` is printed once, after the last of several errors of the same operator.
         ops = [e.fields["op"] for e in known if e.family.id == root.family.id and "op" in e.fields]
         root = _changed(root, op=ops[0]) if ops else root
     return root
 
 
 def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
-    """Return the root with the candidates that fit the stage: creating, compiling or changing the model."""
+    """Return the root with candidates that fit what was running when it occurred: load, compile or call."""
     creating = any(e.fields.get("call") == "create_func_" and e.line >= root.line for e in known)
     left = tuple(category for category in root.candidates if category not in _IN_ARGUMENTS)
     if creating:
@@ -304,7 +304,7 @@ def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
     code = root.exception.frames[-1].code if root.exception is not None and root.exception.frames else ""
     tensor = _GRAPH_INPUT.search(code)
     if root.family.id == "size_stride_assert" and tensor is not None and "op" not in root.fields:
-        # A graph's input was not returned by an operator, so no operator is at fault.
+        # The tensor is an input of the graph. No operator returned it, so no operator is at fault.
         candidates: tuple[Category, ...] = ("input_mismatch", "constants", "shape_out_of_range")
         root = _changed(root, candidates=candidates, tensor=tensor["tensor"])
     if "native_stack" in root.family.tags:
@@ -339,7 +339,7 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
 
 
 def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """Reclassify an unclassified exception if an operator call of the generated code reported it."""
+    """Return the root, reclassified if the generated code reported that an operator call raised it."""
     logged = root.family.id == "shim_exception"
     if not logged and "unclassified" not in root.family.tags:
         return root
@@ -352,10 +352,10 @@ def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact
 
 
 def _in_operator(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """Reclassify an exception if torch's call of a Python operator is on the stack outside the user's frames.
+    """Return the root, reclassified if it was raised inside a user's Python operator that torch called.
 
     Out-of-memory and late CUDA errors are excluded because they can surface in any operator. The field `node`
-    is the number of the operator's node in the package, if the caller reported it.
+    is the number of the operator's node in the package, if the log has it.
     """
     at, call = root.fields.get("at"), root.fields.get("operator_call")
     if at is None or call is None or int(at) > int(call):

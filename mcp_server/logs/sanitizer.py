@@ -1,8 +1,8 @@
-"""Reads compute-sanitizer's text report, of any size, into typed records, one for each site of a fault.
+"""Reads a text report of compute-sanitizer into typed records, one for each site of a fault.
 
 Formats: 2022-2026 (old `at 0x17b0 in kernel`, new `at kernel+0x370 in file:25`), Triton and C++ names.
 
-A fault of one kernel yields a record of some 3 KB per thread; 150,000 records are 400 MB.
+Reports can be large: a faulty kernel yields a record of about 3 KB per thread; 150,000 records are 400 MB.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ _READ_BELOW = ("at ", "by thread", "Address ", "Access ", "and is ", "Saved host
 class SanitizerReport:
     """What a run under compute-sanitizer reported.
 
-    A site combines all records of one fault: same text, same instruction, same launch. Its `kind` is one of
-    `_KINDS` or `misaligned`; address, thread and block are those of the first record. `errors` is the tool's
-    own count. None if there is no summary because the run was cut off.
+    A site combines all records with the same text, instruction and launch. Its `kind` is one of `_KINDS`,
+    `misaligned` or `other`; address, thread and block come from the first record. `errors` is the number of
+    errors in the summary. None if the report was cut off before the summary.
     """
 
     sites: tuple[Access, ...] = ()
@@ -178,7 +178,7 @@ def _number(text: str | None) -> int:
 
 def _site(head: str, texts: list[str], frames: list[str]) -> Access:
     """Build a site from the lines of its first record, without their marks."""
-    # racecheck names the location in its first line, after these words
+    # racecheck names the location in the header, after the words " access at ".
     places = [*texts, *(f"at {place}" for place in head.split(" access at ", 1)[1:])]
     found = (pattern.match(text) for text in places for pattern in _PLACES)
     place = next((match.groupdict("") for match in found if match), {})
@@ -202,7 +202,7 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Access:
     problem = (bad["problem"] or "")[:100] if bad else ""
     if "misaligned" in problem or "isaligned" in head:
         kind = "misaligned"
-    elif kind == "race":  # a race includes the other access
+    elif kind == "race":  # add the line about the other access
         text = " ".join([text, *(each[:300] for each in texts if not each.startswith(_READ_BELOW))][:2])
     return Access(
         tool="compute-sanitizer",

@@ -95,8 +95,8 @@ def read_line(raw: str, number: int) -> Line:
     return Line(number, process, level, source, text)
 
 
-# Messages whose form torch defines (torch/_inductor/codegen/{cpp,triton}.py and
-# torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15). They are safe to quote.
+# Messages with a fixed form (torch/_inductor/codegen/{cpp,triton}.py and
+# torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15), which are safe to quote.
 _MESSAGES = (
     re.compile(r"index out of bounds: [-\w ()+*/<>=.]{3,100}"),
     re.compile(r"device-side assert triggered"),
@@ -115,13 +115,13 @@ _LONGEST_MESSAGE = 160  # characters of a message inside a sentence
 
 
 def kernel_message(text: str) -> str:
-    """Return what a kernel or check printed, shortened, without the C++ frames around it. Empty if absent."""
+    """Return the message of a kernel or check in `text`, shortened, without C++ frames. Empty if absent."""
     found = next((match for match in (message.search(text) for message in _MESSAGES) if match), None)
     return _SUFFIX.sub("", bound(found[0].strip(), _LONGEST_MESSAGE)) if found else ""
 
 
 def short_message(text: str) -> str:
-    """Return the kernel's own message if there is one, or the first line without its prefix, shortened."""
+    """Return the message of a kernel in `text`, or else the first line without its prefix, shortened."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     first = _ARGUMENTS.sub("(...)", _PREFIX.sub("", first).strip())
     return kernel_message(text) or bound(first, _LONGEST_MESSAGE)
@@ -142,7 +142,7 @@ _FRAME = re.compile(
     r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+)| in (?P<fault>.+))?'
 )
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
-# What the name of an exception looks like. Any word may follow frames that no header announced.
+# What the name of an exception looks like. Required after frames without a header, as any word may follow.
 _CERTAIN = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout)$|\.[A-Z]\w+$")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen |^<__array_function__|"
@@ -155,15 +155,15 @@ _RELATIONS: dict[str, Relation] = {
 
 
 def is_user_file(file: str) -> bool:
-    """Whether `file` is the user's: not an installed or standard library, code by Inductor, or our hook."""
+    """Whether the user wrote `file`. False for libraries, Inductor's generated code and the capture hook."""
     return _LIBRARY.search(file) is None
 
 
 class TracebackReader:
-    """Reads the lines of one process: classifies each line and keeps complete exceptions and stacks.
+    """Reads the lines of one process: classifies each line, and keeps complete exceptions and stacks.
 
-    The caller sets `logged`, because it knows the line before the traceback. `headless` is True if the log
-    begins, or continues after a gap, inside the frames of a traceback.
+    The caller sets `logged` from the line before the traceback. `headless` is True if the log begins, or
+    continues after a gap, inside the frames of a traceback.
     """
 
     def __init__(self, process: str = "") -> None:
@@ -217,7 +217,7 @@ class TracebackReader:
         return "message"
 
     def finish(self) -> None:
-        """Keep the faulthandler stack being read; such a stack has no closing line."""
+        """End and keep the faulthandler stack being read, because no line of the log closes it."""
         if self._stack is None:
             return
         thread, current, number = self._stack
@@ -244,7 +244,7 @@ class TracebackReader:
         found = _EXCEPTION.match(body)
         if found is None or (self.headless and not _CERTAIN.search(found["type"])):
             self._orphans += 1
-            if self.headless and self._orphans > MAX_ORPHANS:  # the frames were something else
+            if self.headless and self._orphans > MAX_ORPHANS:  # the frames were not of a traceback
                 self.open_since, self._frames = 0, []
             return "none"
         message = bound(found["message"] or "")

@@ -14,7 +14,7 @@ _TABLES = (
 FAMILIES: tuple[Family, ...] = tuple(family for table in _TABLES for family in table.rows)
 BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 
-_ALIKE = 0.6  # difflib's own default; texts with a lower ratio share little but common words
+_ALIKE = 0.6  # difflib's default ratio; texts below it share little but common words
 _COMPARED = 300
 
 __all__ = [
@@ -40,7 +40,7 @@ def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Fam
 
 
 def closest_family(text: str) -> Family | None:
-    """Return the family whose example is most like a `text` that no family matches. None if none is alike."""
+    """Return the family whose example is most similar to `text`. None if no example is similar enough."""
     examples = {family.example.lower(): family for family in FAMILIES}
     found = difflib.get_close_matches(text[:_COMPARED].lower(), examples, n=1, cutoff=_ALIKE)
     return examples[found[0]] if found else None

@@ -12,7 +12,7 @@ TABLE = Table("compile")
 
 # A file and position as GCC, Clang and Metal (for a shader without a file) print them; MSVC's form follows.
 _SOURCE = r"(?<![^\s:])(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "
-# A library as linkers name it. The current compile did not write it, unlike an object file.
+# A library as linkers name it. Unlike an object file, it was not written by the current compile.
 _LINKED = r"(?P<file>[^\s:]+\.(?:so|a|dylib)[\w.]*)"
 _MSVC_SOURCE = r"^\s*(?P<file>\S.*?)\((?P<line>\d+)(?:,\d+)?\): (?:fatal )?"
 

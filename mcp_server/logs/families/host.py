@@ -6,19 +6,19 @@ from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Naming, Ta
 
 
 def _exit(codes: str) -> str:
-    """Return a pattern for an exit status as shells, Python and schedulers report it."""
+    """Return a pattern for one of the exit statuses `codes`, as shells, Python and schedulers report it."""
     words = r"\brc[=:]\s?|(?:\bexit(?:ed)?(?: with)?(?: code| status)?|[Rr]eturn ?code|exitcode)\s?[ =:]\s?"
     return rf"(?P<exit>(?:{words})(?:{codes})\b)"
 
 
 def _shell(what: str) -> str:
-    """Return a pattern for a shell's line about a program that a signal ended, with its command."""
+    """Return a pattern for the line in which a shell reports that a signal ended a command."""
     return (
         rf"(?:line \d+:\s+\d+|zsh:) (?P<detail>{what})\s+(?:\(core dumped\)\s*)?(?P<ran>[^\s|<>&;(][^|<>&;]*)"
     )
 
 
-# Resources that the machine lacks. They precede compilation: a compiler error may only wrap one.
+# Resources that the machine lacks. Matched before compile errors, which may only wrap one of these.
 RESOURCES = Table("any")
 CHECKS = Table("call")  # the program's own checks, and those of sanitizers
 TABLE = Table("any")
@@ -397,7 +397,7 @@ TABLE.consequence(
     guide=MAIN_GUIDE,
     not_proven="Who threw the exception: libtorch, the package or the program itself.",
 )
-# This row comes after all others, because the operator's own error may belong to a more specific family.
+# This row is the last one, because the text of the operator's error may belong to a more specific family.
 TABLE.error(
     "shim_exception",
     r"Exception in aoti_torch: (?P<detail>.+)",

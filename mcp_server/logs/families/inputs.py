@@ -164,7 +164,7 @@ TABLE.cause(
 TABLE.cause(
     "cpu_index_assert",
     (
-        # The bound is an expression up to the end of the line, or without spaces if words follow.
+        # The bound is an expression up to the end of the line, or without spaces if words follow it.
         r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < "
         r"(?P<bound>(?![^`\n]*[A-Za-z_]\w*\s+[A-Za-z_])[^`\n]{1,160}?)L?\s*$",
         r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < (?P<bound>[\w().*+/-]{1,80}?)L?(?=[\s`]|$)",

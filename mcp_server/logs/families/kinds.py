@@ -35,17 +35,17 @@ Tag = Literal[
     "input_check",  # check_input_N and assert_size_stride, by AOTI_RUNTIME_CHECK_INPUTS, torch 2.8-2.15
     "nan",
     "index_assert",
-    "kernel_assert",  # an index assertion of a generated kernel: the package shows which launches contain it
-    "result_check",  # a program's check of results
-    "own_report",  # a program's own words about an earlier failure
+    "kernel_assert",  # an index assertion in a generated kernel; the package shows which launches have it
+    "result_check",  # a check of results by the program
+    "own_report",  # the program's own words about an earlier failure
     "ending",  # printed when a process dies
     "build_tool",  # a tool that the compiler called reports its own failure
     "crash",  # faulthandler prints the stack of the crash
     "native_stack",  # the C++ stack shows what the program was doing
-    "stageless",  # the Python stack shows which stage failed
-    "operand",  # an operator's complaint, which a statement of the script can cause as well as a model
-    "fake_operand",  # an operator's complaint, which the compiler's fake tensors can cause as well
-    "bare_status",  # a failed call without a cause: the status of CUDA's teardown may name it
+    "stageless",  # occurs in several stages; the Python stack shows which one failed
+    "operand",  # an operator rejects an operand; the script may have called it, and not the model
+    "fake_operand",  # an operator rejects an operand, which may be a fake tensor of the compiler
+    "bare_status",  # a call failed without a reason; the CUDA status printed at teardown may give it
     "open_refusal",  # raised by a package, but decides no category
     "unclassified",  # an exception whose text no family matches
 ]
@@ -57,7 +57,7 @@ SHAPES_GUIDE = "inputs-shapes-custom-ops.md"
 BUILD_GUIDE = "building-and-loading.md"
 HANG_GUIDE = "hangs-and-concurrency.md"
 CONSTANTS_GUIDE = "weights-and-constants.md"
-MAIN_GUIDE = "SKILL.md"  # for generic texts: its first section leads to the text that states the cause
+MAIN_GUIDE = "SKILL.md"  # for generic texts: its first section says how to find the text with the cause
 
 
 def guide_path(guide: str) -> str:
@@ -65,7 +65,7 @@ def guide_path(guide: str) -> str:
     return guide if guide in (MAIN_GUIDE, INDEX_GUIDE) else f"guides/{guide}"
 
 
-# What to do next and which guide to read, by a family's likeliest category. Rows state only exceptions.
+# What to do next and which guide to read, by a family's likeliest category. A row of a table may differ.
 _NEXT: dict[Category, tuple[Advice, str]] = {
     "input_mismatch": ("check_inputs", SHAPES_GUIDE),
     "shape_out_of_range": ("check_inputs", SHAPES_GUIDE),
@@ -107,9 +107,9 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True)
 class Naming:
-    """Templates over a row's fields for the component that the text names and its value.
+    """Templates for the name and value of the component that an error text names, filled from its fields.
 
-    If `kind` is None, the category's usual kind of component applies.
+    If `kind` is None, the usual kind of component for the category applies.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Naming:
 
 
 class Table:
-    """Rows that share a stage unless a row names its own. The methods, one for each rank, add rows."""
+    """Rows for one stage, unless a row names another. Each method adds a row of one rank."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -132,15 +132,15 @@ class Table:
 
 
 class Family:
-    """One family of error texts, which becomes the last row of `table`.
+    """One family of error texts. Creating it appends it to `table`.
 
-    `candidates` are categories, the likeliest first; a single one is certain. The likeliest one decides
-    `advice` and `guide` unless they are given. `torch` says which releases print the text ("" = all from 2.8
-    on). `example` is a line that matches. `late`: a kernel caused the error and CUDA reports it at a later
-    call, so its traceback proves nothing. `sites` are the kinds of compute-sanitizer records that belong to
-    the family. `sentence`, `names` and `fix` are templates over the named fields. The first of `names` whose
-    fields are all present counts. Without `sentence`, `meaning` is used; without `fix`, the action of
-    `advice`.
+    `candidates` are categories, the likeliest first; a single one is certain. `advice` and `guide` default to
+    those of the likeliest category. `torch` says which releases print the text ("" = all from 2.8 on).
+    `example` is a line that matches. `late`: a kernel caused the error, but CUDA reports it at a later call,
+    so the traceback proves nothing. `sites` are the kinds of compute-sanitizer records that belong to the
+    family. `sentence`, `names` and `fix` are templates, filled from the named groups of `patterns`; of
+    `names`, the first whose groups all matched is used. `sentence` defaults to `meaning`, `fix` to the action
+    of `advice`.
     """
 
     def __init__(
