@@ -1,7 +1,7 @@
 """Finds the Python that has the user's torch if a call names none. torch is never imported here.
 
-The server lives in its own environment, so the user's must be found: the active environment, the folder's, or
-that of `python3`. The first one with torch is used.
+The server has its own environment, and looks for the user's: the active one, the one in the folder, or the
+one of `python3`. The first with torch is used.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ _ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') i
 
 
 def interpreter_help() -> str:
-    """Say what to do if no torch is found, spelled as the caller spells arguments."""
+    """Say what to do if no torch is found. Arguments are spelled as for the caller: MCP or command line."""
     return f"pass {argument('python')}, or set {VARIABLE}, to a Python >= 3.9 that has torch"
 
 
 def default_python(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Path:
-    """Return the interpreter for a call that names none: AOTI_DEBUG_PYTHON unchecked, or the first with
-    torch.
+    """Return AOTI_DEBUG_PYTHON, or else the first candidate with torch, for a call that names none.
 
     If none has torch, the first candidate is returned, so that the error names what the user would expect.
     This may start a few interpreters, each for up to `ASKING_S`, so do not call it in the event loop.
@@ -51,7 +50,7 @@ def default_python(environ: Mapping[str, str] | None = None, folder: Path | None
 def candidates(environ: Mapping[str, str], folder: Path) -> list[Path]:
     """List existing interpreters, each once: the active environment's, our own, the folder's, those on PATH.
 
-    The folder's are also searched for above it, up to the root of its repository.
+    The parents of the folder are searched as well, up to the root of its repository.
     """
     above = [folder, *folder.parents]
     root = next((number for number, path in enumerate(above) if (path / ".git").exists()), 0)
@@ -76,7 +75,7 @@ def has_torch(python: Path) -> bool:
         done = subprocess.run(
             [str(python), "-c", _ASK],
             cwd="/",
-            env=child_environment({}),  # the environment variables of a workload
+            env=child_environment({}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=ASKING_S,

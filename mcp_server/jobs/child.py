@@ -23,7 +23,7 @@ from mcp_server.plurals import counted
 
 Ending = Literal["exit", "signal", "timeout", "out_of_memory", "not_started"]
 
-# Makes a Python process with the capture hook print the stacks of all threads. Programs do not use it.
+# Makes a Python process with the capture hook print the stacks of all threads. Programs rarely use it.
 STACKS_SIGNAL = signal.SIGRTMIN + 9
 STOOD_STILL = "stood still"  # beginning of the note of a child that was stopped because it had stalled
 
@@ -37,8 +37,8 @@ class Command:
     GPU, while children of one job may. `stalled` is called every few seconds. It returns the id of a process
     that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the child is
     stopped as at its time limit. `tell` is called regularly with the seconds since the start. `builds` says
-    what the child builds at the moment, empty for nothing. While it does, and uses processor time, `spare` is
-    told the seconds, and returns how many of them do not count against the time limit.
+    what the child is building, or "". While the child builds and uses the processor, `spare` is called with
+    the seconds that passed, and returns how many of them do not count against the time limit.
     """
 
     argv: tuple[str, ...]
@@ -60,8 +60,8 @@ class Finished:
     `output` is stdout and stderr in order of arrival. If a child prints more than the cap, a line replaces
     the middle, and says how much is missing. `returncode` is None if a signal or a limit ended the child.
     `signal` is a name such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why
-    output was lost. `reused` marks a result of an earlier run of the job. `building` is what the child still
-    built when the time limit ended it, after `built_s` seconds of work on it. `spared_s` did not count.
+    output was lost. `reused` marks a result of an earlier run of the job. `building` is what the child was
+    building for `built_s` seconds when its time ended. `spared_s` seconds did not count against the limit.
     """
 
     ending: Ending
@@ -84,9 +84,9 @@ class Finished:
         return self.ending == "exit" and self.returncode == 0
 
 
-# A workload needs its compiler, its GPU and its caches, and must behave as it does in the user's shell.
-# Everything else, especially secrets, must not reach a job or a log. Names (shell patterns, case-sensitive)
-# that are passed on, with the reason.
+# Names of variables (shell patterns, case-sensitive) that a child inherits, with the reason. A workload needs
+# its compiler, GPU and caches, and must behave as in the user's shell. Everything else, especially secrets,
+# must not reach a job or a log.
 ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("HOME", "USER", "LOGNAME", "SHELL", "PWD"), "caches and configuration live under the home directory"),
     (("PATH",), "finds g++, ninja, ptxas, nvcc"),
@@ -113,7 +113,7 @@ ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "downloads"),
 )
 
-# Also makes C stdio unbuffered, so that the value printer's printf lines survive a crash (torch 2.13).
+# It makes C stdio unbuffered as well, so that the value printer's printf lines survive a crash (torch 2.13).
 ALWAYS: Mapping[str, str] = {"PYTHONUNBUFFERED": "1"}
 
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH|JWT|COOKIE", re.IGNORECASE)

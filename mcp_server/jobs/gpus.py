@@ -55,8 +55,8 @@ class Waits:
 class Lease:
     """The lock of the GPU `name`; `users` counts the children of a job that want or have it.
 
-    All copies of its descriptor hold the lock: if this process is killed, a child's supervisor keeps the
-    lease until it has ended its program.
+    All copies of its descriptor hold the lock: if this process is killed, the supervisors of its children
+    keep the lease until they have ended their programs.
     """
 
     def __init__(self, name: str) -> None:
@@ -98,7 +98,7 @@ class Lease:
 
 @contextmanager
 def _used(name: str, shared: dict[str, Lease]) -> Iterator[Lease]:
-    """Use the job's lease for this GPU, which ends with its last user."""
+    """Yield the job's lease of this GPU. The lease ends when its last user leaves."""
     if name not in shared:
         shared[name] = Lease(name)
     lease = shared[name]
@@ -203,10 +203,9 @@ def read_listing(text: str) -> tuple[Gpu, ...]:
 
 
 class Clock:
-    """A clock that starts when created. Time that the job spends waiting does not count against its limits.
+    """A clock for the limits of a job. It stands still while all of the job's children wait for a GPU.
 
-    The clock keeps running while a child waits for another child of the same job. `allowance_s` is how much
-    time of builds that make progress does not count either.
+    `allowance_s` is how much time of builds that make progress does not count either.
     """
 
     def __init__(self) -> None:
@@ -231,7 +230,7 @@ class Clock:
         return self.wall_s - self.waited_s - self.spared_s
 
     def spare(self, seconds: float) -> float:
-        """Do not count the last `seconds`, in which a child built. Return how many of them do not count."""
+        """Stop counting the last `seconds`, in which a child built. Return how many `allowance_s` covers."""
         now = time.monotonic()
         granted = min(seconds, self.allowance_s - self.spared_s)
         fresh = min(granted, now - self._spared_at)  # another child may have built at the same time

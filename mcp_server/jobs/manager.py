@@ -223,21 +223,22 @@ class Manager:
             finally:
                 job.directory.release()
                 job.done.set()
-        # A command ends with its job, and would cancel this: without the shield no old job is ever removed.
+        # The command-line process ends with its job and would cancel this sweep. Without the shield, old jobs
+        # would never be removed.
         with suppress(ProblemError), anyio.CancelScope(shield=True):  # the next job reports a problem
             await anyio.to_thread.run_sync(self.store.sweep)
 
     def _from_disk(self, job_id: str) -> JobState:
         directory = self.store.find(job_id)
         state = JobState(job_id=job_id, kind=directory.kind, state="running", wall_s=0.0)
-        if self.store.is_running(directory):  # perhaps a second run; its result is that of the first
+        if self.store.is_running(directory):  # if resumed, the saved state is that of the earlier run
             return state
         lost = Problem(what="the server ended before the job did", next_call="run it again")
         return load(directory.path) or state.model_copy(update={"state": "stopped", "problem": lost})
 
 
 def most_at_once() -> int:
-    """AOTI_DEBUG_JOBS, by default one per processor and at least four. Raise ProblemError for a bad value."""
+    """AOTI_DEBUG_JOBS. Default: one per processor, at least four. Raise ProblemError for a bad value."""
     text = os.environ.get(JOBS_VARIABLE, "")
     if not text:
         return max(FEWEST_AT_ONCE, os.cpu_count() or 1)

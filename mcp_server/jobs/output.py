@@ -52,9 +52,9 @@ TAIL_BYTES = 48 * MIB
 class BoundedFile:
     """A file that keeps its first `head` and its last `tail` bytes.
 
-    During writing the tail is a ring buffer after the head, so the file never exceeds both together. `close`
-    unrolls the buffer and writes the line at the gap. After a failed write (a full disk), further bytes are
-    only counted and `error` is set: how the child ends matters more than its last output.
+    While it is written, the tail is a ring buffer after the head, so the file is never larger than both.
+    `close` puts the buffer in order and writes the line at the gap. After a failed write (a full disk),
+    `error` is set and further bytes are only counted, because how the child ends matters more.
     """
 
     def __init__(self, path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:

@@ -69,12 +69,12 @@ def kill_marked(mark: str) -> None:
         time.sleep(KILL_STEP_S)
 
 
-# Seconds from SIGTERM to SIGKILL. A cancelled call often means that the server must exit within a second.
+# Seconds from SIGTERM to SIGKILL. When a call is cancelled, the server often must exit within a second.
 TIMEOUT_GRACE_S = 1.0
 CANCEL_GRACE_S = 0.3
 STALL_POLL_S = 3.0  # seconds between checks whether a child has stalled
 BUILD_POLL_S = 2.0  # seconds between checks whether a child builds
-BUSY = 0.02  # share of one processor that a build uses at least, unless it waits for one
+BUSY = 0.02  # a build that makes progress uses this share of one processor, unless none is free
 IDLE_S = 10.0  # a build that used no processor time for so long waits for something
 TELL_S = 8.0  # seconds between two messages that a child still runs
 STACKS_S = 1.0  # seconds for a process to print its stacks
@@ -144,7 +144,7 @@ async def _run(
 
 @dataclass
 class _Build:
-    """What a child builds, for how long, when it last made progress, and what did not count of all builds."""
+    """What a child builds and for how long, how long it made no progress, and the time that did not count."""
 
     what: str = ""
     seconds: float = 0.0
@@ -152,7 +152,7 @@ class _Build:
     spared_s: float = 0.0
 
     async def follow(self, child: Child, command: Command, limit: anyio.CancelScope) -> None:
-        """Move the limit of the child by the time of builds that use the processor."""
+        """Extend the child's time limit by the time of builds that use the processor."""
         looked, used = time.monotonic(), 0.0
         while not child.has_ended:
             await anyio.sleep(BUILD_POLL_S)
@@ -168,7 +168,7 @@ class _Build:
 
 
 async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str, build: _Build) -> bool:
-    """Wait for the child to end, or stop it; leave none of its processes. Return whether it was stopped."""
+    """Wait for the child, or stop it at its limit or stall. None of its processes stays. True if stopped."""
     timed_out = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
@@ -249,7 +249,7 @@ class ForkServer:
         return Child(self, ours, program)
 
     def poll(self) -> int:
-        """Return 0, as if the supervisor had been reaped: that is the task of the forking process."""
+        """Return 0, for a reaped process, because the forking process reaps the supervisors."""
         return 0
 
     def kill(self) -> None:
@@ -281,7 +281,7 @@ async def fork_server(command: Command, directory: Path) -> AsyncIterator[ForkSe
 
 
 async def _serve(command: Command, directory: Path, theirs: socket.socket) -> None:
-    """Run the process with its end of the socket as standard input."""
+    """Run the fork server with its end of the socket as standard input."""
 
     def start(program: Program) -> Child:
         with theirs:

@@ -1,12 +1,13 @@
 """Processes that have imported torch and fork a worker for each request. They may outlive a server's call.
 
 A request is forked only if a fresh process would find the same conditions: the same interpreter, no wrapper
-around it, and an environment that differs only in variables that just the request reads. A tool announces its
-requests early, so that the import runs beside the program, which uses one core for most of its compile.
+around it, and an environment that differs only in variables read after the import. A tool announces its
+requests early, so that the import runs in parallel with the user's program, whose compile uses mostly one
+core.
 
-The processes create no tensor and touch no device (worker/fork_server.py). They end with the server, however
-it ends, as any supervised child does. A server ends a process earlier if it has been idle for long, has
-served many requests, has grown, or has loaded files that have since changed on disk.
+The processes create no tensor and touch no device (worker/fork_server.py). Like all supervised children, they
+end with the server. It ends a process earlier if the process has been idle for long, has served many
+requests, has grown, or has loaded files that have since changed on disk.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Imported:
                             self.seen = seen if unchanged else {}
                     self.tried.set()
                     await anyio.sleep_forever()
-        except OSError as error:  # no room for its output: everything starts as usual
+        except OSError as error:  # its output cannot be stored: workers start as fresh processes
             logging.getLogger(__name__).warning("no fork server: %s", error)
         finally:
             self.server = None
@@ -161,14 +162,17 @@ def early(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
-    """Return what two commands must share. The directory counts only if modules are searched from it."""
+    """Return what must be equal for two commands to share a fork server.
+
+    The working directory counts only if PYTHONPATH is relative to it.
+    """
     path = command.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     relative = bool(path) and not all(entry.startswith("/") for entry in path.split(os.pathsep))
     return command.argv[0], early(command.env), frozenset(command.unset), command.cwd if relative else None
 
 
 class WarmImports:
-    """The fork servers of one server process or, unless `later_jobs`, of one job. They end with `tasks`."""
+    """The fork servers of this process, or of one job if not `later_jobs`. They end with `tasks`."""
 
     def __init__(self, tasks: TaskGroup, limits: Limits | None = None, *, later_jobs: bool = True) -> None:
         self._tasks = tasks
@@ -190,7 +194,7 @@ class WarmImports:
         ]
         found = next((one for one in fitting if one.usable), None)
         if found is None:
-            cwd = asked[3] or directory  # keeps no user's directory in use
+            cwd = asked[3] or directory  # keeps no directory of the user in use
             loaded = directory / LOADED if self._later_jobs else None
             found = Imported(replace(command, cwd=cwd), modules, loaded)
             self.kept.append(found)
@@ -254,7 +258,7 @@ class SharedImport:
         return imported.server.start if imported.server is not None else Child.start
 
     def lost(self, finished: Finished) -> bool:
-        """Whether this may be the end of a fork server and not of a forked worker."""
+        """Whether the child may have been killed only because its fork server ended."""
         servers = [imported.server for imported in self.servers if imported.server is not None]
         return any(server.lost for server in servers) and finished.signal == "SIGKILL"
 

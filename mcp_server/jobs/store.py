@@ -190,7 +190,7 @@ class Store:
             try:
                 lock = try_lock(path / "running.lock")
                 (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
-            except OSError:  # full disk: half a job would look as if it were running
+            except OSError:  # the disk may be full: leave no half of a job
                 shutil.rmtree(path, ignore_errors=True)
                 if lock is not None:
                     os.close(lock)
@@ -203,7 +203,7 @@ class Store:
             file.write(bytes(ROOM_BYTES))
 
     def reopen(self, job_id: str) -> JobDirectory:
-        """Lock the folder of an ended job, to continue it. Raise ProblemError if it runs, or as `find`."""
+        """Lock the folder of an ended job, to continue it. Raise ProblemError if it is unknown or runs."""
         found = self.find(job_id)
         with storing(self.jobs), locked(self.root / "store.lock"):
             lock = try_lock(found.path / "running.lock")

@@ -98,7 +98,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def all_children() -> dict[int, list[int]]:
-    """Map every process to its direct children. Slower; for kernels without CONFIG_PROC_CHILDREN."""
+    """Map every process to its direct children. Slow: for kernels without CONFIG_PROC_CHILDREN."""
     found: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -124,7 +124,7 @@ def descendants(quick: bool = os.path.exists("/proc/thread-self/children"), root
 
 
 def program_of(pid: int) -> bytes:
-    """Return the kernel's name of a running process. Empty if the process has ended."""
+    """Return the name of a running process. Empty if the process has ended."""
     try:
         with open(proc(pid, "stat"), "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")

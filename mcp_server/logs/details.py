@@ -32,7 +32,7 @@ OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
 
 
 def literals(pattern: str) -> frozenset[str]:
-    """Return texts without digits: every match of the pattern contains one of them. Empty if there are none."""
+    """Return texts without digits, one of which is in every match of the pattern. Empty if there are none."""
     return frozenset(_required(sre_parse.parse(pattern)))
 
 

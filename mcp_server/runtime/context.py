@@ -43,8 +43,8 @@ DEVICES = Path("/dev")
 def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:
     """Return the GPU to lease. None for a CPU package, or if `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
 
-    A workload of unknown device (None) leases GPU `device_index`, or the first, if the machine has a GPU. Any
-    /dev/nvidiaN counts: a container may see only /dev/nvidia2.
+    A workload of unknown device (None) leases GPU `device_index`, or the first, if the machine has a GPU: any
+    /dev/nvidiaN, because a container may have only /dev/nvidia2.
     """
     if os.environ.get(SHARE_VARIABLE) == "1" or device_type == "cpu":
         return None
@@ -118,8 +118,8 @@ def decode(facts: Mapping[str, object]) -> Event:
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
 REPORT = "report.jsonl"
 
-# For every worker: output survives an abort, loading compiles no probe for each CPU ISA, and waiting threads
-# sleep. By default they spin, which is 25 times as slow on a busy machine.
+# For every worker: output survives an abort, torch compiles no test program for each CPU ISA, and waiting
+# threads sleep. By default they spin, which is 25 times as slow on a busy machine.
 WORKER_ENV = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONFAULTHANDLER": "1",
@@ -160,7 +160,7 @@ class WorkerRun:
         return [found for found in self.events if isinstance(found, kind)]
 
     def phases(self, name: str) -> list[Phase]:
-        """Every time that the worker reached this phase."""
+        """The events with which the worker began this phase."""
         return [found for found in self.all(Phase) if found.event == name]
 
     @property
@@ -179,11 +179,11 @@ class WorkerRun:
 class Context:
     """What a tool needs to run children.
 
-    `progress` gets one short line before each slow step: `step` is the latest, `announced` their number.
+    `progress` gets one short line before each slow step: `step` is the last line, `announced` their number.
     `launcher` is put before every child's command, for example `srun --gpus=1`. `kept` are the steps that
-    finished before the job was resumed. `knows` gets the partial result of a stopped step. `holder` names
-    this job to others that wait for its GPU; its children share its `leases`. `home` owns the processes with
-    torch imported that may outlive the job. `incomplete` says why output of a child was lost.
+    finished before the job was resumed. `knows` gets partial results, in case the job is stopped. `holder`
+    names this job to others that wait for its GPU; its children share its `leases`. `home` owns fork servers
+    that may outlive the job. `incomplete` says why output of a child was lost.
     """
 
     directory: Path
@@ -275,7 +275,7 @@ class Context:
         return finished
 
     def _announce(self, words: str) -> str:
-        """Report that a step begins, with its number; children with the same words, or none, are one step."""
+        """Report and return the line of a step. A child with the same words, or none, continues the step."""
         if words and not self.step.endswith(f": {words}"):
             self.announced += 1
             self.step = f"step {self.announced}: {words}"
@@ -283,7 +283,7 @@ class Context:
         return self.step
 
     def _still(self, step: str, directory: Path, seconds: float) -> None:
-        """Report that a step still runs, and what its process does according to a journal."""
+        """Report that a step still runs, and what its process is doing according to its newest journal."""
         journals = [(path.stat().st_mtime, path) for path in directory.glob("*.jsonl")]
         now = doing(max(journals)[1]) if journals else ""
         self.progress(f"{step}: {seconds:.0f} s so far{f', {now}' if now else ''}")
@@ -318,10 +318,10 @@ class Context:
         If `workload` is given, it determines environment (with `env`), directory, interpreter and time limit.
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, from `fresh`, is for
         requests that name files in it. `events` of the result omits the kinds in `streamed`. `gpus` are
-        leased (default: the request's GPU, or the first; () for none). `alone` shares no import of torch,
-        because forks of one process inherit its memory layout and contents. Raise `ProblemError` if the
-        worker rejects the request or the interpreter cannot run it, and `PackageError` for an unsafe archive,
-        before a worker starts.
+        leased (default: the request's GPU, or the first; () for none). With `alone`, the worker imports torch
+        itself, because forks of one process inherit its memory layout and contents. Raise `PackageError` for
+        an unsafe archive before a worker starts, and `ProblemError` if the worker rejects the request or the
+        interpreter cannot run it.
         """
         directory = directory or self.fresh(name or operation)
         if workload is not None:
@@ -336,7 +336,7 @@ class Context:
             device = await anyio.to_thread.run_sync(device_of, request)
             gpus = gpus_of(device, int(str(request.get("device_index", -1))))
         own = {}
-        # A compile keeps its cache in the user's temporary folder, which later compiles share.
+        # Only for loads: a compile keeps its cache in the user's temporary folder, for later compiles.
         if "package" in request and traits.loads and "TMPDIR" not in (env or {}):
             own["temporary"] = str(self.temporary())
         asked = directory / "request.json"

@@ -1,11 +1,11 @@
-"""Reads logs of users and children, the failure that a child's output shows, and what a launcher says.
+"""Reads logs of users and children: the failure that they show, and what a launcher printed.
 
 A large log is read in a separate process, so that the event loop continues and the server can exit.
 Cancelling the read kills that process.
 
 Under launchers such as torchrun and srun, finds the rank that failed first. Sources: torch.distributed.run of
 torch 2.8-2.15 (torch/distributed/elastic/multiprocessing/api.py), srun of Slurm 22.05
-(src/plugins/launch/slurm). The launcher's own lines have no rank before them.
+(src/plugins/launch/slurm). A launcher puts no rank before its own lines.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def _read_apart(read: Callable[[Source], LogFacts], source: Source, size: 
 
 
 def _in_child(parent: int, read: Callable[[Source], LogFacts], source: Source) -> LogFacts:
-    """Run in the child, which must not outlive a killed server."""
+    """Run `read` in this child process, which ends when the server is killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -200,9 +200,9 @@ def read_launcher(lines: Iterable[str]) -> LauncherWords:
     return LauncherWords(next(iter(ends), None), waiting, bound(refused, 300))
 
 
-# Options with which a launcher puts the rank before each line of output. They are added unless the prefix has
-# one of the spellings listed after them. `{directory}` is the run's output directory. torch.distributed.run
-# of torch 2.8-2.15; srun of Slurm 20-25.
+# Options that make a launcher print the rank before each line of output. They are added unless the prefix has
+# one of the spellings to their right. `{directory}` is the output directory of the run.
+# torch.distributed.run of torch 2.8-2.15; srun of Slurm 20-25.
 LAUNCHERS: dict[str, dict[tuple[str, ...], set[str]]] = {
     "torchrun": {
         ("--no-python",): {"--no-python", "--no_python"},
@@ -213,7 +213,7 @@ LAUNCHERS: dict[str, dict[tuple[str, ...], set[str]]] = {
 }
 
 
-# Under any launcher, a child without a run of the workload runs only in the first rank.
+# Under a launcher, a child that does not run the workload, such as a compile, runs only in the first rank.
 ONLY_FIRST = (
     "sh",
     "-c",
@@ -224,7 +224,7 @@ ONLY_FIRST = (
 
 
 def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tuple[str, ...]:
-    """Put `argv` under the launcher `prefix`, with the options that name the rank of each line."""
+    """Put the launcher `prefix` before `argv`, with options that print the rank before each line."""
     if not prefix:
         return tuple(argv)
     chosen = {word.partition("=")[0] for word in prefix}
@@ -238,7 +238,7 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
 
 
 def _options_of(prefix: Sequence[str]) -> dict[tuple[str, ...], set[str]]:
-    """Return the launcher's entry for the prefix, even after `env` or `nice`. Empty for others."""
+    """Return the launcher's entry in `LAUNCHERS`, even after `env` or `nice`. Empty if it has none."""
     return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), {})
 
 
@@ -251,11 +251,11 @@ def read_launcher_output(finished: Finished, prefix: Sequence[str]) -> LauncherW
 
 
 class BudgetTooShort(ProblemError):
-    """Only a limit cut a run short, so the run proves nothing."""
+    """A run ended only because its time was up, so it proves nothing."""
 
 
 def check_built(finished: Finished, what: str) -> None:
-    """Raise BudgetTooShort if `what` was ended while it built, and used the processor for that."""
+    """Raise BudgetTooShort if the time of the run `what` ended in a build that made progress."""
     if finished.building:
         raise BudgetTooShort(
             f"{what} was still {finished.building} when its time ended after {finished.wall_s:.0f} s. It had "

@@ -1,8 +1,8 @@
 """The steps of a job: what a running step is called, and finished steps, which a resumed job does not repeat.
 
-A step's key is a digest of its command, its request and the content of the files that they name, without the
-numbers of the job's own steps. The key is written next to the output when the child ends, so a stopped child
-has none.
+A step's key is a digest of its command, its request and the content of the files that they name, but not of
+the numbers in the names of step folders. It is written next to the output when the child ends, so a step
+that was stopped has no key.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ WORDS = {
 
 
 def in_words(step: str, argv: Sequence[str] = ()) -> str:
-    """Return the line for a step named `step` that starts `argv`; an unknown step's own name."""
+    """Return the progress line of the step `step`, which runs `argv`. Unknown steps keep their name."""
     name = step.replace("_", "-").rstrip("0123456789").rstrip("-")
     # The name of the script that a command runs, or of its program.
     script = next((word for word in argv[1:] if word.endswith(".py")), argv[0] if argv else "the program")
@@ -105,8 +105,8 @@ CARD = "step.json"
 STREAMS = ("output", "stdout", "stderr")
 NOT_LINKED = shutil.ignore_patterns(CARD)
 
-# Variables that differ between runs without changing the result: the time limit is compared separately, and
-# the disk space for a capture follows the free space.
+# Variables that may differ between runs with the same result. They come from the time limit, which `take`
+# compares, and from the free disk space.
 IGNORED = frozenset({"AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_SPARED", "AOTI_DEBUG_CAPTURE_CAP"})
 
 WHOLE_BYTES = 16 << 20  # of a larger file, only both ends, the size and the modification time are hashed
@@ -162,7 +162,7 @@ def keep(key: str, directory: Path, finished: Finished) -> None:
 
 def key_of(command: Command, directory: Path) -> str:
     """Compute the key of `command`, for a child whose directory is `directory`."""
-    # The numbers of the job's steps differ between resumed runs.
+    # The same step may have another number in a resumed job.
     numbered = re.compile(re.escape(str(directory.parent)) + r"/\d\d+-")
     env = {name: value for name, value in command.env.items() if name not in IGNORED}
     words = [*command.argv, str(command.cwd), *sorted(f"{k}={v}" for k, v in env.items()), *command.unset]
