@@ -1,8 +1,7 @@
 """Reads a text report of compute-sanitizer into typed records, one for each site of a fault.
 
-Formats: 2022-2026 (old `at 0x17b0 in kernel`, new `at kernel+0x370 in file:25`), Triton and C++ names.
-
-Reports can be large: a faulty kernel yields a record of about 3 KB per thread; 150,000 records are 400 MB.
+Formats: 2022-2026 (old `at 0x17b0 in kernel`, new `at kernel+0x370 in file:25`), Triton and C++ names. A
+faulty kernel yields a record of about 3 KB per thread, so a report may have 400 MB.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ async def _build(models: list[Package], tools: Tools, work: Path) -> None:
         "probed": {m.model_name: len(one.probed) for m, one in zip(models, rebuilt, strict=True)},
         "skipped": [skipped.model_dump() for one in rebuilt for skipped in one.skipped],
         "notes": [note for one in rebuilt for note in one.notes],
-        # AddressSanitizer must be loaded first. Unless libstdc++ is preloaded too, the first throw kills it.
+        # AddressSanitizer must be loaded first. Without libstdc++ after it, the first C++ exception aborts.
         "preload": _runtimes(tools) if tools.options.sanitize == "address" else (),
     }
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))

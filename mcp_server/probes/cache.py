@@ -53,9 +53,9 @@ class Cache:
     async def built(
         self, key: str, build: Callable[[Path], Awaitable[None]], on_wait: Callable[[str], None]
     ) -> tuple[Path, bool]:
-        """Return the entry of `key`, and whether it existed; if not, `build` fills it, with its manifest.
+        """Return the entry of `key`, and whether it existed. If not, `build` creates its files and manifest.
 
-        A lock keeps other tasks and processes from building the same entry. It ends with its process.
+        A lock, which ends with its process, keeps other tasks and processes from building the same entry.
         """
         entry, work = self.root / key, self.root / f"{key}.building"
         lock = open_lock(self.root / f"{key}.lock")
@@ -115,7 +115,7 @@ def digest_file_cached(path: Path, directory: Path) -> str:
 
 
 def digest_package(path: Path, directory: Path) -> str:
-    """SHA-256 of a package: of the file itself, or of the names and contents of a directory."""
+    """Return the SHA-256 of a package: of its file, or of the names and contents in its directory."""
     if path.is_file() and path.suffix != ".so":
         return digest_file_cached(path, directory)
     root = path if path.is_dir() else path.parent

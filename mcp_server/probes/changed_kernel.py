@@ -75,8 +75,8 @@ async def with_kernel(
     """Write a copy of `package` in which `source` replaces `kernel`. Takes seconds unless cached.
 
     Raise `ProblemError` with the compiler's first error and its line. A Triton kernel is compiled on the
-    target GPU and launched with the same grid, warps and shared memory. `ProblemError` is also raised if the
-    package has no separate binary of it, if there is no GPU, or if the original configuration is unknown.
+    target GPU and launched with the same grid, warps and shared memory; `ProblemError` is also raised if the
+    package has no separate binary of it, if there is no GPU, or if its configuration is unknown.
     """
     cache = Cache()
     content = await anyio.to_thread.run_sync(digest_package, package.path, cache.root / DIGESTS)
@@ -161,7 +161,7 @@ def calls_through_relocation(library: Path, symbol: str) -> bool:
 
 
 async def _compile(package: Package, kernel: Kernel, source: str, tools: Tools, work: Path) -> None:
-    """Compile the changed kernel with the package's flags and original lines; other kernels are blanked."""
+    """Compile the changed kernel with the package's flags and its original line numbers, but no others."""
     text, changed, member = package.kernel_text, compiled_form(source), package.files.kernel_source
     if member is None or kernel.source not in text:
         name = "wrapper.kernel.cpp"

@@ -32,8 +32,8 @@ class Options:
     `sanitize` compiles the C++ kernels again with that sanitizer. If `index_asserts` is False, the kernels'
     own bound checks are removed, so that a sanitizer sees the access. `separate_weights` gives each weight
     its own allocation instead of a part of one blob, so that a checker sees an overrun into the next weight;
-    AddressSanitizer implies it. `kernels` are C++ kernels to change: (name, source, new source). `statements`
-    replace launches, by number, if there are no probes.
+    AddressSanitizer implies it. `kernels` are C++ kernels to change: (name, source, new source). Without
+    `probes`, `statements` replace launches, by their numbers.
     """
 
     probes: bool = True
@@ -64,7 +64,10 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Instrumented:
-    """A rebuilt package. `seconds` is the build time. Whatever loads it must have `preload` in LD_PRELOAD."""
+    """A rebuilt package. A process needs `preload` in LD_PRELOAD to load it. `seconds` is the build time.
+
+    `probed` counts the launches with probes, by model.
+    """
 
     package: Path
     probed: dict[str, int]
@@ -115,7 +118,7 @@ class Flags:
 
 
 def read_recorded(source: str) -> tuple[str, ...]:
-    """Return the words of the last compile command recorded (torch appends), or raise `ProblemError`."""
+    """Return the words of the last recorded compile command. Raise `ProblemError` if there is none."""
     compiles = _COMPILE.findall(source)
     if not compiles:
         raise ProblemError(
@@ -131,7 +134,7 @@ def read_recorded(source: str) -> tuple[str, ...]:
 
 
 def safe_flags(command: Sequence[str]) -> Flags:
-    """Sort the words of a recorded compile command. Inputs, output and precompiled headers are skipped."""
+    """Separate the safe flags of a recorded command. Inputs, output and precompiled headers are skipped."""
     kept: list[str] = []
     includes: list[str] = []
     dropped: list[str] = []
@@ -183,8 +186,8 @@ def collection_flags(compiler: str) -> tuple[str, ...]:
 def link_command(compiler: str, objects: Sequence[str], companion: Path, target: str) -> tuple[str, ...]:
     """Build the argv that links our objects and the original library `companion` into `target`.
 
-    No other library is named: the dependencies of the original provide every symbol, and are found as before.
-    Others may be missing on a host without Python (libtorch.so, which a torch 2.13 package does not need).
+    No other library is linked: the dependencies of the original provide every symbol, and others may be
+    missing on a host without Python (libtorch.so, which a torch 2.13 package does not need).
     """
     original = ("-Wl,--no-as-needed", f"-L{companion.parent}", f"-l:{companion.name}")
     return (compiler, "-shared", "-fPIC", "-o", target, *objects, *original, "-Wl,-rpath,$ORIGIN")
@@ -195,8 +198,8 @@ def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
 
     `environ` is the workload's environment: its compiler may differ from the server's.
 
-    A compiler whose libstdc++ exists only as an archive is skipped: a library with its own copy crashes in
-    std::regex (seen with torch 2.11). Raise `ProblemError` if no compiler is left.
+    A compiler whose libstdc++ exists only as an archive is skipped: a library with its own copy of libstdc++
+    crashes in std::regex (seen with torch 2.11). Raise `ProblemError` if no compiler is left.
     """
     try:
         words = shlex.split(environ.get("CXX", ""))
@@ -264,7 +267,7 @@ def first_error(log: str) -> str:
 
 
 async def together(*works: Callable[[], Awaitable[None]]) -> None:
-    """Run all at once. The first `ProblemError` cancels the rest and is raised itself, not in a group."""
+    """Run all at once. The first `ProblemError` cancels the rest, and is raised without a group around it."""
     problems: list[ProblemError] = []
 
     async with anyio.create_task_group() as tasks:

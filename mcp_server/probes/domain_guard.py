@@ -20,7 +20,7 @@ from mcp_server.package.terms.translate import operation_of
 from mcp_server.package.terms.triton_calls import parsed
 
 _VALUE = re.compile(r"^\s*(?:const\s+)?(?:auto|float|double)\s+\w+ = (?P<value>[^;]+);$", re.M)
-_TINY, _HALF_EPSILON = 1.1754943508222875e-38, 2.0**-24  # of float32: the next numbers above 0 and below 1
+_TINY, _HALF_EPSILON = 1.1754943508222875e-38, 2.0**-24  # float32: steps up from 0 and down from 1
 
 HELPERS = (
     "template <typename T> inline T aoti_debug_nonzero(T x) { "
@@ -48,7 +48,7 @@ GUARDED = re.compile(r"aoti_debug_(?:nonzero|within)\(")
 
 
 def with_domain_guarded(kernel: Kernel, family: str) -> str:
-    """Return the kernel with every operation of a family guarded. Raise `ProblemError` if it has none."""
+    """Return the kernel's source with all operations of `family` guarded. Raise `ProblemError` if none."""
     guards = _cpp_guards(kernel, family) if kernel.kind == "cpp" else _triton_guards(kernel, family)
     text, found = kernel.source, sorted(guards, reverse=True)
     if not found:
@@ -67,9 +67,9 @@ _EXPONENTS = (
 
 
 def with_exponents_shifted(kernel: Kernel, shift: float) -> str:
-    """Return the kernel with `shift` subtracted from the argument of every exponential.
+    """Return the kernel's source with `shift` subtracted from the argument of every exponential.
 
-    Quotients of an exponential and a sum of exponentials keep their value. Raise `ProblemError` if none.
+    The value of a softmax stays the same. Raise `ProblemError` if the kernel has no exponential.
     """
     text = kernel.source
     for pattern, replacement in _EXPONENTS:
@@ -89,7 +89,7 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
         places = {id(part): (start, end) for part, start, end in spans}
         base = match.start("value")
         parts = {id(part): part for part, _, _ in spans}  # without repeated parts
-        # If two operations share an operand, the outer one decides: the division in `1 / std::sqrt(x)`.
+        # If two operations share an operand, such as x in `1 / std::sqrt(x)`, the outer one decides.
         guarded = {id(operand): (domain, operand) for domain, operand in _guarded(parts.values(), family)}
         for domain, first in guarded.values():
             # A remainder is `a - div_floor_floating_vec(a, b) * b`: guard every occurrence of its divisor.

@@ -71,7 +71,7 @@ _MARKS = {"archive_format": "pt2", "archive_version": "0", "byteorder": "little"
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """One rebuilt model. `files` are to be replaced or added, by member name of the package."""
+    """One rebuilt model. `files` replace members of the package, or are added, by name."""
 
     files: dict[str, Path]
     probed: tuple[int, ...]
@@ -112,7 +112,7 @@ class ModelBuild:
         def original() -> Path:
             path = self.work / "original.so"
             extract(self.package, library.name, path)
-            # Named by its content: ld.so takes two libraries with the same name for one.
+            # The name has a digest, because ld.so takes two libraries with the same name for one.
             return path.rename(self.work / f"aoti-debug-{digest_file(path)[:24]}.original")
 
         old = await anyio.to_thread.run_sync(original)
@@ -152,7 +152,7 @@ class ModelBuild:
                 rewritten = rewrite(wrapper, name, refused, separate_weights=separate)
             placed = self._place(member, rewritten.text)
             # Headers dominate the compile time of a wrapper; -O0 saves a quarter of it.
-            level = "-O1" if options.statements else "-O0"  # such packages are kept and used
+            level = "-O1" if options.statements else "-O0"  # packages with new statements are kept for use
             argv = commands.compile_command(
                 self.tools.compiler,
                 self.flags,
@@ -183,7 +183,7 @@ class ModelBuild:
         return f"{SOURCES}/{path.name}"
 
     async def _support(self) -> None:
-        """Provide the objects that all packages of a compiler share: the probe runtime and std::regex."""
+        """Provide the objects that rebuilds with this compiler share: the probe runtime and std::regex."""
         tools = self.tools
         # The language standard and the library's ABI determine symbol names.
         kept = [f for f in self.flags.kept if f.startswith(("-std=", "-D_GLIBCXX"))]
@@ -222,7 +222,7 @@ class ModelBuild:
         await self._make(argv, "compile-kernels")
 
     async def _constants(self, old: Path) -> None:
-        """Embed the constants through assembly if the old library hides their location."""
+        """Embed a copy of the constants by assembly, because the old library does not export their symbol."""
         if not dump_constants(self.package, old, self.work / "constants.bin"):
             raise ProblemError("the package's library hides its constants", value=old.name)
         (self.work / "constants.S").write_text(_CONSTANTS_ASSEMBLY)
@@ -244,7 +244,7 @@ class ModelBuild:
 
 
 def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]:
-    """Return the launches on whose lines the compiler found errors, each with its first error."""
+    """Return the launches on whose lines are compile errors, each with its first error, without `refused`."""
     errors: dict[int, str] = {}
     for line, text in _ERROR.findall(log):
         errors.setdefault(int(line), text[:200])
@@ -278,7 +278,7 @@ def missing_symbols(library: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def append_mapped_weights(package: Package, original: Path, rebuilt: Path) -> None:
-    """Copy weights appended to the library (`force_mmap_weights`). Their first word is their size."""
+    """Copy weights at the end of a library (`force_mmap_weights`). The constants begin with their size."""
     facts = package.library
     if facts is None or facts.mapped_weights_bytes is None or facts.constants_offset is None:
         return

@@ -83,7 +83,7 @@ def rewrite(
     """
     refused = refused or {}
     bodies = [body for body in (wrapper.run, wrapper.folding) if body is not None and body.launches]
-    # The scope object of one call. The base class pointer is enough to tell runners apart.
+    # An object that lives as long as the call. `this` of the base class is enough to tell runners apart.
     edits = [
         Edit(at.start, at.start, f' aoti_debug::Run aoti_debug_run(this, "{at.name}", (void*)(stream));')
         for at in bodies
@@ -242,9 +242,9 @@ def compiled_form(source: str) -> str:
 def replaced_once(kernel: Kernel, old: str, new: str) -> str:
     """Return the kernel's source with its only occurrence of `old` replaced by the expression `new`.
 
-    A statement that occurs once for the vectors of a loop and once for their remainder counts as one. Raise
-    `ProblemError` if `old` does not occur exactly once (with the lines), or if `new` is not a pure expression
-    of numbers.
+    A statement that occurs in a loop over vectors and again in the loop over the remainder counts once. Raise
+    `ProblemError` if `old` does not occur exactly once, with the lines where it does, or if `new` is not a
+    pure expression of numbers.
     """
     if not old.strip():
         raise ProblemError("the text to replace is empty", allowed=f"a text out of {kernel.name}")
@@ -285,7 +285,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
 
 
 def _is_one_statement(source: str, places: Sequence[int]) -> bool:
-    """Whether two positions are copies of one line: in the loop over vectors, and in that over the rest."""
+    """Whether two positions are copies of one line, in the loops over vectors and over the remainder."""
     lines = {source[source.rfind("\n", 0, at) + 1 : source.find("\n", at)].strip() for at in places}
     between = source[places[0] : places[1]]
     return (
@@ -389,7 +389,7 @@ def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: i
 
 
 def with_finite_mask(kernel: Kernel) -> str:
-    """Return the kernel with a finite number for -inf in masks. Raise `ProblemError` if it has no -inf."""
+    """Return the kernel with a finite number in place of -inf. Raise `ProblemError` if it has no -inf."""
     if kernel.kind == "cpp":
         text, count = _INFINITY.subn(rf"\g<1>{FINITE_FILL}\g<2>", kernel.source)
     else:

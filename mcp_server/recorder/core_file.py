@@ -292,7 +292,7 @@ LONGEST_SAID = 200
 
 
 def _last_words(core: _Core) -> str:
-    """Return the message with which glibc aborted, kept for core files. Empty if there is none."""
+    """Return the message of an abort, which glibc keeps in memory. Empty if there is none."""
     mapped = next((m for m in core.maps if m.offset == 0 and LIBC.match(library_of(m.path))), None)
     found = _symbols(Path(mapped.path), [_MESSAGE]) if mapped is not None else {}
     if mapped is None or not found:
@@ -393,7 +393,7 @@ class MemoryReader:
         """The addresses of the virtual tables. 0 if the libc10 of the process is not on this machine."""
         mapped = next((m for m in self.remains.maps if m.offset == 0 and m.path.endswith("/libc10.so")), None)
         found = _symbols(Path(mapped.path), _TABLES.values()) if mapped is not None else {}
-        # Objects point behind the first two words of a table, which are no functions.
+        # An object points to the third word of its virtual table; the first two are not functions.
         return {
             name: found[symbol] + mapped.start + 16 if mapped is not None and symbol in found else 0
             for name, symbol in _TABLES.items()
@@ -468,7 +468,7 @@ def _is_vector(begin: int, end: int, limit: int, count: int) -> bool:
 
 
 def _fit(found: Sequence[RecordedInput], signature: Sequence[CompiledInput]) -> int:
-    """Return one plus the number of matching facts of the package's inputs. 0 if none were found."""
+    """Return one plus the number of dtypes and ranks that match the package. 0 if `found` is empty."""
     if not found:
         return 0
     agree = 1

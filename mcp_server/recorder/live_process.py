@@ -1,9 +1,9 @@
 """Examines a live process: its mapped files, its memory, and where its threads are.
 
-A thread that waits in a system call is read without being touched. The position of a thread that computes is
+A thread that waits in a system call is read without stopping it. The position of a thread that computes is
 unknown, so it is stopped briefly (ptrace), and its registers and stack are copied. The same is done for a
-thread that waits for a lock, because only its registers say where a frame of unoptimised code begins. This
-system call, unlike some, continues after a stop.
+thread that waits for a lock, because only its registers say where a frame of unoptimised code begins. The
+wait for a lock, unlike some system calls, continues after a stop.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _copied(caught: Sequence[_Caught], address: int, count: int) -> bytes:
 def _positions(threads: Sequence[int], read: Read) -> list[_Caught]:
     """Stop each thread for a moment and copy its position; leave out those that cannot be stopped.
 
-    This runs in a separate thread: when it ends, the system releases all threads that it still holds.
+    The work runs in a separate thread: when that ends, the system releases all threads that it still traces.
     """
     found: list[_Caught] = []
 

@@ -1,7 +1,7 @@
-"""Compiles the recorder, puts it into a copy of a package or before a host, and removes it again.
+"""Compiles the recorder, puts it into a copy of a package, and takes it out again.
 
 The recorder replaces a package's library, or is preloaded into a host that a diagnosis runs. The user's file
-is never changed. Also finds a package's library, and its build ID, in a file and in a process.
+is never changed. This module also finds a package's library, and its build ID, in a file and in a process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mcp_server.recorder.remains import Remains, library_of
 from mcp_server.recorder.unwind import Unwinder
 from mcp_server.runtime.context import Context
 
-ORIGINAL = ".orig"  # suffix of the library that the recorder replaces; the loader looks for .so
+ORIGINAL = ".orig"  # suffix of the library that the recorder replaces; the loader looks only for .so
 
 
 def is_recorded(package: Package) -> bool:
@@ -146,7 +146,7 @@ def build_id_at(page: bytes) -> str:
 
 @dataclass(frozen=True)
 class LoadedLibrary:
-    """A package's library in a process. `file` was extracted from the package, to read what memory lacks."""
+    """A package's library in a process. `file` is its copy on disk, to read what is not in memory."""
 
     file: Path
     remains: Remains
@@ -229,7 +229,7 @@ def exported_functions(library: BinaryIO) -> list[str]:
 
 
 def symbols_of(names: list[str]) -> dict[str, str]:
-    """Write the two generated headers: which functions exist, and how each jumps to the original."""
+    """Return two headers by name: which functions exist, and how each jumps to the original library."""
     counted = [name for name in names if name.startswith(UPDATES)]
     jumping = [name for name in names if name not in counted and name not in RUNS]
     machine = platform.machine()

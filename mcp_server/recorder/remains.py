@@ -25,7 +25,7 @@ _MAP = re.compile(
     r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) \S+ (?P<offset>[0-9a-f]+) \S+ \S+ +(?P<path>/.*)$",
     re.MULTILINE,
 )
-# Libraries between a host and its package.
+# Files that are not of the host itself: torch, the system, Python, the recorder, the package.
 FOREIGN = re.compile(
     r"/(?:lib(?:torch|c10|gomp|iomp|stdc\+\+|c\.so|c-|pthread|gcc_s|python)[^/]*|librecorder\.so|[^/]*\.wrapper\.so(?:\.orig)?"
     r"|ld-linux[^/]*|python[\d.]*|_C\.[^/]*|_ctypes\.[^/]*)$"
@@ -98,7 +98,7 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
 def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> SourceLine | None:
     """Return the source line of the code at `offset` in a file. None if unknown.
 
-    For inlined header code, return the nearest line before it of a file with one of the `suffixes`.
+    With `suffixes`, return the nearest line before it from a file with one of them, as for inlined code.
     """
     try:
         if not binary.is_file() or binary.stat().st_size > LARGEST:
@@ -191,11 +191,11 @@ def _text(raw: bytes | str) -> str:
 
 
 Death = Literal["stack", "file", "null", "abort", "exit", "deleted", "other"]
-OF_MEMORY = ("stack", "file")  # deaths that no call is to blame for, even inside one
+OF_MEMORY = ("stack", "file")  # a call is not to blame for these, even if the thread died in it
 NEAR_STACK = 1 << 16  # largest distance from the stack pointer of an access that missed the stack
 NULL_PAGE = 4096
 _NAMES_INSIDE = re.compile(r"_Z+N?[KL]*(?=\d)")
-NO_ACCESS = (1 << 64) - 1  # address of a signal that somebody sent
+NO_ACCESS = (1 << 64) - 1  # the address if the signal was sent, and not caused by an access
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ FUTEX = "202"  # the system call that waits for a lock word
 
 @dataclass(frozen=True)
 class ThreadState:
-    """A thread's position. `signal` is what ended the process, or 0. `frame` is register rbp, if known.
+    """A thread's position. `signal` ended the process, or is 0. `frame` is register rbp, if known.
 
     `waits` says in words what its system call waits for. `lock` is the address of the lock word if it waits
     for a futex, `forever` if without a time limit. A thread that `computes` is outside any system call.
@@ -322,7 +322,7 @@ class Remains:
     """The threads, starting with the one that got the signal. `read` returns fewer bytes at memory gaps.
 
     `unknown` are threads of a live process that compute and could not be stopped to read their position.
-    `address` is that of the access that the first thread died of, `said` the last message of libc.
+    `address` is the one whose access killed the first thread, `said` the last message of libc.
     `is_cut` is True if the core file ends before its last page. `place` returns the offset of memory in the
     core file. None for a live process, and for memory that is not in the file.
     """
@@ -401,7 +401,8 @@ def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str]
 _SPINS = {"device"}  # waits that may use a whole core
 
 
-# From the awaited word, __lock: __owner. From __wrphase_futex, __writers_futex or __readers: __cur_writer.
+# Bytes from the word that a thread waits for to the holder's id: from __lock to __owner, and from
+# __wrphase_futex, __writers_futex or __readers to __cur_writer.
 _OWNERS: dict[Awaited, tuple[int, ...]] = {"mutex": (8,), "weights": (16, 12, 24), "rwlock": (16, 12, 24)}
 
 
@@ -438,7 +439,7 @@ def in_team(thread: ThreadState, barrier: int, remains: Remains) -> bool:
 def deadlocked(waits: Map[int, Collection[int]]) -> list[int]:
     """Return the threads that can never go on: each waits for threads that cannot go on either.
 
-    `waits` has the holders of what each waiting thread needs. One holder that goes on frees a thread.
+    `waits` maps each waiting thread to the holders of what it needs. It is free if one of them can go on.
     """
     stuck = {thread for thread, holders in waits.items() if holders}
     while free := {thread for thread in stuck if not set(waits[thread]) <= stuck}:

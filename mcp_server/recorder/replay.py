@@ -90,9 +90,9 @@ class Candidate:
 
     @property
     def number(self) -> str:
-        """The call's number among those of the package in its process, and among those of its thread.
+        """The call in words, with its number among the package's calls and among its thread's.
 
-        A slot counts calls of all packages, and serves one thread at a time. A core file has no numbers.
+        The number in a thread counts calls of all packages. A core file has no numbers.
         """
         if not self.call.number:
             return f"the call of thread {self.call.thread}"
@@ -109,7 +109,7 @@ class Candidate:
     def updates(self) -> int:
         """How often the weights were updated before the call ended, or before the host ended.
 
-        For a call that returned, all updates count: later calls may have had other weights.
+        For a call that is not `suspect`, all updates count: a later call with other weights may have failed.
         """
         after = self.call.generation_after if self.suspect else None
         return max(self.call.generation, self.model.updates) if after is None else after
@@ -131,9 +131,7 @@ LAST_OF_CRASHED = "it is the last call of the thread that got the fatal signal"
 
 
 def candidates(recording: Recording) -> Iterator[Candidate]:
-    """Yield the crashing thread's call, other calls in flight, and calls with an error; otherwise the last
-    calls.
-    """
+    """Yield calls that may be at fault: of the crashing thread, in flight, with an error, or the last."""
     crash = recording.crash
     flying = [call for call in recording.calls if call.end_ns is None]
     crashed = [call for call in flying if crash is not None and call.thread == crash.thread]
@@ -202,11 +200,11 @@ class Overwritten:
     other: RecordedCall
 
 
-MOST_PAIRS = 4096  # compared calls that ran at the same time
+MOST_PAIRS = 4096  # compared inputs of calls that ran at the same time
 
 
 def _overwritten(recording: Recording) -> Overwritten | None:
-    """Find memory whose values differed when two overlapping calls began."""
+    """Find an input in the same memory in two overlapping calls whose values differed when they began."""
     pairs, running = 0, list[RecordedCall]()
     for call in recording.calls:
         running = [each for each in running if each.end_ns is None or each.end_ns > call.begin_ns]
@@ -325,7 +323,7 @@ def _on_ended_frame(call: RecordedCall) -> int | None:
 
 
 def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[CrashSite | None, int | None]:
-    """Where the host died, and the input with the accessed address. None for a call that itself died."""
+    """Return where the host died, and the input with the accessed address. None if the call itself died."""
     crash = recording.crash
     if crash is None:
         return None, None
@@ -351,7 +349,8 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
 def _deleted_under(crash: Crash, recording: Recording, maps: Sequence[Mapped]) -> str:
     """Say where the host destroyed the loader that the crashed thread still called. Empty if it did not.
 
-    The thread died in its call, or where it had made the last one. A call that returned later had a loader.
+    The thread must have died in its call, or at the line of its last call. If a later call of the model
+    returned, it had another loader.
     """
     last = next((each for each in reversed(recording.calls) if each.thread == crash.thread), None)
     model = recording.models[last.model] if last is not None else None
@@ -366,7 +365,7 @@ def _deleted_under(crash: Crash, recording: Recording, maps: Sequence[Mapped]) -
 
 
 def _written_anew(library: str, recording: Recording) -> str:
-    """Say that a library was written to from the first call to the crash: a replaced one is "(deleted)"."""
+    """Say if a library's file was written to between start and crash. A replaced file is "(deleted)"."""
     with suppress(OSError):
         died_ns = recording.path.with_suffix(".crash").stat().st_mtime_ns
         written_ns = Path(library).stat().st_mtime_ns
@@ -418,7 +417,7 @@ DIED_ELSEWHERE = (
 
 
 def _open(chosen: Candidate, found: Sequence[Candidate]) -> str:
-    """Name a call that is more suspect than the chosen one, or the signal that killed the host."""
+    """Say why it proves little that the chosen call returns: a more suspect call, or a fatal signal."""
     lost = "" if chosen.suspect else _lost(found, chosen.recording)
     crash = chosen.recording.crash
     return lost or (DIED_ELSEWHERE.format(signal_name(crash.signal)) if crash is not None else "")

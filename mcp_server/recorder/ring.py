@@ -60,7 +60,7 @@ class Bytes:
 class RecordedInput:
     """One input of a recorded call. `bytes` locates its memory, from its first element to its last.
 
-    `kept` says when they were copied. An input mutated in place may have changed by `at failure`.
+    `kept` says when they were copied. If `at failure`, the call may have changed the input in place.
     """
 
     dtype: str
@@ -112,7 +112,7 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class RecordedWeights:
-    """One update of a model's weights, by its number among updates and swaps.
+    """One update of a model's weights. `number` counts updates and swaps.
 
     `inactive`: it went to the buffer that was not in use then. `side` is the buffer, 0 or 1. `stack` has the
     return addresses of the update.
@@ -155,9 +155,9 @@ class RecordedModel:
         )
 
     def weights_at(self, generation: int) -> RecordedWeights:
-        """The weights after so many updates and swaps, merged from those of the buffer then in use.
+        """The weights after `generation` updates and swaps: the newest values in the buffer then in use.
 
-        The newest value counts. Empty if the number of swaps since then is not known.
+        Empty if the number of swaps since then is not known.
         """
         side = (self.side + sum(each > generation for each in self.swaps)) % 2
         known = len(self.swaps) < MOST_SWAPS or generation >= min(self.swaps)
@@ -182,7 +182,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Recording:
-    """One process: its models, and the calls still in the ring and failed ones, in order of their start."""
+    """One process: its models, and in order of start, the calls that failed or are still in the ring."""
 
     path: Path
     pid: int

@@ -1,7 +1,7 @@
 """Lists the active calls of a thread, using its libraries' call frame information (.eh_frame, x86-64).
 
-Searching the stack for return addresses would also find calls that have ended, and so a wrong launch. If a
-library is not on this machine, the chain of frame pointers is followed, which generated code keeps.
+Searching the stack for return addresses would also find calls that have ended, and so a wrong launch. For a
+library that is not on this machine, the frame pointers are followed, which generated code keeps.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class Unwinder:
         information = self._information(mapping.path) if mapping is not None else None
         if mapping is None or information is None:
             raise UnknownFrameError
-        # A return address follows the call, which may be the function's last instruction.
+        # Look up the call and not the return address: the call may be the function's last instruction.
         address = address_of(pc - mapping.start + mapping.offset, information.segments)
         if address is None:
             raise UnknownFrameError
