@@ -164,7 +164,7 @@ def test_every_family_has_a_guide() -> None:
     assert {family.guide for family in FAMILIES} <= {guide.file for guide in GUIDES}
 
 
-# The guides followed to the letter: every command and program in them, on a failing example.
+# Every command and program of the guides, run on a failing example.
 
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n *```(?P<kind>sh|python)\n(?P<code>.*?)\n *```", re.DOTALL)
 SAVED = re.compile(r"Save as `(?P<name>[\w.]+)`:$")

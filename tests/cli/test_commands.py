@@ -25,7 +25,7 @@ from tests.zoo.names import thorough
 from tools import demo_picture
 from tools.made import MADE
 
-# The command line as a user meets it: a real process, its exit code, its two streams.
+# Commands in real processes.
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -101,7 +101,7 @@ def test_a_launcher_comes_from_the_configuration(run: Run, tmp_path: Path) -> No
     assert "launched with it" in Path(log).read_text()
 
 
-# What the command line says before anything runs. Answers to calls that are wrong: tests/cli/test_exits.py.
+# Help texts. tests/cli/test_exits.py has the answers to wrong calls.
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -151,7 +151,7 @@ def test_doctor_says_first_what_to_do_without_torch() -> None:
     assert not found.healthy and not found.unknown
 
 
-# The README's tables agree with the code, and its commands run literally after `make demo`.
+# The README's tables agree with the code, and its commands run as written after `make demo`.
 
 README = (ROOT / "README.md").read_text()
 TEXTS = [README, *(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))]

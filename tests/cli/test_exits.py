@@ -29,9 +29,7 @@ from tests.support.command import CLI, ran
 from tests.support.servers import Speaker, serving
 from tests.zoo.names import THOROUGH, nightly, thorough
 
-# Exit codes say what a script that calls `aoti-debug` wants to know: docs/cli.md has the table.
-#
-# The same calls show that the event loop never reads a package: it answers all other requests meanwhile.
+# Exit codes. The same calls show that no package is read on the event loop, which would block requests.
 
 
 class Step(Record):
@@ -297,8 +295,8 @@ def test_other_calls(
     assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
 
 
-# Two tables of wrong calls, typed and sent by a client: what is said about them, never a stack. The second
-# has what both faces check in one place, such as paths, specs of inputs and handles.
+# Wrong calls, typed and sent by an MCP client: each gets an error without a traceback. The second table has
+# what both check with the same code, such as paths, input specs and handles.
 
 LONG = "a" * 300
 SPECS = ("run-deterministic", "model.pt2", "-i")

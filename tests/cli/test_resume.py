@@ -26,7 +26,7 @@ from mcp_server.server.running import answered
 from tests.conftest import ZooPackage
 from tests.zoo.names import THOROUGH, thorough
 
-# A stopped diagnosis says what it knows, and is taken up again where it was.
+# A stopped diagnosis.
 
 
 def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
     assert given.log == now["job_id"]
 
 
-# A diagnosis keeps to its budget, can be stopped at any time, and goes on where it was.
+# Budgets, and resumed jobs.
 
 
 def context_of(job: Path, **more: object) -> Context:

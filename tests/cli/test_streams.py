@@ -25,7 +25,7 @@ from tests.support.command import CLI, environment, ran
 from tests.support.servers import serving
 from tests.zoo.names import THOROUGH, nightly, thorough
 
-# Streams that are full, closed or read by nobody, and signals: a real process, as a shell starts it.
+# Streams that are full or closed, and signals.
 
 EXPLAIN = [*CLI, "explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks1"]
 
@@ -159,7 +159,7 @@ def test_what_was_dropped_is_counted() -> None:
     assert b"".join(taken) == b"\n[14 bytes were dropped here: nobody read them]\nseen\nand this\n"
 
 
-# A full disk, or one that fills during a run: a clear error, no stack, and nothing is lost.
+# A full disk.
 
 FLOOD = "import sys\nfor _ in range(40_000):\n    print('x' * 100)\nsys.exit(3)\n"
 

@@ -54,7 +54,7 @@ def run_suite(clients: Clients, package: str, url: str, *options: str, reasons: 
     assert "passed" in clients.run("node", script, "server", "--url", url, *options, *expected)
 
 
-# The Inspector: a second, independent client (TypeScript) against the real server.
+# The MCP Inspector, an independent client in TypeScript, against the real server.
 
 TOOL_IS_ERROR = 5
 

@@ -147,7 +147,7 @@ def test_a_failed_compile_is_proven_by_a_real_one(tmp_path: Path) -> None:
     assert found.fix is not None and found.fix.after == WORKAROUND and found.cost.compiles <= 5
 
 
-# A compile that fails is put on the operator, or on the kernel of the user, that its error names.
+# Failed compiles.
 
 
 def read(case: DiagnosisState, directory: Path) -> float:

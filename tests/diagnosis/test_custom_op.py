@@ -161,7 +161,7 @@ def test_where_the_operators_came_from() -> None:
     assert operators_from(case) == []
 
 
-# Defects that kernels show in their code: generated ones, and a user's own.
+# Defects in the code of kernels.
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 REFUSED = "RuntimeError: CUDA driver error: invalid argument"

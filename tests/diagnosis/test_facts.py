@@ -177,7 +177,7 @@ def test_a_proven_verdict_is_short_and_never_ships_what_was_made_up(case: Case) 
     assert not made_up or "clamp(" not in f"{case.found.fix.text}{case.found.fix.after}"
 
 
-# Other bad calls and programs, run to a verdict.
+# Verdicts on other bad calls and programs.
 
 
 INDICES = [

@@ -244,7 +244,7 @@ def test_a_library_that_is_none_is_proven_by_the_linkers_refusal(tmp_path: Path,
     assert best.guilty.name.endswith("libsensor.so")
 
 
-# Packages that a script writes over are put back: they were the user's own build.
+# Packages that a script overwrites are restored, because the user built them.
 
 PACKAGES = """import sys
 from torch._inductor.package import package_aoti

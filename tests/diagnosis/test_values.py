@@ -260,7 +260,7 @@ def test_an_input_that_the_call_changes_may_spoil_a_reference(
     assert all(h.guilty.model_locations for h in found)
 
 
-# Where a bad value comes from: the operator or line that makes it, and values that only a run shows.
+# The origin of a bad value.
 
 MASK = {"node": "masked_fill", "op": "aten.masked_fill.Scalar", "masked": True, "bad_inputs": []}
 SOFTMAX = {"node": "softmax", "op": "aten.softmax.int", "masked": False, "bad_inputs": ["masked_fill"]}

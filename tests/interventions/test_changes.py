@@ -183,7 +183,7 @@ def test_what_is_no_change_is_refused_with_the_forms_that_are(text: str) -> None
     assert refused.value.value == text and "clamp LOW HIGH" in refused.value.allowed
 
 
-# The fewest changed elements that cure a call.
+# The fewest changed elements that make a call pass.
 
 
 SIZE = 24
@@ -218,7 +218,7 @@ def test_exactly_the_needed_elements_are_found(needed: set[int]) -> None:
     assert found.calls == call.calls <= intervene.MOST_CALLS + 1
 
 
-# `try_fix` on real packages, as the command runs it.
+# `try-fix` on real packages.
 
 pytestmark = pytest.mark.slow
 

@@ -167,7 +167,7 @@ def test_an_edit_that_does_not_compile_names_the_line(masked: Path, tmp_path: Pa
     assert MINUS_INFINITY in line
 
 
-# Operands kept in the domain of their operation, in the text of kernels and in calls of real packages.
+# Operands kept in the domain of their operation.
 
 
 OPERATIONS_CPP = """\

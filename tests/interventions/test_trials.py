@@ -171,7 +171,7 @@ def test_an_update_that_ends_the_process_is_tried_by_itself(zoo: ZooPackage, tmp
     assert trial.after.failure == "none" and trial.proves
 
 
-# What three calls say about an intervention.
+# The effect of an intervention, from three calls.
 
 
 def good(nan: int = 0, found: events.Comparison | None = None) -> Seen:

@@ -250,7 +250,7 @@ def test_jobs_that_share_gpus_lease_none(tmp_path: Path, monkeypatch: pytest.Mon
     anyio.run(work)
 
 
-# Ranks under a launcher: their lines apart, and one of them answering for the worker.
+# Ranks under a launcher.
 
 
 TORCHRUN = Path(sys.executable).parent / "torchrun"

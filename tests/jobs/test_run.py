@@ -12,8 +12,6 @@ from mcp_server.jobs.gpus import Clock
 from mcp_server.jobs.run import run
 from tests.jobs.support import FAMILY, all_dead, family, finish, python
 
-# Running one command: each way in which it can end, and what is kept of it.
-
 
 def mentions(process: Path, word: str) -> bool:
     """Whether the process has the word in its command line."""

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "state")
 
 
-# The store is private, bounded, safe against forged handles, and shared by servers.
+# The store.
 
 
 def limited(root: Path, *, cap_bytes: int = 1 << 30, cap_jobs: int = 500, keep: int = 0) -> Store:
@@ -136,7 +136,7 @@ def test_two_servers_at_once(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "state").ids()) <= 3
 
 
-# Jobs have handles, outlive the request, and lose no finished work.
+# Jobs.
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
         assert begun == jobs[:3]
 
 
-# A clock that stands still while a job can only wait: budgets and limits count what it does not.
+# The clock.
 
 SLACK_S = 15.0  # of a machine that is busy
 

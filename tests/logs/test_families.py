@@ -99,7 +99,7 @@ def test_known_text(text: str, family: str, category: str) -> None:
     assert (root.family.id, root.candidates[0]) == (family, category)
 
 
-# What was printed and recorded: by releases of torch about one fault, and by our own tools on an H200.
+# Recorded outputs of one fault under several releases of torch.
 
 LOGS = sorted((RECORDINGS / "releases").glob("*.txt"))
 

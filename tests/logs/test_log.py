@@ -16,8 +16,6 @@ from mcp_server.logs.text import read_line
 from mcp_server.runtime.failure import read_launcher
 from tests.logs.support import digest, gold, lines_of, read
 
-# Reading logs: which error is the root, where it points, and facts on lines that are no errors.
-
 ASSERT = (
     "/c/ab.py:40: unknown: block: [{},0,0], thread: [2,0,0] "
     "Assertion `index out of bounds: 0 <= tmp4 < ks0` failed."
@@ -183,7 +181,7 @@ def test_prefixes(raw: str, process: str, text: str) -> None:
     assert (line.process, line.text) == (process, text)
 
 
-# What a log says of processes: ranks that srun and torchrun started.
+# Logs of several ranks.
 
 # As torchrun 2.13 printed it; rank 0 was told to end since rank 1 had failed.
 TORCHRUN = """\

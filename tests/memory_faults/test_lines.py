@@ -15,7 +15,7 @@ from mcp_server.package.terms.linear import address_of
 from mcp_server.package.terms.program import read_program
 from tests.memory_faults.support import FAULTS, PROGRAMS, joined
 
-# Accesses read out of kernel sources: which pointer, which values, how many elements of each.
+# Accesses in kernel sources.
 
 
 VALUES = {"n": 100, "stride": 64, "W": 16}
@@ -56,7 +56,7 @@ def test_either_pointer_of_a_choice_may_be_meant() -> None:
         assert first(source, "tl.load(p)").parameters == ("x", "table")
 
 
-# Reductions of a user's Triton kernel: masked lanes that take part, and sums kept in 16 bits.
+# Reductions in a user's Triton kernel.
 
 SOFTMAX = """
 def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
@@ -171,7 +171,7 @@ def test_what_cannot_be_read_is_not_accused(text: str) -> None:
     assert not paddings(kernel_of(text)) and not narrow_sums(kernel_of(text))
 
 
-# The join of a memory fault with its launch, element and line, on recorded runs of a GPU.
+# Memory faults linked to their launch, element and line.
 
 # Recordings of one H200 (torch 2.11): programs with a known fault, or none.
 

@@ -31,7 +31,7 @@ from tests.package.archives import (
 )
 from tests.support.programs import recorded
 
-# Opening packages: real ones in every layout, incomplete ones, several models, also under several names.
+# Real packages.
 
 
 def test_a_real_package_is_described(zoo: ZooPackage) -> None:
@@ -157,7 +157,7 @@ def test_weights_outside_the_library(zoo: ZooPackage, tmp_path: Path) -> None:
     assert open_package(blob).weights.place == "blob" and open_package(blob).weights.bytes == 4
 
 
-# Archives that were built to harm, and archives that were damaged.
+# Malicious and damaged archives.
 
 GOOD = "m/data/aotinductor/model/a.wrapper.cpp"
 
@@ -318,7 +318,7 @@ def test_an_archive_with_two_readings_is_refused(tmp_path: Path, forgery: str) -
     assert caught.value.slug == "unsafe_archive"
 
 
-# Files that are no AOTInductor package are named for what they are.
+# Files that are not AOTInductor packages.
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py
 

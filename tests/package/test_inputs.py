@@ -29,7 +29,7 @@ from mcp_server.package.signature import (
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
 
-# The compiled signature, read from wrappers of torch 2.13 (CPU) and 2.11 (CUDA), and from mangled text.
+# The compiled signature, in wrappers of torch 2.13 (CPU) and 2.11 (CUDA), and in damaged texts.
 
 
 def recorded(name: str) -> str:
@@ -88,7 +88,7 @@ def test_names_of_the_caller(spec: str, paths: list[str | None], note: str) -> N
     assert len(signature.notes) == bool(note) and note in "".join(signature.notes)
 
 
-# Inputs against a package: every kind of difference, the known false alarms, and the package's own check.
+# Inputs compared with a package.
 
 
 def compiled(*dims: CompiledDim, index: int = 0, dtype: str = "float32", **more: Any) -> CompiledInput:

@@ -94,7 +94,7 @@ def test_a_recorded_check_is_explained(row: Traced) -> None:
     assert found.location.startswith("wrapper.cpp:" if row.built == CUDA else "kernel.cpp:")
 
 
-# The arithmetic between a load and the check: which elements pass, in kernels of both languages.
+# The arithmetic between a load and an index check.
 
 HEAD = """@triton_heuristics.pointwise(triton_meta={'signature': {'in_ptr0': '*i64', 'ks1': 'i64'}})
 def k(in_ptr0, ks1):

@@ -18,8 +18,6 @@ from tests.package.made_wrapper import make_wrapper
 from tests.package.summaries import GOLD, WRAPPERS, all_summaries, read, recorded
 from tests.zoo.names import TRIED
 
-# The wrapper reader: launches, arguments and roles, on packages, recordings and damaged wrappers.
-
 
 def test_recorded_wrappers_read_as_before() -> None:
     """Every launch, argument, role, writer and symbol of the recorded wrappers is as in the kept summary."""
@@ -107,7 +105,7 @@ def test_anything_else_is_unknown(text: str) -> None:
     assert evaluate(text, {"s44": 7}) is None
 
 
-# The dataflow: last writers, backward and forward slices, over aliases, reuse, branches and loops.
+# The dataflow.
 
 _HEAD = """void AOTInductorModel::run_impl(AtenTensorHandle* input_handles) {
     auto arg0_1 = std::move(inputs[0]);
@@ -223,7 +221,7 @@ def test_flows(name: str) -> None:
 """A buffer by its number, and the offset of the half of it that a view shows."""
 
 
-# Which lines of the model a launch comes from.
+# The lines of the model that a launch comes from.
 
 
 STACK = """File "/app/model.py", line 12, in forward
@@ -282,7 +280,7 @@ def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str]
     assert set(ordered.stacks) == {s for s in given.stacks if s[0].line == first or not indexed}
 
 
-# Lines of the operators of an exported program that its package does not tell well.
+# Lines of operators that the provenance of a package does not give.
 
 
 def test_lines_of_own_operators_and_of_writes(zoo: ZooPackage) -> None:

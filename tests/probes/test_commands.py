@@ -76,7 +76,7 @@ def test_what_is_not_there_is_a_problem_with_a_way_out() -> None:
     assert caught.value.next_call
 
 
-# What does not fit is told with its reason, and looked at in another way where there is one.
+# Compilers that are missing or chosen by the user.
 
 
 COMPILER = shutil.which("g++")

@@ -96,7 +96,7 @@ def test_the_package_among_the_arguments_of_a_host_is_read(
     assert named in found.summary
 
 
-# The journal can be read wherever it ends.
+# Journals.
 
 GOLD = RECORDINGS / "journals"
 

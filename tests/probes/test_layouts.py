@@ -177,7 +177,7 @@ def test_a_package_of_unusual_form_is_the_same_program(
     assert len(digests) == 2 and digests[0] == digests[1] != []
 
 
-# Probes are inserted without moving a line, also in a mutated wrapper; what cannot get one is listed.
+# Probes in a wrapper's text.
 
 WRAPPER = """extern "C"  void  cpp_fused_log_0(float* in_out_ptr0,
                        const float* in_ptr0,

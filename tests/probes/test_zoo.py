@@ -189,7 +189,7 @@ def test_a_kill_at_any_moment_leaves_a_journal_that_parses(
         (tmp_path / "j").unlink()
 
 
-# Launches and their arguments are seen, one by one.
+# Launches and their arguments.
 
 
 def observe(context: Context, package: Path, inputs: Path, **request: object) -> WorkerRun:
@@ -285,7 +285,7 @@ def test_several_runners_and_threads_are_kept_apart(
     assert len({run.thread for run in runs}) == 3
 
 
-# Launches told one by one, and the sanitised build of their kernels, which sees what asserts do not.
+# Kernels under a sanitizer.
 
 
 def test_a_good_run_is_traced_whole(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:

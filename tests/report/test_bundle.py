@@ -27,8 +27,6 @@ from mcp_server.report.redact import Redactor
 from mcp_server.runtime.context import Context
 from tests.conftest import build
 
-# A bundle: complete, checkable, and enough to see the fault again elsewhere.
-
 
 @pytest.fixture(scope="module")
 def verdict(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
@@ -164,7 +162,7 @@ def test_other_files_are_refused(store: Store, tmp_path: Path, text: str) -> Non
         read_source(text if text.startswith("job_") else str(tmp_path / text), store)
 
 
-# What `--redact` takes away, and what it leaves.
+# What `--redact` removes.
 
 
 @pytest.mark.parametrize(

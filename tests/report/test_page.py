@@ -16,8 +16,6 @@ from mcp_server.report.bundle import Source, issue_text, page, path_of
 from mcp_server.report.redact import Redactor, clean_text
 from tests.render.samples import Page, rewritten
 
-# The report: valid HTML that loads nothing, in which no observed text acts.
-
 HOSTILE = [
     "<script>document.title='owned'</script>",
     "</textarea></pre></style></script><img src=x onerror=alert(1)>",
@@ -131,7 +129,7 @@ def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
     assert all(word in issue_text(verdict, {}, str) for word in ("Then fix", "Not the cause", "Confirmed\n"))
 
 
-# The report in a real browser, where there is one: Chromium, headless.
+# The report in headless Chromium, if it is installed.
 
 CHROMIUM = os.environ.get("AOTI_DEBUG_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 

@@ -26,7 +26,7 @@ from tests.server import sample
 from tests.server.clients import ERAS, Era, data_of
 from tests.support.tools import BY_NAME, asked
 
-# Arguments, flat or without a name, become a workload, or an error that says what to pass instead.
+# From arguments to a workload.
 
 
 @pytest.fixture

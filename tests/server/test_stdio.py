@@ -27,7 +27,7 @@ from tests.zoo.names import THOROUGH, nightly
 
 SOON_S = 15.0  # a server that waits for its jobs takes minutes
 
-# The server on stdio, spoken to by hand: lines that are no messages, and logs that take long to read.
+# Messages on stdio.
 
 LINES = (
     "nonsense",

@@ -41,7 +41,7 @@ from tests.server.snapshot import text_of as snapshot_text
 from tests.support.servers import left, wait_for
 from tests.zoo.names import THOROUGH, few, nightly
 
-# The MCP face over stdio, in both protocol eras, on operations that show one behaviour each.
+# Calls of sample operations over stdio, in both protocol eras.
 
 both_eras = pytest.mark.parametrize("era", ["auto", *nightly("legacy")])
 
@@ -171,7 +171,7 @@ def test_progress_reaches_the_client(tmp_path: Path, era: Era) -> None:
     drive(sample_server(tmp_path / "state"), talk, era)
 
 
-# What clients put into every session's context: names, schemas, texts, and how many tokens they may take.
+# What a client puts into the context of every session: names, schemas and descriptions.
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results.json"
 MOST = {"tools_core": 3500, "tools_all": 7000, "server_instructions": 500, "skill": 1600}
@@ -257,7 +257,7 @@ def spelled(parameter: inspect.Parameter) -> list[str]:
     return [name for names in declared if isinstance(names, str) for name in names.split("/")]
 
 
-# Results as an agent gets them: within the limit of a client.
+# The size of results.
 
 JSON_VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=300),
@@ -283,7 +283,7 @@ def _smallest(short: dict[str, Any]) -> int:
     return 6_000 if short.get("shortened") else 0
 
 
-# The server as clients start it: what it imports, and a real package diagnosed through it.
+# The server as clients start it.
 
 BAD = [{"shape": [4, 6], "dtype": "int64", "low": 90, "high": 99}]
 

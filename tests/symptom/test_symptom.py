@@ -244,7 +244,7 @@ def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: ZooPackage,
     assert found.guilty.elements == ["args[0][2, 4, 7] = -inf"] and "inputs were good" not in found.summary
 
 
-# Faults that report nothing, told by an expectation alone: no program, no source.
+# Faults that report nothing, found by an expectation alone, without a program or source.
 
 
 @pytest.fixture(

@@ -125,7 +125,7 @@ def test_hooks_run_what_is_there() -> None:
     assert set(re.findall(r"tools/(\w+)\.py --check", checked)) == {"manifests", "pages"}
 
 
-# The evaluations and trigger queries: their shape, and that they agree with programs and description.
+# Evaluation tasks and trigger queries.
 
 EVALS = ROOT / "evals"
 TASKS: list[dict[str, Any]] = json.loads((EVALS / "evals.json").read_text())["evals"]

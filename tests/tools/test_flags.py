@@ -100,7 +100,7 @@ def test_the_installed_torch_has_what_the_row_says(of_torch: Flags, name: str) -
     assert of_torch.trials()[name]() == ""
 
 
-# Compiling with flags: what is built, what is refused, and how a failing compile is told.
+# Compiling with flags.
 
 
 def compiled(directory: Path, workload: ExportedWorkload, flags: Mapping[str, object]) -> Any:
@@ -147,7 +147,7 @@ def test_a_flag_that_cannot_act_costs_no_compile(zoo: ZooPackage, tmp_path: Path
     assert not list(tmp_path.rglob("report.jsonl"))
 
 
-# PyTorch's own procedure, as a whole: compile with the value printer, run, read what it printed.
+# PyTorch's own procedure: compile with the value printer, run, read its output.
 
 
 @thorough
@@ -164,7 +164,7 @@ def test_the_printer_names_the_kernel_that_made_the_nan(zoo: ZooPackage, tmp_pat
     assert any("buf1 after launch of cpp_fused_log_mul_sigmoid_0 is the first" in note for note in said.notes)
 
 
-# Fixtures of the steps: a package compiled with flags, shared since each compile takes long.
+# A package compiled with flags, shared because each compile takes long.
 
 
 RANKER_FLAGS: dict[str, object] = {

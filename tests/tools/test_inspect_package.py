@@ -169,7 +169,7 @@ def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
     assert told in note
 
 
-# explain_error: from a text to its family, its meaning and the next call.
+# explain_error.
 
 
 @pytest.mark.parametrize(

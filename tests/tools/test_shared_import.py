@@ -184,7 +184,7 @@ def test_an_interpreter_without_torch_is_refused_as_usual(tmp_path: Path) -> Non
     shared(tmp_path, work)
 
 
-# Imports of torch that outlive a job: found again where they fit, and ended when they should not be used.
+# Fork servers that outlive a job.
 
 
 Work = Callable[[WarmImports], Awaitable[None]]

@@ -25,7 +25,7 @@ from mcp_server.worker.capture.memory import Aliases, Managed
 from mcp_server.worker.capture.streams import PendingUses, Snapshot, Streams
 from mcp_server.worker.tensors import digests
 
-# What the hook keeps of a program: its streams and graphs, packages, repeated inputs, checks and lines.
+# Streams, graphs and repeated inputs.
 
 
 class Told(list[tuple[Any, ...]]):
@@ -61,7 +61,7 @@ def test_an_input_that_changed_is_raced(later: float, raced: list[int]) -> None:
     assert streams.snapshot(inputs) is None
 
 
-# The lines of a model that `torch.export` writes down under the hook.
+# The model's lines that `torch.export` records under the hook.
 
 
 def gap(x: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ def test_lines_of_methods_and_functions_that_forward_calls_are_kept(monkeypatch:
     assert own["sqrt"] == [called, ("root", "return torch.sqrt(x)")]
 
 
-# The call that a check of the program's own refused, and the inputs that are kept for that.
+# Inputs that are kept for a later check of the program.
 
 
 FLOATS = 1000
@@ -120,7 +120,7 @@ def test_inputs_of_first_and_latest_calls_are_kept(tmp_path: Path, monkeypatch: 
     assert kept([10, 10, 10, 10, 600, 600, 600]) == [0, 1, 2, 5, 6]
 
 
-# Outputs that change with an input which the program uses again.
+# Outputs that share memory with an input.
 
 
 KEPT_BY_PYTORCH = [[0, 1, 1], [1, 1, 1]]
@@ -191,7 +191,7 @@ def test_memory_that_is_gone_is_not_read(tmp_path: Path) -> None:
     assert aliases.overwritten() == [] and output.numel() == mmap.PAGESIZE
 
 
-# Inputs of a call on another stream that are let go: streams are numbers here, the memory is real.
+# Inputs freed while another stream may read them. Streams are numbers here, the memory is real.
 
 MAIN, SIDE = 0, 7
 
@@ -244,7 +244,7 @@ def test_an_input_that_is_let_go_before_its_owner_waited_is_told(wait: str, harm
     del held
 
 
-# What a program still holds: outputs by their memory, and constants whose mapped file was cut.
+# Memory that the program still holds.
 
 
 def test_a_constant_of_a_cut_file_is_lost_and_not_read(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_constant_of_a_cut_file_is_lost_and_not_read(tmp_path: Path) -> None:
     assert managed.unmapped(2) == []
 
 
-# Constants that the program manages: freed or moved memory, and writes after they were given.
+# Constants that the program manages.
 
 
 def test_writes_are_seen_through_views_that_nobody_holds() -> None:

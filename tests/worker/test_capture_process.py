@@ -50,7 +50,7 @@ def test_a_changed_file_is_run_and_read(tmp_path: Path, file: str, shown: str) -
     assert (tmp_path / file).read_text() == texts[file]
 
 
-# What the hook tells of comparisons that failed.
+# Failed comparisons.
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_an_exit_with_a_status_of_failure_is_told(compiles: Compiles, tmp_path: 
     assert (failed["type"], failed["text"]) == ("builtins.SystemExit", "accuracy 0.52")
 
 
-# What the hook tells of loads that torch refuses, and of the end of a process that loaded.
+# Failed loads, and the end of a process.
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_a_package_that_the_process_may_not_copy(
         assert kept is None and "too large" in str(told["notice"])
 
 
-# The capture's journal: bounded, ordered, and complete at its end.
+# The journal of a capture.
 
 
 def numbers(directory: Path) -> list[int]:

@@ -23,7 +23,7 @@ from mcp_server.worker.tensors import first_non_finite, summary
 from tests.worker.support import Of
 from tests.zoo.names import few
 
-# Comparing outputs: what is equal or within the tolerance of rounding, and what is told of a difference.
+# Comparing outputs.
 
 INF, NAN = math.inf, math.nan
 
@@ -170,7 +170,7 @@ def test_a_call_with_fewer_rows_is_a_part_of_the_whole(
         assert found == 3 * sum(start <= row < start + kept for row in bad)
 
 
-# What rounding does to a program is told from a wrong value, element by element, and in a float64 run.
+# Rounding or a wrong value.
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -297,7 +297,7 @@ def test_the_reference_of_a_check_is_judged_as_well(
     assert [each.beyond for each in event.outputs] == [0]
 
 
-# Counts and extremes of tensors, against a plain count in Python, and where the first bad value is.
+# Counts and extremes of tensors, compared with plain Python, and the first bad value.
 
 REALS = st.lists(
     st.one_of(st.sampled_from([0.0, math.nan, math.inf, -math.inf]), st.floats(-100, 100, width=16)),

@@ -201,7 +201,7 @@ def test_an_update_fits_or_is_told(
     assert all(str(refused) in event.what for event in told)
 
 
-# Custom operators beside what their fake functions promise.
+# Custom operators and their fake functions.
 
 
 SPACE = "aotipromises"
@@ -331,7 +331,7 @@ def test_an_operator_that_returns_the_same_memory_again(tmp_path: Path, repair: 
     assert under(tmp_path, "kept", repair, calls=9)[1] == [event]
 
 
-# Which operators the compiler was at when it failed, and the program that a script was about to compile.
+# Operators at which a compile failed, and the program that a script was about to compile.
 
 
 STACK = '  File "/app/model.py", line 9, in forward\n    return codec(x)'

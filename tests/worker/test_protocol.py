@@ -171,7 +171,7 @@ def f(x: torch.Tensor) -> torch.Tensor:
     assert found.startswith("it cannot be read")
 
 
-# Tensors in files, as text and in memory: packed for a replay, described, counted; a call's limit.
+# Tensors in files and in reports.
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.bool]
 

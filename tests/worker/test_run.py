@@ -101,7 +101,7 @@ def test_only_memory_that_nothing_wrote_changes_with_what_it_holds(
     assert told == {"second": True, "filled": same}
 
 
-# Requests and interpreters that the worker cannot serve: each a clear error.
+# Requests and interpreters that the worker rejects.
 
 
 class NotTensors:
@@ -197,7 +197,7 @@ def test_files_of_the_user_are_not_shadowed(tmp_path: Path) -> None:
     assert log.read_text().startswith(f"mine {tmp_path}")
 
 
-# Delta debugging: what a failure needs.
+# Delta debugging.
 
 
 def minimised(size: int, first_failing: Callable[[Sequence[Sequence[int]]], int | None]) -> tuple[int, ...]:
@@ -238,7 +238,7 @@ def test_one_element_is_found_by_halving(size: int, data: st.DataObject) -> None
 SIZES = st.integers(1, 60)
 NEEDS = SIZES.flatmap(lambda size: st.tuples(st.just(size), st.frozensets(st.integers(0, size - 1))))
 
-# A search that may not go on gives the best that it found.
+# A search that is stopped early.
 
 
 @given(NEEDS, st.integers(0, 30))

@@ -28,7 +28,7 @@ from tests.support.tools import tool
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
 
-# A wrong launch done in eager mode, on its own inputs: the failure goes, and comes back without that.
+# A wrong launch computed in eager mode, from its own inputs: the failure disappears, and returns without it.
 
 Wrong = Callable[[str], Path]
 # Of tests/wrong_launches/models.py, which imports the compiler.
@@ -139,7 +139,7 @@ def _in_eager(directory: Path, call: TriedCall, found: Any, launch: int) -> tupl
     return trial.effect, trial.reason
 
 
-# Every launch judged on right inputs: all wrong ones are listed, and none that only got bad inputs.
+# Every launch compared on correct inputs.
 
 
 @thorough
@@ -160,7 +160,7 @@ def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path,
         assert actual == pytest.approx(right / 2, rel=0.02), "each by itself is half of what is right"
 
 
-# A launch done in eager mode by the program: `try-fix --as eager`.
+# `try-fix --as eager`.
 
 
 def tried(directory: Path, package: Path, launch: int, **asked: Any) -> Any:
@@ -191,7 +191,7 @@ def test_what_cannot_be_done_in_eager_mode_says_why(wrong: Wrong, zoo: ZooPackag
         tried(tmp_path, wrong("one"), 1, how="guard")
 
 
-# The same on a GPU, where the kernels are Triton's.
+# The same on a GPU, with Triton kernels.
 
 
 @pytest.fixture(scope="session")

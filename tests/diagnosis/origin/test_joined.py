@@ -204,7 +204,7 @@ def test_a_fully_masked_row_is_proven(tmp_path: Path) -> None:
     assert found.confirmed is not None and found.confirmed.side_effects.startswith("no other output")
 
 
-# Origins in recorded CUDA packages.
+# Recorded CUDA packages.
 
 
 class KnownValues(ProbedValues):

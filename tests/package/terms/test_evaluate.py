@@ -145,7 +145,7 @@ def test_what_is_not_known_is_said() -> None:
         value(read("calc_erfinv(x)", "float32"), 0.5)
 
 
-# Where operations are defined, and intervals: they hold every value, and a direction is the truth.
+# Domains of operations, and intervals.
 
 FLOATS = st.floats(-1e4, 1e4, width=32)
 

@@ -115,7 +115,7 @@ def test_a_lambda_that_returns_in_a_branch_is_a_choice() -> None:
         assert Evaluator({}, {}, loaded).value(store.value) == wanted
 
 
-# Triton kernels that people write, read and evaluated, against what they mean in torch.
+# Triton kernels as people write them, compared with the same computation in torch.
 
 N, BLOCK = 24, 16
 HEAD = """@triton_heuristics.user_autotune(triton_meta={
