@@ -3,10 +3,10 @@
 A package compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and a user's
 kernel has none either: `index_checks` derives them from accesses at a loaded index.
 
-A lane is one combination of the loop variables, with the address in the types in which the code computes. The
-lanes tried are the ends of each loop, and of the digits into which `//` and `%` split it: a sum of multiples
-of nested digits has its extremes there. If a mask cuts such an end off, the last lane that the mask leaves is
-tried.
+A lane is one combination of the loop variables. Its address is computed in the types of the code. If there
+are too many lanes, those are tried where each loop variable, or each digit that `//` and `%` make of it, is
+smallest or largest: a sum of multiples of digits has its extremes there. If such a lane is masked off, the
+last lane that is not is tried.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Lane(Evaluator):
     def offset(self, access: Access) -> int | None:
         """Return the bytes from the pointer to the accessed element. None if the lane makes no access.
 
-        Raise `UnknownValue` if they are unknown.
+        Raise `UnknownValue` if this is unknown.
         """
         if access.test is not None and not self.value(access.test):
             return None
@@ -137,7 +137,7 @@ def _ends(turns: int, digits: list[int]) -> list[int]:
 
 
 def _digits(access: Access, plain: Lane) -> list[int]:
-    """List the numbers of iterations after which digits of the index, made by `//` and `%`, repeat."""
+    """List after how many iterations the digits that `//` and `%` make of a loop variable repeat."""
 
     def number(term: Term) -> int:
         try:
@@ -204,7 +204,7 @@ def places(
 def position_of(
     index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
 ) -> dict[str, int] | None:
-    """Return the last loop variables at which an index is `offset`, or None. May raise `UnknownValue`.
+    """Return the last place at which an index is `offset`. None if there is none. May raise `UnknownValue`.
 
     An index is nearly always a sum of multiples of the variables, so its strides are tried first.
     """
@@ -256,10 +256,10 @@ def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list
 def index_checks(
     program: Program, parameter: str, shape: Sequence[int], stride: Sequence[int]
 ) -> tuple[Check, ...]:
-    """For each access to `parameter` at a loaded index, check that the index lies within its dimension.
+    """Derive a check for each access to `parameter` at a loaded index: it must lie within its dimension.
 
-    `shape` and `stride` are those of the tensor, in elements. If the index does not belong to one dimension,
-    the whole offset is checked against the tensor's extent.
+    The tensor has this `shape` and `stride`, in elements. If the index does not belong to one dimension, the
+    check is for the whole offset and the extent of the tensor.
     """
     found: dict[tuple[Term, tuple[str, ...]], Check] = {}
     for access in program.accesses:
@@ -306,8 +306,8 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
 def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
     """Return the index that an offset contains, and the size of its dimension.
 
-    If the offset contains no single such index, return the offset and the number of elements it may reach. A
-    sum with a factor is not split, unlike in `axes.summands`: it is the index of one dimension.
+    If the offset contains none or several, return the offset and the number of elements that it may reach.
+    Unlike `axes.summands`, do not split `2 * (a + b)`: the sum is the index of one dimension.
     """
     indices = [each for each in _summands(place) if elements(each)]
     if len(indices) == 1:

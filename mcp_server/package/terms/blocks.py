@@ -1,7 +1,7 @@
 """Splits generated C++ into statements and blocks.
 
-This is a lexer, not a parser: for Inductor's code, recognising strings, comments and brackets is enough. Each
-statement has exact offsets, so that a rewriter can insert text around it.
+For Inductor's code, it is enough to recognise strings, comments and brackets. Each statement has exact
+offsets, so that a rewriter can insert text around it.
 """
 
 from __future__ import annotations

@@ -104,14 +104,14 @@ def read_cpp_program(kernel: Source) -> Program:
 
 
 def _most_bits(limit: re.Match[str]) -> str:
-    """Return the largest number of bits by which a shift moves."""
+    """Return the value of `sizeof(T) * CHAR_BIT`, the limit of a shift."""
     dtype = dtype_of(limit["type"]) or "int64"
     return str(8 * itemsize_of(dtype) - bool(limit["signed"] and dtype != "uint8"))
 
 
 @dataclass
 class _Accumulator:
-    """A reduction, declared inside `depth` loops. `fold` has the kind of its update."""
+    """A reduction, declared inside `depth` loops. `fold` is None before its first update."""
 
     depth: int
     fold: Fold | Unread | None = None
@@ -119,7 +119,7 @@ class _Accumulator:
 
 @dataclass
 class _Scope:
-    """Names that a block declares inside `depth` loops. `ends` narrow these loops."""
+    """Names that a block declares inside `depth` loops. `ends` narrow these loops in the block."""
 
     depth: int
     names: dict[str, Term | Node] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class _Reader(Reader):
         }
         self.lines = kernel.source.split("\n")
         self.scopes = [_Scope(0, given)]
-        self.local: dict[str, list[tuple[Term | None, Term]]] = {}  # by array; None: the whole array
+        self.local: dict[str, list[tuple[Term | None, Term]]] = {}  # stores by array; index None: all
         self.outer = 0  # number of tests around the lambda being read
         self.returned: list[tuple[Term | None, Term]] = []  # tests and values of the lambda's returns
 
@@ -200,7 +200,7 @@ class _Reader(Reader):
         return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
 
     def _of_current_loops(self, term: Term) -> Term:
-        """Rename a term's loops to those around this point; vector and remainder parts are the same loop."""
+        """Rename a term's loops as around this point: vector and remainder parts are the same loop."""
         names = {each.name.removesuffix("_tail"): each.name for each in self.loops}
         bound = {each.name for fold in parts(term) if isinstance(fold, Fold) for each in fold.ranges}
 
@@ -295,7 +295,7 @@ class _Reader(Reader):
             self.scopes[-1].names[match["name"]] = node
 
     def _returned(self, node: Node) -> Term:
-        """Return the result of a lambda: that of the last `return`, or of a branch whose test holds."""
+        """Return the result of a lambda: the values of its `return`s, chosen by the tests around them."""
         before, self.returned, self.outer = (self.returned, self.line, self.outer), [], len(self.tests)
         with self._scope():
             self.run(node)
@@ -308,8 +308,8 @@ class _Reader(Reader):
     def ranges(self, outer: int = 0, *, whole: bool = False) -> tuple[Range, ...]:
         """List the loops around this point, outermost first, without the first `outer` loops.
 
-        A loop is read in two parts, the vectors and the remainder. Only the current part counts unless
-        `whole`. A scalar remainder (`x0_tail`) is nested in its vector loop, and replaces that loop.
+        A loop has two parts, for vectors and for the remainder. Only the current part counts unless `whole`.
+        A scalar remainder (`x0_tail`) is nested in the vector loop, and replaces it.
         """
         found = {each.name: each for each in self.loops[outer:]}
         for name in [name for name in found if name.endswith("_tail")]:
@@ -331,7 +331,7 @@ class _Reader(Reader):
     # Statements
 
     def statement(self, statement: Statement) -> None:
-        """Read one statement. If it is not understood, all that it may write is unknown afterwards."""
+        """Read one statement. If it is not understood, everything that it may write becomes unknown."""
         text, self.line = " ".join(statement.text.split()), statement.line
         if self.line in self.asserts:
             self._check(self.asserts[self.line], text)
@@ -354,7 +354,7 @@ class _Reader(Reader):
             self._not_read(self.line, text)
 
     def _return(self, text: str) -> None:
-        """Read a `return` of a lambda. It is reached if the tests of earlier ones fail."""
+        """Read a `return` of a lambda. It is reached if the tests of earlier `return`s fail."""
         test = all_of(self.tests[self.outer :])
         earlier = (inverted(each) for each, _ in self.returned if each is not None)
         with self.where(all_of(earlier)):
@@ -471,7 +471,7 @@ class _Reader(Reader):
     # Reductions
 
     def _accumulate(self, base: str, type_: str | None, value: str) -> None:
-        """Read a declaration or update of an accumulator or of one of its parts (its vector, its threads)."""
+        """Read a declaration or update of an accumulator or of a part such as `tmp_acc0_vec`."""
         found = self._accumulator(base)
         if type_:
             if found is None or found.fold is not None:
@@ -557,7 +557,7 @@ def _is_of(syntax: Syntax, base: str) -> bool:
 def _added(parameter: str, index: Term, value: Term, mode: str) -> tuple[Term, str]:
     """Return value and mode of a store; `add` if it adds to its own element at a loaded index.
 
-    As several iterations may store to one loaded index, the value is then what each of them adds.
+    The value is then only the addend, as several iterations may add to one element.
     """
     if mode == "add" or not any(isinstance(each, Element) for each in parts(index)):
         return value, mode

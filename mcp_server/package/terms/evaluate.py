@@ -1,7 +1,7 @@
-"""Computes the values of terms, rounded as the kernel rounds them, and where operations are defined.
+"""Computes the values of terms, rounded as the kernel rounds them. `DOMAINS`: where operators are defined.
 
-Transcendental functions are computed in double precision and then rounded: the last bit of a float32 may
-differ from the vector library's, so a caller must compare a computed value with the recorded one.
+Transcendental functions are computed in double precision and then rounded. The last bit of a float32 may
+differ from that of the vector library, so compare a computed value with the recorded one.
 """
 
 from __future__ import annotations
@@ -249,8 +249,7 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
 class Domain:
     """The values for which operand number `operand` is defined: `low` to `high`, or all but 0 (`nonzero`).
 
-    `is_open` excludes the ends, where the result is infinite. `family` names the operations that share one
-    guard.
+    `is_open` excludes the ends, where the result is infinite. Operations of one `family` need the same guard.
     """
 
     family: str

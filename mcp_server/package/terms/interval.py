@@ -15,7 +15,7 @@ from mcp_server.package.terms.evaluate import DOMAINS, FUNCTIONS, Domain, Unknow
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Scalar, Size, Term, is_float
 
 INF = math.inf
-# Operators that rise or fall with their operand where they are defined (`DOMAINS`); NaN elsewhere.
+# Operators that rise (or fall) as their operand rises, where defined (`DOMAINS`). They are NaN elsewhere.
 _RISING = frozenset(
     {
         *("exp", "exp2", "expm1", "tanh", "sinh", "atan", "asinh", "erf", "sigmoid", "sqrt", "log", "log2"),
@@ -163,7 +163,7 @@ def _together(*ways: int | None) -> int | None:
 
 
 def _signed(way: int, other: Interval) -> int | None:
-    """Return the direction of a product with a factor from an interval."""
+    """Return the direction of a factor's product with a value of `other`."""
     if way == 0:
         return 0
     return way if other.low >= 0 else -way if other.high <= 0 else None

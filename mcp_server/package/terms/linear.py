@@ -50,7 +50,7 @@ def name_of(term: Term) -> str:
 
 
 def over_loops(index: Term) -> Whole | None:
-    """Write an index as a sum that may include loop variables, which in Triton are parts of `xindex`."""
+    """Write an index as a sum that may include loop variables or, in Triton, parts such as `xindex // 4`."""
 
     def is_loop(term: Term) -> bool:
         match term:
@@ -67,8 +67,8 @@ def over_loops(index: Term) -> Whole | None:
 def affine(index: Term) -> tuple[int, int] | None:
     """Return (offset, stride) of an index that is linear in loop variables. None if it is not.
 
-    For several variables the stride is the greatest common divisor of their factors: the slice then contains
-    all elements that are read, and perhaps more.
+    For several variables, the stride is the greatest common divisor of their factors. The slice then contains
+    all elements that are read, and perhaps others.
     """
     found = over_loops(index)
     return (found.constant, gcd(*found.factors.values()) or 1) if found is not None else None
@@ -78,7 +78,7 @@ def affine(index: Term) -> tuple[int, int] | None:
 class Address:
     """An address as a sum of loaded elements and scalar arguments, each with its factor.
 
-    An unknown factor or `constant` is None. `wraps` means that negative indices are increased first.
+    An unknown factor or `constant` is None. `wraps`: negative indices are first increased by the size.
     """
 
     elements: Mapping[Element, int | None]
@@ -155,7 +155,7 @@ def read_form(value: Term, loads: Sequence[Element]) -> IndexForm | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """The inclusive bounds, as sums of sizes, of an index, address or element multiplied by `factor`.
+    """The inclusive bounds, as sums of sizes, of `factor` times an index, address or element.
 
     A negative `factor` swaps the bounds.
     """

@@ -43,7 +43,7 @@ def children(term: Term) -> tuple[Term, ...]:
 
 
 def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
-    """Yield a term and its subterms, each once, outermost first; indices of elements only on request."""
+    """Yield a term and its subterms, each once, outermost first. `inside_indices` adds those of indices."""
     seen = {term}
     queue = [term]
     for each in queue:  # `queue` grows during the loop
@@ -56,7 +56,7 @@ def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
 def free_positions(*terms: Term, known: dict[Term, dict[str, None]] | None = None) -> list[str]:
     """List the loop variables and lanes on which terms depend, except those over which they reduce.
 
-    `known` keeps answers for parts of terms between calls.
+    `known` caches the results for subterms between calls.
     """
     done = known if known is not None else {}
 
@@ -161,7 +161,7 @@ _LEVELS: tuple[dict[str, str], ...] = (
 SIGNS = {op: (sign, binding) for binding, signs in enumerate(_LEVELS, 1) for op, sign in signs.items()}
 UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
 _WHOLE = frozenset({"floor", "ceil", "trunc", "round"})
-_WIDE = {"float32", "float64"}  # a reduction that changes between them differs by rounding
+_WIDE = {"float32", "float64"}  # casts between these only change the rounding of a reduction
 _LONGEST = 600  # longest text, in characters
 _MOST = 4000  # largest number of parts that are written
 _ALIKE = 100  # words by which two operands are compared
@@ -185,7 +185,7 @@ class _Writer:
         self.unrolled: dict[Apply, list[Term]] = {}
 
     def text(self, term: Term, outer: int = 0) -> str:
-        """Write the term, in parentheses if it binds less than `outer`."""
+        """Write the term, in parentheses if it binds more weakly than `outer`."""
         self.left -= 1
         if self.left < 0:  # a shared subterm is written at each use, so the text may become huge
             return "..."
@@ -209,7 +209,7 @@ class _Writer:
             return self.text(plain, outer)
         op, args = term.op, term.args
         if op == "cast":
-            # Except for a cast from float to integer, casts only round.
+            # Write only casts from float to integer: others only round.
             inner = args[0]
             cuts = is_float(inner.dtype) and not is_float(term.dtype)
             if not cuts or (isinstance(inner, Apply) and inner.op in _WHOLE):
@@ -229,7 +229,7 @@ class _Writer:
             ):
                 return f"sigmoid({self.text(inner)})"
         if op == "remainder" and any(isinstance(each, Element) for each in parts(args[0])):
-            return f"fmod({', '.join(map(self.text, args))})"  # fmod, because data may be negative
+            return f"fmod({', '.join(map(self.text, args))})"  # unlike Python's `%` for negative data
         if op in SIGNS:
             sign, binding = SIGNS[op]
             text = f"{self.text(args[0], binding - 1)} {sign} {self.text(args[1], binding)}"
@@ -287,7 +287,7 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _plainer(term: Apply) -> Term:
-    """Return the term without constant choices, double negations, and comparisons of a truth with 0."""
+    """Simplify constant choices, negations, and comparisons of truth values with 0."""
     match term:
         case Apply("where", (Apply(op, (first, second)), yes, no)) if op in _COMPARED:
             one, other = uncast(first), uncast(second)
@@ -361,7 +361,7 @@ def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = (
     short = f"{value:.7g}" if dtype != "float64" else f"{value:.12g}"
     if len(short) < 7:
         return short
-    # Try functions of a small integer; without an operator of that name, only `log` and `sqrt`.
+    # Try functions of a small integer. If no operator has the name, try only `log` and `sqrt`.
     for name in sorted(_NICE, key=lambda name: name not in operators):
         function, inverse = _NICE[name]
         try:

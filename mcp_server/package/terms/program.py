@@ -48,8 +48,8 @@ class Place:
     """An address: a parameter plus `parts`, each an index and the size in bytes of its unit.
 
     An address is 64 bits wide, and each index as wide as its own type. `itemsize` is the size of the element
-    at the address. `parameter` is empty for an address that is itself computed; `others` are further
-    parameters that may be meant.
+    at the address. `parameter` is empty if the address comes from no parameter. If the code chooses between
+    addresses, `others` has the other parameters.
     """
 
     parameter: str
@@ -215,7 +215,7 @@ class Program:
 
 
 def all_of(tests: Iterable[Term]) -> Term | None:
-    """Return the test that all of these hold. None if it is always true."""
+    """Join tests with `and`. None if the result is always true."""
     total: Term = TRUE
     for each in tests:
         total = operator("and", (total, each))
@@ -265,10 +265,10 @@ class Reader(Translator):
         return all_of(self.tests)
 
     def settle(self, turning: Collection[str], first: int) -> None:
-        """Mark the stores of a loop if an iteration may read what another iteration stored.
+        """Make the stored values of a loop `Unread` if an iteration may read what another one stored.
 
         `turning` are the positions that differ between iterations; `first` is the number of the loop's first
-        access. If each iteration loads and stores only at its own place, it reads no value of another one.
+        access. An iteration that loads and stores only at its own place reads no value of another one.
         """
         inside, moving = self.accesses[first:], {name.removesuffix("_tail") for name in turning}
         loads = [each for each in inside if each.kind == "load"]

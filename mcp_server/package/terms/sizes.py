@@ -1,4 +1,4 @@
-"""Expressions of sizes in wrappers and kernels as terms, words and exact numbers; also index checks.
+"""Size expressions of wrappers and kernels as terms, words and exact numbers. Index checks of kernels.
 
 Sizes have the form that `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints: sums, products,
 rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
@@ -63,7 +63,7 @@ def index_at(
 ) -> tuple[int, ...] | None:
     """Return the index at an offset from a tensor's pointer. None if no element is there.
 
-    With `beyond`, the dimension of the largest stride may exceed its size. The result is then None if a
+    With `beyond`, the index in the dimension of the largest stride may exceed its size. Then, None if a
     dimension of more than one element has no positive stride.
     """
     if beyond and any(step <= 0 and size > 1 for size, step in zip(sizes, strides, strict=True)):

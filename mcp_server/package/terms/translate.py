@@ -119,7 +119,7 @@ class Translator:
             case Name(name=name):
                 return self.look(name)
             case Item(base=base, index=index):
-                pointer = self.term(base)  # one lane of a vector in an array, unless it is an address
+                pointer = self.term(base)  # if no address, an array of lanes, which counts as one
                 at = (pointer, self.term(index)) if is_address(pointer.dtype) else ()
                 return self.loaded(operator("add", at)) if at else pointer
             case Operation(op="deref", args=(pointer,)):
@@ -238,7 +238,7 @@ def inverted(test: Term) -> Term:
 
 
 def chosen(test: Term, first: Term, second: Term) -> Term:
-    """Choose by a test. If it only has masks of the iteration space, return the first value."""
+    """Choose by a test. If the test is constant, such as a mask of the iteration space, return one value."""
     if isinstance(test, Number):
         return first if test.value else second
     if (operands := _rounded_down(test, first, second)) is not None:
@@ -289,9 +289,9 @@ def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term
 
 
 def _is_shift(test: Term, first: Term, second: Term) -> bool:
-    """Whether a choice is the shift `second`, written out for shifts by too many bits.
+    """Whether a choice is the shift `second` with a special case for shifts by too many bits.
 
-    `b < 0 || b >= limit ? (0 or a >> limit) : a << b` (cpp.py `bitwise_left_shift`), as in torch.
+    `b < 0 || b >= limit ? (0 or a >> limit) : a << b` (cpp.py `bitwise_left_shift`).
     """
     match test, uncast(first), uncast(second):
         case (

@@ -1,9 +1,9 @@
 """Reads Triton kernels, Inductor's and the user's, as programs from the source that the wrapper embeds.
 
-The statements are followed in order. A branch adds a test to everything inside it; a function of the same
-source is read where it is called. In a loop, a name is followed if it grows by the same step in each
-iteration or accumulates a reduction. Other names whose values pass from one iteration to the next are not
-understood, and neither are names that an unread statement assigns.
+The statements are read in order. A branch adds a test to everything inside it. A function of the same source
+is read where it is called. Of names whose values pass from one iteration to the next, only those are
+understood that grow by the same step in each iteration or accumulate a reduction. Names that an unread
+statement assigns are not understood.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class _Reader(Functions):
         return fold if self.generated or starts else operator(after.op, (before, fold))
 
     def _unknown_loop(self, node: ast.stmt, body: list[ast.stmt]) -> None:
-        """Read a loop with unknown iterations: the names it assigns are unknown inside and after it."""
+        """Read a loop with unknown iterations. Names that it assigns are unknown inside and after it."""
         self.unread.append(node.lineno)
         self.names |= {name: Unread(name, _dtype(self.names.get(name))) for name in _stored([node])}
         with self.where(Unread("loop")):

@@ -1,6 +1,6 @@
 """What Triton functions return: loads, stores, reductions, ranges, and functions of the same source.
 
-The functions at the end read the source that the wrapper embeds: its function, parameters and their types.
+The functions at the end read a kernel's source: its function, its parameters and their types.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Functions(Reader):
         return chosen(mask, value, cast(other, value.dtype) if is_float(value.dtype) else other)
 
     def called(self, call: Call) -> Term | None:
-        """Return the result of a call of a Triton function or of one in the kernel's source; else None."""
+        """Return the result of a function of Triton or of the kernel's source. None for other calls."""
         last = call.name.rpartition(".")[2]
         several = self._several(call)
         if several is not None:
@@ -261,7 +261,7 @@ class Functions(Reader):
         self.run(function.body)
         made = self.results
         self.names, self.line, self.results, self.depth = outside, line, results, self.depth - 1
-        return made[0] if len(made) == 1 else Unread(call.name)  # each result is for a different path
+        return made[0] if len(made) == 1 else Unread(call.name)  # several: the result depends on the path
 
     def _reduced(self, kind: str, value: Term, call: Call, position: int = 1) -> Term:
         """Build a reduction over the r axes of a generated kernel, or over an axis of a block."""
@@ -279,7 +279,7 @@ class Functions(Reader):
             return fold
 
         def alone(term: Term) -> Term | None:
-            """Rename the only remaining axis, which needs no axis number."""
+            """Remove the axis number of the only remaining axis."""
             single = isinstance(term, Position) and term.name == left[0]
             return Position(left[0].partition("@")[0], term.dtype) if single else None
 
@@ -320,7 +320,7 @@ class Functions(Reader):
         return Range(name, Number(0, "int64"), blocks or Unread("grid"))
 
     def _access(self, place: Place, mask: Term | None, call: ast.Call | None) -> Access:
-        """Describe the access of the current call as a load."""
+        """Describe the access of `call` as a load."""
         test = self.test()
         terms = (*(part for part, _ in place.parts), *([test] if test is not None else []))
         line, code = (call.lineno, self._text(call)) if call is not None else (self.line, "")

@@ -1,6 +1,6 @@
 """Integers over sizes, loops and elements: sums of products, exact if the sizes are positive.
 
-A quotient or remainder that is not such a sum gets its own name, `(s77 // 16)`.
+A quotient or remainder that is no such sum counts as one factor, `(s77 // 16)`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Whole:
 
     @property
     def factors(self) -> dict[str, int]:
-        """The factor of each name that is the only name in its product."""
+        """The factor of each name that is alone in its product."""
         return {product[0]: count for product, count in self.terms if len(product) == 1}
 
     def value(self, values: Mapping[str, int]) -> int | None:
@@ -99,7 +99,7 @@ class Whole:
         return all(count >= 0 for _, count in moved.terms)
 
     def over(self, other: Whole) -> Whole | None:
-        """Divide without remainder. None if there is a remainder or this is unknown."""
+        """Divide exactly. None if there is, or may be, a remainder."""
         if other.number == 0:
             return None
         if len(other.terms) != 1:
@@ -135,7 +135,7 @@ class Whole:
 
     @property
     def is_atom(self) -> bool:
-        """Whether the text of the sum binds like a name."""
+        """Whether the text of the sum is a single word."""
         return re.fullmatch(r"\w+", str(self)) is not None
 
 
