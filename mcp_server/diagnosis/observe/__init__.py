@@ -16,13 +16,13 @@ from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import BudgetTooShort, check_built
 
 SHORTEST_S = 1.0
-EAGER_SHARE = 0.4  # of the remaining budget; the call itself must have time if eager mode also hangs
+EAGER_SHARE = 0.4  # of the remaining budget; leaves time for the call if eager mode also hangs
 EAGER_S = 120.0
 EAGER_OF_HANG_S = 30.0  # limit after a hang of the program, as eager mode may also hang
 
 
 # The share of the open question that an observation answers. The planner prefers the largest share per
-# second (`diagnose.choose`), so only the difference between two numbers counts.
+# second (`diagnose.choose`), so only their ratios count.
 NEEDED, DECIDES, REMOVES, LOCATES, EXPLAINS = 1.0, 0.9, 0.85, 0.8, 0.7
 COMPARES, SEARCHES, GUESSES, LOOKS_TWICE = 0.6, 0.5, 0.3, 0.25
 REASONS = {
@@ -41,11 +41,10 @@ REASONS = {
 class Observation(ABC):
     """Something that can be observed. The classes of this folder are discovered automatically.
 
-    The line of a class gives its facts. Its `name` is by default made from the class's: `watch_launches` of
-    `WatchLaunches`.
+    Its facts are arguments in the `class` line. The default for `name` is the class name in snake case.
     `seconds` is the approximate cost. `alone`: it must not share the machine with another run. `extra`: the
     verdict does not need it, and it runs only if the budget has room. `best` is its largest gain (`REASONS`).
-    `decisive`: it settles the case, so it precedes cheaper ones that may not.
+    `decisive`: it settles the case, so it runs before cheaper observations that may not.
     """
 
     name: str
@@ -83,7 +82,7 @@ class Limit:
     cut: bool
 
     def check(self, finished: Finished, what: str) -> None:
-        """Raise BudgetTooShort if only a limit ended the run, which then proves nothing."""
+        """Raise BudgetTooShort if the budget ended the run, which then proves nothing."""
         check_built(finished, what)
         if self.cut and finished.ending == "timeout":
             raise BudgetTooShort(
@@ -93,7 +92,7 @@ class Limit:
 
 
 def limit_of(case: DiagnosisState, *, share: float = 1.0) -> Limit:
-    """Return the workload's own limit, capped by a `share` of the remaining budget; low for a known hang."""
+    """Return the limit of the workload, but at most a `share` of the remaining budget; less after a hang."""
     asked = case.workload.timeout_s if case.workload else HANGING_S
     if hangs(case):
         asked = min(asked, HANGING_S)
@@ -121,7 +120,7 @@ def to_be_placed(case: DiagnosisState) -> bool:
 def place(case: DiagnosisState) -> None:
     """Load the package on the device of its inputs, if no device was asked for.
 
-    Saved inputs come from calls on their device. If they are on several devices, nothing is changed.
+    Saved inputs are on the device of their call. If they are on several devices, nothing is changed.
     """
     tensors = case.given.tensors if case.given is not None else ()
     indices = {tensor.device_index for tensor in tensors if tensor.device_type == "cuda"}

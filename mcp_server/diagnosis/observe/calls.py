@@ -47,7 +47,7 @@ async def run_call(
     extra: Mapping[str, object] | None = None,
     record: bool = True,
 ) -> RunSeen:
-    """Make the case's call once in the worker; the result is also kept in `case.runs[label]`."""
+    """Make the call once in the worker. With `record`, keep the result in `case.runs[label]`."""
     assert case.call is not None
     limit = limit_of(case, share=SHARE_OF_HANG if hangs(case) else SHARE)
     mutated = updated_in_a_copy(case)
@@ -77,7 +77,7 @@ class PlainRun(Observation, name="run", seconds=6, best=DECIDES):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
             return 0.0  # a trace tells more about a call that hangs
-        # First find the cause of outputs with a wrong shape.
+        # The inputs may choose the device, and explain a wrong shape of outputs.
         waits = to_be_placed(case) or (case.symptom.expect is not None and case.inputs)
         if waits and "compare_inputs" not in case.done:
             return 0.0
@@ -89,7 +89,7 @@ class PlainRun(Observation, name="run", seconds=6, best=DECIDES):
             case.symptom = replace(case.symptom, seen="nan")
         try:
             seen = await run_call(case, context, "plain", extra=case.symptom.request(), record=False)
-            # With inputs that the package rejects, a wrong shape of outputs is no misfit.
+            # Inputs that do not fit the package may explain a wrong shape.
             if not any(suspect.harmful and suspect.category in OF_INPUTS for suspect in case.suspects):
                 refuse_misfit(seen, case.symptom)
         except ProblemError as problem:
@@ -112,7 +112,7 @@ class CheckedRun(Observation, name="run_with_input_checks", seconds=6, best=LOCA
         if case.call is None or case.only_loaded or "plain" not in case.runs:
             return 0.0
         if "look_at_indices" not in case.done and checked_inputs(case):
-            return 0.0  # checking indices is cheaper, and tells more about a failed index assertion
+            return 0.0  # looking at indices is cheaper, and tells more about a failed index assertion
         if case.runs["plain"].failure == "timeout" and not case.mismatches:
             return 0.0  # the call would hang again
         contract = {"input_mismatch", "device_mismatch", "shape_out_of_range", "custom_op"}
@@ -145,10 +145,10 @@ class Interpret(Observation, seconds=4, best=NEEDED):
 
 
 async def interpret(case: DiagnosisState, context: Context, **more: object) -> WorkerRun:
-    """Run the exported program on that call in the worker. `more` is added to the request."""
+    """Run the exported program on the call's inputs in the worker. `more` is added to the request."""
     assert case.call is not None
     request = case.call.request
-    # The program has the constants of its export; updated constants give other values.
+    # `package` asks for a comparison of the outputs. With updated constants, they differ anyway.
     as_exported = not (case.call.updated or request.get("library"))
     loading = {"package", "model_name", "device_index"} if as_exported else set()
     return await context.worker(
@@ -166,7 +166,7 @@ async def interpret(case: DiagnosisState, context: Context, **more: object) -> W
 
 
 LONGEST_CALL_S = 15.0
-MOST_BYTES = 1 << 30  # largest package that is loaded four times
+MOST_BYTES = 1 << 30  # largest package that is loaded again
 
 
 class RepeatCall(Observation, seconds=5, best=LOOKS_TWICE):
@@ -176,7 +176,7 @@ class RepeatCall(Observation, seconds=5, best=LOOKS_TWICE):
         plain, call = case.plain_run, case.call
         if plain is None or plain.failure != "none" or call is None or case.only_loaded:
             return 0.0
-        # On the CPU, the C library provides the memory, and loading and calling again is quick.
+        # Only on the CPU: there the C library provides the memory, and new loads and calls are quick.
         on_cpu = isinstance(case.workload, PackageWorkload) and case.device == "cpu"
         if not on_cpu or plain.finished.wall_s >= LONGEST_CALL_S or call.package.stat().st_size >= MOST_BYTES:
             return 0.0

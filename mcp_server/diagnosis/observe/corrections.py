@@ -1,7 +1,7 @@
 """Corrected texts of a user's program: of a Triton kernel, of how a package is loaded, and of streams.
 
-Each function reads the text of a file and returns it with a mistake corrected. Whether it was one is only
-known once the program has run with the correction.
+Each function reads the text of a file and returns it with a mistake corrected. Only a run with the correction
+shows whether it was a mistake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from mcp_server.package.view import PackageView
 class Mistake(NamedTuple):
     """A mistake that the text of a user's Triton kernel shows.
 
-    `line` counts from the kernel's `def`, whose line is 0. `needed` is the number that masked lanes need.
+    `line` counts from the kernel's `def`, whose line is 0. `needed` is the number that masked lanes need, or
+    an index that marks unused elements.
     """
 
     kind: str
@@ -61,7 +62,7 @@ class _KernelText:
                 yield call, assigned.get(ast.unparse(at.slice), at.slice)
 
     def calls(self, *names: str, anywhere: bool = False) -> list[ast.Call]:
-        """The calls at the line of the mistake, or in the whole function."""
+        """These calls at the line of the mistake, or in the whole function."""
         found = [each for each in ast.walk(self.function) if isinstance(each, ast.Call)]
         named = [each for each in found if _called(each, *names)]
         return [each for each in named if anywhere or each.lineno <= self.line <= (each.end_lineno or 0)]
@@ -97,7 +98,7 @@ class _KernelText:
         return {each.arg for each in self.function.args.args}
 
     def pointers(self, *names: str) -> set[str]:
-        """The parameters whose addresses these calls get."""
+        """The pointer parameters of the kernel that these calls access."""
         found = set()
         for call in self.calls(*names, anywhere=True):
             place = self.value(call.args[0])
@@ -199,7 +200,7 @@ def _wide(kernel: _KernelText) -> _Edits:
 
 
 def _variable(node: ast.expr, passed: set[str]) -> ast.expr:
-    """The first operand that is no argument of the kernel, as an argument may be a Python number."""
+    """The first operand that is no argument of the kernel: an argument may be a Python number."""
     while isinstance(node, ast.BinOp):
         node = node.right if _names(node.left) <= passed else node.left
     return node
@@ -235,7 +236,7 @@ def _restored(kernel: _KernelText) -> _Edits:
 
 
 def _rounded_up(kernel: _KernelText) -> _Edits:
-    """Start as many programs as the elements need, also if the last one has only some."""
+    """Round the grid up, so that a program starts for the last, incomplete block."""
     for _, grid in kernel.launches():
         for part in ast.walk(grid):
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv):
@@ -243,7 +244,7 @@ def _rounded_up(kernel: _KernelText) -> _Edits:
 
 
 def _contiguous(kernel: _KernelText) -> _Edits:
-    """Give a kernel without strides contiguous tensors to read."""
+    """Pass contiguous tensors to a kernel that takes no strides."""
     names = [each.arg for each in kernel.function.args.args]
     if any("stride" in each.lower() for each in names):
         return
@@ -342,7 +343,7 @@ def bindings(text: str, name: str) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def _function(text: str, name: str) -> tuple[ast.Module, ast.FunctionDef] | None:
-    """A program's text, parsed, with its only function of that name. None if there is none, or several."""
+    """The parsed text and its only function of that name. None if there is none, or several."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -388,7 +389,7 @@ def _waiting(text: str, *, after: bool) -> str:
 
 
 def blocking(text: str) -> str:
-    """Return the text whose copies end before the program goes on, or empty if they do."""
+    """Return the text with `non_blocking=False` in place of True. Empty if it has none."""
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         named = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.keyword)]
         asked = [each.value for each in named if each.arg == "non_blocking"]
@@ -396,7 +397,7 @@ def blocking(text: str) -> str:
     return ""
 
 
-# What a program may not wait for on the GPU, in the order in which it is tried.
+# Waits for the GPU that a program may lack, in the order in which they are tried.
 WAITS: dict[str, Callable[[str], str]] = {
     "stream": partial(_waiting, after=False),
     "output_stream": partial(_waiting, after=True),

@@ -1,4 +1,4 @@
-"""Walks from a failed index check or first bad value back to its origin, and finds changes that remove it."""
+"""Walks from a failed index check or a bad value back to its origin, and finds changes to try there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FindOrigin(Observation, seconds=3, best=DECIDES, alone=True):
             return 0.0
         if not faults(case):
             return 0.0
-        # First try suspects nearer to the root cause, which would explain the bad value.
+        # First try suspects nearer to the root cause: they explain the bad value.
         deeper = any(each.level >= CausalLevel.STATE and untried(each, case) for each in open_suspects)
         return GUESSES if deeper else self.best
 
@@ -75,7 +75,7 @@ class FindOrigin(Observation, seconds=3, best=DECIDES, alone=True):
         values, reached = ProbedValues(seen), {each.launch for each in seen if each.launch is not None}
         begun = reached.intersection(each.launch for each in sought)
         if case.device == "cpu" and begun:
-            # Many layers may use one kernel: the call ended in the last such launch that began.
+            # Many layers may use one kernel: the call ended in its last launch that began.
             sought = [each for each in sought if each.launch == max(begun)]
         for fault in sought[:MOST_FAULTS]:
             placed = _placed(fault, view, values)
@@ -120,7 +120,7 @@ class FindOutputOrigin(FindOrigin, seconds=6):
 def _last_bad(launches: Sequence[LaunchValues]) -> Fault | None:
     """Return the last non-finite value of a call, preferring NaN. None if its element is unknown.
 
-    Minus infinity may be a mask.
+    Values that may be intended are skipped, such as minus infinity in a mask.
     """
     written = (
         (argument.non_finite.value == "nan", launch.sequence, launch.launch, argument)
@@ -137,7 +137,7 @@ def _last_bad(launches: Sequence[LaunchValues]) -> Fault | None:
 
 
 def faults(case: DiagnosisState) -> list[Fault]:
-    """Return the bad values of a launch that show what went wrong. Empty if an input is at fault."""
+    """Return the faults from which to walk back. Empty if an input is known to have the bad value."""
     refused = operator_indices(case)
     direct = parts_of([*checked_inputs(case), *refused])
     if any(part in case.index_values and case.index_values[part].outside for part in direct):
@@ -230,11 +230,11 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         edited = await _made_if_possible(_edit(origin, case, context), case)
         edits = [edited] if edited is not None else []
         changes = [*edits, *case.origin_changes]
-        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # those that hide prove nothing
+        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # last those that prove nothing
 
 
 def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[Intervention]:
-    """Return the edit of the kernel; making it takes seconds."""
+    """Edit a kernel at the origin, which takes seconds."""
     call, of_value = tried_call(case), origin.result != "index"
     if origin.operation is not None:
         return guard_operation(context, call, origin.operation)
@@ -256,7 +256,7 @@ async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisStat
 
 MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
 MOST_USUAL = 3  # elements replaced by a usual value, each in a separate trial
-LEAST_VARIED = 2  # a deviation is computed only in a longer line
+LEAST_VARIED = 2  # elements of a line that is too short for a deviation
 MOST_COUNTED = 1 << 16  # most elements of a tensor that are examined
 _BOOLEAN = {"True": True, "False": False}
 
@@ -264,7 +264,7 @@ TensorOf = Callable[[int], Tensor | None]
 
 
 def as_given(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None:
-    """Zero the values that are not finite in the input that passed the bad value on unchanged."""
+    """Set all non-finite values of the input to 0, if the caller passed the bad value."""
     places = [each.input_index for each in origin.elements if each.value in ("nan", "inf", "-inf")]
     place = places[0] if places and origin.launch_index is None else None
     if place is None or place >= len(leaves):
@@ -302,7 +302,7 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
     if condition is None:
         masked = [e for e in elements if e.value in _BOOLEAN]
         blamed = [e for e in masked if e.label == masked[0].label]
-        if len({e.value for e in blamed}) > 1:  # an element that is open belongs to no masked row
+        if len({e.value for e in blamed}) > 1:  # so the row is not fully masked
             return None
     else:
         blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
@@ -339,10 +339,10 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
 
 
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
-    """Set each offending element to the median of its input, starting with the one furthest from it.
+    """Return changes that set one offending element to the median of its input, the furthest element first.
 
-    Then vary whole lines, then set all elements together. The nearest good value could make another part of
-    the model fail, as 1e-38 does in a reciprocal. If a deviation is 0, several lines may be constant.
+    Changes of constant lines follow, as their deviation is 0, then one change of all elements. The nearest
+    good value could make another part of the model fail, as 1e-38 does in a reciprocal.
     """
     found: dict[str, tuple[float, Intervention]] = {}
     every: dict[int, list[Intervention]] = {}
@@ -370,12 +370,12 @@ def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> lis
             found[varied.key] = -1.0, varied
     ordered = [made for _, made in sorted(found.values(), key=lambda pair: -pair[0])]
     joint = [_joined(leaves[n], tuple(made), "set to other values") for n, made in every.items() if made[1:]]
-    apart = any(each.kind == "selector" for each in origin.elements)  # each selector may fail a check
+    apart = any(each.kind == "selector" for each in origin.elements)  # one change leaves the others bad
     return joint if joint and apart else [*ordered, *joint]
 
 
 def _varied(leaf: Leaf, at: tuple[int, ...], tensor: Tensor, usual: float) -> Intervention | None:
-    """Set one element of each constant line of an input. None if the line through `at` varies."""
+    """Set one element of each constant line of an input. None if no line through `at` is constant."""
 
     def constant(index: tuple[int, ...], axis: int) -> bool:
         return len({tensor.value(each) for each in _line(tensor, index, axis)}) == 1

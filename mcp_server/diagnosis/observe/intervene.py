@@ -38,7 +38,7 @@ MAX_ROUNDS = 4
 MAX_TOGETHER = 6  # interventions of one round, with one load of the package
 MAX_COMBINED = 6  # suspects that are removed at the same time
 SHARE = 0.4  # of the remaining budget, for one round
-OF_PROGRAM = ("actual",)  # key of a request: reference outputs of a replay
+OF_PROGRAM = ("actual",)  # keys of a replay's request that trials do not have
 
 
 class TryInterventions(Observation, seconds=4, best=REMOVES):
@@ -83,7 +83,7 @@ def tried_call(case: DiagnosisState) -> TriedCall:
     """Return the failing call in the form for trials, with the program's reference outputs if it has any."""
     assert case.call is not None
     symptom, actual = case.symptom, case.call.request.get("actual")
-    # `try-fix` has no check, and needs all parts of a call in files.
+    # `try-fix` takes no check command, and needs all parts of a call in files.
     taken = not (symptom.check or case.call.updated)
     arguments = call_arguments(case) if taken else {}
     words = package_words(arguments) if arguments else ()
@@ -109,7 +109,7 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
     for suspect in ranked(suspects, case):
         if is_cause(suspect, case) and not suspect.leaves_out:
             break
-        # A call that returns is tried with changes that keep its values, or if the program can judge them.
+        # If the call returns, try only changes that keep values, or that the exported program can judge.
         told = case.equals_eager is False
         left = (each for each in untried(suspect, case) if each.keeps_values or (told and each.leaves_out))
         found |= {each.key: each for each in (left if ends_well else untried(suspect, case))}
@@ -119,7 +119,7 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
 
 
 def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Intervention]:
-    """Combine all input changes that alone left the failure unchanged: two causes can hide each other.
+    """Combine all input changes that alone left a failure: two causes can hide each other.
 
     If the combination removes the failure, reduce it: leave out each change in turn. Empty if one change
     alone removed the failure. No combination is tried twice.
@@ -157,10 +157,10 @@ def _by_program(case: DiagnosisState) -> bool:
 
 
 def judged(trial: Trial) -> Trial:
-    """Judge the trial of a call that returns by its values. Undecided if no expectation fits."""
+    """Judge a trial in which the call returns by its values. NOT_APPLICABLE if no expectation fits."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
-    if fails_by_values and cut is not None and cut.part:  # the part has faulty elements
+    if fails_by_values and cut is not None and cut.part:  # elements that remain are faulty
         same = "a call with fewer elements returns the same values for them, including the wrong ones"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
@@ -204,7 +204,7 @@ async def against_program(trial: Trial, case: DiagnosisState, context: Context) 
 
 
 def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
-    """Return the trial of an aligned input from three runs: does the call now change it, like the model?"""
+    """Return the trial of aligning an input, from three runs. GONE if the call then changes the input."""
     trial = partial(Trial, intervention, before=seen_of(before), after=seen_of(after), again=seen_of(again))
     if after.failure not in ("none", "differs") or again.failure not in ("none", "differs"):
         return trial(effect=Effect.NOT_APPLICABLE, reason=f"then the call fails ({after.failure})")
@@ -257,7 +257,7 @@ class WatchOperators(Observation, seconds=5, best=LOCATES):
 
 
 def _twice(case: DiagnosisState, operators: str) -> dict[str, object]:
-    """Return the request to make the call twice in one process: the second may read memory that was kept."""
+    """Return the request for two calls in one process: the second may read kept memory."""
     assert case.call is not None
     steps = case.call.request.get("steps")
     again = {"steps": [*steps, steps[-1]]} if isinstance(steps, list) and steps else {"calls": 2}
@@ -265,10 +265,10 @@ def _twice(case: DiagnosisState, operators: str) -> dict[str, object]:
 
 
 def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
-    """Return how operators that do what they declare change the exported program's outputs.
+    """Return GONE if the exported program agrees with the package once operators do what they declare.
 
-    An operator may write memory without declaring it. The model then reads what was written; the package,
-    unaware of it, computes the value again or stores it elsewhere.
+    An operator may write memory without declaring it. The model then reads what was written. The package
+    does not know of the write, and computes the value again or stores it elsewhere.
     """
     compared = kept.last(events.Compared) if kept is not None else None
     if compared is None or not compared.equal:

@@ -1,4 +1,4 @@
-"""What the code of kernels shows: defects for the sizes of the call."""
+"""Finds and repairs defects in the code of kernels."""
 
 from __future__ import annotations
 

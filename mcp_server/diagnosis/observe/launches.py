@@ -20,7 +20,7 @@ from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.locate_fault import in_graph, locate_fault, run_under_checker
 from mcp_server.tools.trace_launches import trace_launches
 
-MOST_LAUNCHES = 10_000  # launches of one call; the detectors look at all
+MOST_LAUNCHES = 10_000  # enough for all launches of a call, which detectors look at
 
 
 class WatchLaunches(Observation, seconds=12, best=NEEDED, alone=True):
@@ -34,7 +34,7 @@ class WatchLaunches(Observation, seconds=12, best=NEEDED, alone=True):
         possible = candidates(case)
         if any(source.producers for candidate in possible for source in candidate.sources):
             return LOCATES
-        # Launches that ignore a bad index, or an index assertion outside the generated kernels.
+        # Watch launches that ignore a bad index, or that check it outside the generated kernels.
         launches = indexing_launches(case)
         asserted = index_error(case) is not None and not possible
         dropped = any(not launch.checked for launch in launches)
@@ -49,9 +49,9 @@ class WatchLaunches(Observation, seconds=12, best=NEEDED, alone=True):
 HANG_LIMIT_S = 40.0
 SHORTEST_S = 15.0  # time to import, load the package and reach the launch
 REBUILD_S = 25.0  # of the remaining budget, for the rebuild before the call
-# Of the rest: a rebuild takes longer on a busy machine, and reading the results follows the call.
+# Of the rest, for the call: a rebuild takes longer on a busy machine, and the results must be read.
 SHARE = 0.6
-JOURNAL_BYTES = 4 << 20  # an endless loop fills any file; only its last turns count
+JOURNAL_BYTES = 4 << 20  # an endless loop fills any file; only its last passes count
 
 
 class TraceLaunches(Observation, seconds=14, best=NEEDED, alone=True):
@@ -89,14 +89,14 @@ class LocateFault(Observation, seconds=20, best=NEEDED, alone=True):
             return self.best
         if silent_suspicion(case):
             return COMPARES
-        # On a GPU or with unchecked indices, a call without suspicion: a small overrun shows neither as a
-        # fault nor as NaN, and a package alone has no reference for its numbers.
+        # On a GPU, or with unchecked indices, check a call without suspicion: a small overrun may cause no
+        # fault and no NaN, and a package alone has no reference for its numbers.
         by_package = isinstance(case.workload, PackageWorkload)
         if case.device != "cuda":
             return GUESSES if by_package and indexes_unchecked(case.package.kernel_text) else 0.0
         if by_package:
             return 0.0 if any(each.harmful and not each.weak for each in open_suspects) else GUESSES
-        # No compiler checks the user's own kernel, which may be the reason for the wrong numbers.
+        # The user's own kernel may be the reason for the wrong numbers.
         return GUESSES if case.plain_diverges and own_code(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
@@ -124,8 +124,8 @@ def _admits(run: RunSeen) -> bool:
 def _loud_suspicion(plain: RunSeen, case: DiagnosisState) -> bool:
     """Whether the end of the call suggests a bad access, by its text, its signal, or a lost assertion.
 
-    Not inside Python operators, which no checker can see into. A device assertion is lost if the process ends
-    before the device's output is read; under memcheck it is read after each kernel.
+    False inside operators in Python, where no checker can look. The text of a device assertion is lost if the
+    process ends before the output of the device is read; under memcheck it is read after each kernel.
     """
     root, inside = plain.root, operator_inside(died(case), case)
     if _admits(plain) and not inside:
@@ -138,8 +138,9 @@ def _loud_suspicion(plain: RunSeen, case: DiagnosisState) -> bool:
 
 
 def silent_suspicion(case: DiagnosisState) -> bool:
-    """Whether outputs differ from the exported program's, or change with the content of new memory: memory
-    may then be read wrongly without an error.
+    """Whether memory may be read wrongly without an error.
+
+    Then outputs differ from those of the exported program or vary, or sizes may not fit the package.
     """
     sized = [m for m in case.mismatches if m.aspect in ("range", "relation")]
     unsure = any(m.severity != "fatal" or case.ended_well for m in sized)

@@ -1,4 +1,4 @@
-"""Runs the user's program under the hook and then without it, or looks at one that is running."""
+"""Runs the user's program under the hook, or looks at one that is running."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ from mcp_server.tools.running_process import look_at_process
 from mcp_server.worker.events import SizeCompared
 from mcp_server.worker.protocol import ReplayRequest
 
-# Shares of the remaining budget.
-SHARE_OF_PROGRAM = 0.6  # the rest is for the captured call
+SHARE_OF_PROGRAM = 0.6  # of the remaining budget; the rest is for the captured call
 
 
 # After this number of seconds a child prints every thread's stack, which shows where it hangs.
@@ -148,7 +147,7 @@ async def _take_from_host(case: DiagnosisState, context: Context, package: Path,
     except ProblemError as problem:
         case.notes.append(str(problem))
         return
-    if case.failure_of("script") == "timeout":  # our own time limit killed it
+    if case.failure_of("script") == "timeout":  # the time limit of this run killed it
         taken = replace(taken, facts=[each for each in taken.facts if each != KILLED])
     case.taken = taken
     case.call = recorded_call(call, taken)
@@ -186,7 +185,7 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     except ProblemError:
         return None
     assert phase is not None, "what has a plan was captured"
-    # The tensors with which the program compared the outputs.
+    # The tensors that the program compared with the outputs.
     later = [check for check in seen.assertions if check.pid == phase.pid and check.n > phase.n]
     file = next((check.file for check in later if check.file), None)
     if file is not None:
@@ -233,7 +232,7 @@ class TrySizes(Observation, seconds=40, best=DECIDES, alone=True, decisive=True)
 
 
 def _fixed_size(case: DiagnosisState) -> tuple[CapturedAttempts, CapturedCompile] | None:
-    """The size that a compile fixed, and that compile, if no change of the size was tried yet."""
+    """The untried change for a size that a compile fixed, and this compile. None if there is none."""
     tried = [each for each in case.captured.attempts if each.stage == "sizes" and each.attempts]
     compiles = [each for each in case.captured.compiles if each.exported is not None]
     if not tried or not compiles or case.call is None or tried[0].attempts[0].outcome != "untried":
@@ -269,7 +268,7 @@ def may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
 
 
 def _programs(workload: CommandWorkload) -> list[Path]:
-    """The program's file, and files beside a shell script that it names."""
+    """The program's file. For a shell script, also the files beside it that it names."""
     name, folder = workload.argv[0], workload.cwd or here()
     file = folder / name if "/" in name else Path(shutil.which(name) or "")
     text = _content(file)

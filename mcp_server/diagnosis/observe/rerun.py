@@ -105,7 +105,7 @@ class RunAlone(Observation):
             case.users_changes["", kind] = change
 
     async def _waiting(self, case: DiagnosisState, context: Context) -> tuple[Intervention, str] | None:
-        """The first wait with which the program passes, if its text lacks one, and its kind."""
+        """The first added wait with which the program passes, and its kind. None if none helps."""
         for path in _files_of_script(case):
             text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
             for kind, correct in WAITS.items():
@@ -172,7 +172,7 @@ class ReadUsersKernel(Observation):
 
 
 def _refused(case: DiagnosisState) -> tuple[str, int] | None:
-    """Return the user's Triton kernel that could not be compiled, and its failing line from its `def`."""
+    """Return the user's Triton kernel that failed to compile, and the line, counted from its `def`."""
     for _, root in case.own_roots:
         if root.family.id == "triton_compile" and "function" in root.fields:
             line = root.fields.get("kernel_line", "")
@@ -183,7 +183,7 @@ def _refused(case: DiagnosisState) -> tuple[str, int] | None:
 def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
     """Return the program's definition of the kernel. None if no file defines it, or several do.
 
-    These files are the script with the modules beside it, and the files with lines of its model.
+    The script, the modules beside it, and the files with lines of its model are searched.
     """
     pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
     stacks = [Path(at.file) for compiled in case.captured.compiles for at in compiled.stack]
@@ -214,7 +214,7 @@ def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
 class TryUsersKernels(Observation):
     """Run the program with a line corrected where its text shows a mistake, then again without.
 
-    The line is in a user's kernel, or rebinds the input of a CUDA graph.
+    The line is in a user's kernel, rebinds the input of a CUDA graph, or loads a package that is captured.
     """
 
     name = "try_users_kernels"
@@ -271,7 +271,7 @@ def _defined(kernel: Kernel, case: DiagnosisState) -> UsersKernel | None:
 
 
 def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake]:
-    """List the mistakes in the kernel's text, with lines counted from its `def`. `text` has the function."""
+    """List the mistakes in the kernel's text. `text` is any text that defines the kernel."""
     function = function_of(kernel)
     if function is None:
         return []
@@ -304,7 +304,7 @@ def _read_as(context: Context, file: Path, text: str) -> dict[str, str]:
 async def _run_with(
     case: DiagnosisState, context: Context, file: Path, change: Intervention, text: str
 ) -> Trial:
-    """Run the program with the changed text of a file and, if it passes, again without."""
+    """Run the program with the changed text of a file and, if it gets further, again without."""
     assert isinstance(case.workload, ScriptWorkload)
     limit = limit_of(case, share=SHARE_OF_RUN)
     workload = case.workload.model_copy(update={"timeout_s": limit.seconds})
@@ -338,7 +338,7 @@ def _undecided(change: Intervention, failing: Seen, why: str) -> Trial:
 
 @contextlib.contextmanager
 def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
-    """Move aside what the captured run wrote: a program may compile only if there is no package."""
+    """Move packages aside that the captured run wrote: the program may only compile if there is none."""
     own = case.capture is not None and not case.capture.finished.reused
     files = [each.path for each in case.captured.overwritings if own]
     written = {path for path in files if path.is_file()}
@@ -390,10 +390,10 @@ def for_a_capture(case: DiagnosisState) -> tuple[Path, str] | None:
 
 
 def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
-    """A file of the program, and its text with the freed input of a CUDA graph kept, if one line binds it.
+    """A file of the program, and its text with the rebound input of a CUDA graph kept.
 
-    The line rebinds the input's attribute or variable to a value computed from it, or an attribute outside
-    `__init__`. None if there is no such line, or several.
+    A line rebinds the input if it assigns an attribute outside `__init__`, or a value computed from it. None
+    if there is no such line, or several.
     """
     freed = (each for each in case.captured.memory if (each.act, each.interval) == ("freed", "graph"))
     place = next((each.input for each in freed), len(case.compiled_inputs))

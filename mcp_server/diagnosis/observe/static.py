@@ -221,7 +221,7 @@ def _bound(mismatch: Mismatch) -> str:
 
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
-    """Return elements of inputs that a failed kernel assertion, or the check of an operator, saw."""
+    """Return input elements that may be bad: indices, divisors, and values that are extreme."""
     found = parts_of([*checked_inputs(case), *further_inputs(case), *operator_indices(case)])
     found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
     found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class CompareLaunches(Observation, name="compare_with_eager", seconds=20, best=COMPARES, alone=True):
     """Find the launches that diverge, and distinguish errors from rounding, TF32, chance and unset memory.
 
-    Each launch that is wrong on correct inputs then runs in eager mode, to test whether it matters.
+    Each launch that is wrong on correct inputs then runs in eager mode, to see if the outputs become right.
     """
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
@@ -136,9 +136,9 @@ SHARE = 0.7  # of the remaining budget; trying the workaround on the whole progr
 async def compiled_with(
     case: DiagnosisState, context: Context, options: Mapping[str, object] | None = None
 ) -> Bisected:
-    """Compile the program unchanged, and with options: all careful ones by default.
+    """Compile the program unchanged, and with options.
 
-    Before the search for options, reject failures that are not the compiler's.
+    The default is to first reject failures that are not the compiler's, then use all careful options.
     """
     # Heavy imports that are rarely needed.
     from mcp_server.tools.bisect import refuse_others_faults
@@ -190,7 +190,7 @@ class TrySwitches(Observation, seconds=90, best=DECIDES, alone=True, extra=True)
 
 
 def keep(case: DiagnosisState, suspect: Suspect, found: Bisected) -> None:
-    """Keep the result of a search in the compiler's passes, and the trial of its workaround."""
+    """Keep the result of a search for a compiler pass, and the trial of its workaround."""
     case.bisected = suspect, found
     case.notes += found.notes if found.decisions else [*found.notes, found.summary]
     case.artifacts += [*found.reproduction, *([found.report] if found.report is not None else [])]
